@@ -162,7 +162,7 @@ def attention(
 def attention_backward(
     grad, q, k, v, /, *, bias=None, mask=None, causal=False, causal_offset=None, window=None, scale=None, softcap=None,
     alibi_slopes=None, sink=None, dropout=0.0, seed=None, offset=0, q_lengths=None, kv_lengths=None, layout="BHSD",
-    return_lse=False, output=None, lse=None, out=None, workspace=None,
+    return_lse=False, output=None, lse=None, needs=None, out=None, workspace=None,
 ):  # fmt: skip
     """Gradients of `attention`, in memory that grows with S and never with S_q x S_k.
 
@@ -182,6 +182,9 @@ def attention_backward(
     output, lse : array, optional
         What ``attention(..., return_lse=True)`` returned. Both together save a second forward. For half types an `output` that was
         rounded makes the gradients less exact than one computed again.
+    needs : tuple of str, optional
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
+        default) for all.
     out, workspace : array, optional
         As in `attention`; `out` is a tuple without the absent gradients.
 
@@ -279,7 +282,7 @@ def attention_varlen(
 )
 def attention_varlen_backward(
     grad, q, k, v, cu_seqlens_q, cu_seqlens_k, /, *, max_seqlen_q, max_seqlen_k, causal=False, window=None, scale=None, softcap=None,
-    alibi_slopes=None, sink=None, dropout=0.0, seed=None, offset=0, return_lse=False, output=None, lse=None, out=None, workspace=None,
+    alibi_slopes=None, sink=None, dropout=0.0, seed=None, offset=0, return_lse=False, output=None, lse=None, needs=None, out=None, workspace=None,
 ):  # fmt: skip
     """Gradients of `attention_varlen`.
 
@@ -293,6 +296,9 @@ def attention_varlen_backward(
         As in `attention_varlen`.
     output, lse : array, optional
         What the forward returned, as in `attention_backward`.
+    needs : tuple of str, optional
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
+        default) for all.
     out, workspace : array, optional
         As in `attention`.
 
@@ -454,7 +460,7 @@ def multi_head_attention(
 def multi_head_attention_backward(
     grad, x_q, x_k, x_v, w_q, w_k, w_v, w_o, /, b_q=None, b_k=None, b_v=None, b_o=None, *, num_heads, num_kv_heads=None, bias=None,
     mask=None, causal=False, causal_offset=None, window=None, scale=None, softcap=None, alibi_slopes=None, sink=None, dropout=0.0,
-    seed=None, offset=0, q_lengths=None, kv_lengths=None, out=None, workspace=None,
+    seed=None, offset=0, q_lengths=None, kv_lengths=None, needs=None, out=None, workspace=None,
 ):  # fmt: skip
     """Gradients of `multi_head_attention`.
 
@@ -470,6 +476,9 @@ def multi_head_attention_backward(
         As in `multi_head_attention`.
     num_heads, num_kv_heads, causal, window, scale, softcap, dropout, seed, offset
         As in `multi_head_attention`.
+    needs : tuple of str, optional
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
+        default) for all.
     out, workspace : array, optional
         As in `attention`; `out` is a tuple without the absent gradients.
 
@@ -546,7 +555,7 @@ def rotary_embedding(x, cos, sin, /, *, interleaved=False, layout="BHSD", out=No
 
 
 @operation(rotary.rotary_embedding_backward)
-def rotary_embedding_backward(grad, x, cos, sin, /, *, interleaved=False, layout="BHSD", out=None, workspace=None):
+def rotary_embedding_backward(grad, x, cos, sin, /, *, interleaved=False, layout="BHSD", needs=None, out=None, workspace=None):
     """Gradients of `rotary_embedding`: `grad` turned back, and for the tables the sums over heads (and batch, where it shares them).
 
     Parameters
@@ -557,6 +566,9 @@ def rotary_embedding_backward(grad, x, cos, sin, /, *, interleaved=False, layout
         As in `rotary_embedding`.
     interleaved, layout
         As in `rotary_embedding`.
+    needs : tuple of str, optional
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
+        default) for all.
     out, workspace : array, optional
         As in `rotary_embedding`; `out` is a tuple of three.
 

@@ -350,6 +350,7 @@ def rnn_backward(
     offset=0,
     layout="TNC",
     return_tape=False,
+    needs=None,
     out=None,
     workspace=None,
 ):
@@ -365,6 +366,9 @@ def rnn_backward(
         What ``rnn(..., return_tape=True)`` returned for the same arrays and options.
     activation, bidirectional, reverse, lengths, dropout, seed, offset, layout, return_tape
         As in `rnn`; the same seed and offset give the same dropout. `return_tape` changes nothing here.
+    needs : tuple of str, optional
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
+        default) for all.
     out : tuple of array, optional
         Where to write the gradients, in the order of x, the arrays of the weights that are given, h0.
     workspace : uint8 array, optional
@@ -419,6 +423,7 @@ def gru_backward(
     offset=0,
     layout="TNC",
     return_tape=False,
+    needs=None,
     out=None,
     workspace=None,
 ):
@@ -434,6 +439,9 @@ def gru_backward(
         What ``gru(..., return_tape=True)`` returned for the same arrays and options.
     linear_before_reset, bidirectional, reverse, lengths, dropout, seed, offset, layout, return_tape
         As in `gru`; the same seed and offset give the same dropout. `return_tape` changes nothing here.
+    needs : tuple of str, optional
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
+        default) for all.
     out, workspace
         As in `rnn_backward`.
 
@@ -484,6 +492,7 @@ def lstm_backward(
     offset=0,
     layout="TNC",
     return_tape=False,
+    needs=None,
     out=None,
     workspace=None,
 ):
@@ -499,6 +508,9 @@ def lstm_backward(
         What ``lstm(..., return_tape=True)`` returned for the same arrays and options.
     cell_clip, bidirectional, reverse, lengths, dropout, seed, offset, layout, return_tape
         As in `lstm`; the same seed and offset give the same dropout. `return_tape` changes nothing here.
+    needs : tuple of str, optional
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
+        default) for all.
     out, workspace
         As in `rnn_backward`; c0 follows h0.
 
@@ -650,7 +662,7 @@ def lstm_cell(x, weights, h, c, /, *, cell_clip=None, out=None, workspace=None):
 
 
 @operation(problems.step_backward("rnn"), nested=("grad", "weights"))
-def rnn_cell_backward(grad, x, weights, h, /, *, activation="tanh", out=None, workspace=None):
+def rnn_cell_backward(grad, x, weights, h, /, *, activation="tanh", needs=None, out=None, workspace=None):
     """Gradients of `rnn_cell`; the forward is computed again.
 
     Parameters
@@ -661,6 +673,9 @@ def rnn_cell_backward(grad, x, weights, h, /, *, activation="tanh", out=None, wo
         The arrays of the forward.
     activation : {"tanh", "relu"}
         As in `rnn_cell`.
+    needs : tuple of str, optional
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
+        default) for all.
     out : tuple of array, optional
         Where to write the gradients, in the order of x, the arrays of the weights that are given, h.
     workspace : uint8 array, optional
@@ -686,7 +701,7 @@ def rnn_cell_backward(grad, x, weights, h, /, *, activation="tanh", out=None, wo
 
 
 @operation(problems.step_backward("gru"), nested=("grad", "weights"))
-def gru_cell_backward(grad, x, weights, h, /, *, linear_before_reset=True, out=None, workspace=None):
+def gru_cell_backward(grad, x, weights, h, /, *, linear_before_reset=True, needs=None, out=None, workspace=None):
     """Gradients of `gru_cell`; the forward is computed again.
 
     Parameters
@@ -697,6 +712,9 @@ def gru_cell_backward(grad, x, weights, h, /, *, linear_before_reset=True, out=N
         The arrays of the forward.
     linear_before_reset : bool
         As in `gru`.
+    needs : tuple of str, optional
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
+        default) for all.
     out, workspace
         As in `rnn_cell_backward`.
 
@@ -720,7 +738,7 @@ def gru_cell_backward(grad, x, weights, h, /, *, linear_before_reset=True, out=N
 
 
 @operation(problems.step_backward("lstm"), nested=("grad", "weights"))
-def lstm_cell_backward(grad, x, weights, h, c, /, *, cell_clip=None, out=None, workspace=None):
+def lstm_cell_backward(grad, x, weights, h, c, /, *, cell_clip=None, needs=None, out=None, workspace=None):
     """Gradients of `lstm_cell`; the forward is computed again.
 
     Parameters
@@ -731,6 +749,9 @@ def lstm_cell_backward(grad, x, weights, h, c, /, *, cell_clip=None, out=None, w
         The arrays of the forward.
     cell_clip : float above 0, optional
         As in `lstm`.
+    needs : tuple of str, optional
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
+        default) for all.
     out, workspace
         As in `rnn_cell_backward`; c follows h.
 

@@ -1,27 +1,29 @@
 """``needs=`` on the CUDA engine, planned for made-up devices: nothing is launched for what is not wanted."""
 
+import re
 from itertools import combinations
 
 import pytest
 
-import dnnarray as dnn
+from dnnarray._cuda.core import module
 from dnnarray._cuda.core.plan import Array, Plan, TensorMap
 from dnnarray._operation import find
 from dnnarray._problems.base import leaves
 from dnnarray._select import Device
-from dnnarray._spec import FLOAT16, FLOAT32, FLOAT64
+from dnnarray._spec import FLOAT16, FLOAT32
 from tests.problems import METHODS, calls_of_cases, large
 
 _DEVICES = {
     "sm_80": Device("made-up A100", "cuda", 108, {"float32": 19e12}, 1.5e12, 4e-6, (8, 0), 166_912),
     "sm_90a": Device("made-up H200", "cuda", 132, {"float32": 50e12}, 4.2e12, 4e-6, (9, 0), 232_448),
 }
+_DTYPES = (FLOAT16, FLOAT32)
 _OPERATIONS = sorted(op for op in METHODS if op in {c.base for c in calls_of_cases()} and "needs" in find(op).defaults)
 
 
 def _calls(op):
-    every = (*calls_of_cases(), *(c for dtype in (FLOAT16, FLOAT32, FLOAT64) for c in large(dtype)))
-    return [c for c in every if c.base == op]
+    every = (*calls_of_cases(), *(c for dtype in _DTYPES for c in large(dtype)))
+    return [c for c in every if c.base == op and leaves(c.arrays)[0].dtype in _DTYPES]
 
 
 def _present(problem):
@@ -80,5 +82,30 @@ def _check(whole, problem, method, device, aligned, usable):
     assert method.cost(problem, device).flops >= 0
 
 
-def test_an_unread_array_is_not_copied():
-    assert dnn is not None
+_FEW = 2  # kernels of each source
+
+
+@pytest.mark.parametrize("architecture", _DEVICES)
+@pytest.mark.parametrize("op", _OPERATIONS)
+def test_kernels_of_subsets_compile(op, architecture):
+    """Those that no call of the whole plans: without a spill, and without a serialised matrix instruction."""
+    pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed")
+    device, whole, part = _DEVICES[architecture], set(), set()
+    for call in _calls(op):
+        problem = call.problem()
+        whole |= _kernels(problem, device)
+        for needs in _subsets(_present(problem)):
+            part |= _kernels(_wanting(call, needs), device)
+    sources = {}
+    for kernel in sorted(part - whole, key=lambda k: k.symbol):
+        sources.setdefault(kernel.source, []).append(kernel)
+    for kernels in sources.values():
+        for kernel in kernels[:: max(1, len(kernels) // _FEW)]:
+            code, log = module.compile_with_log(kernel, architecture, "--ptxas-options=-v")
+            assert code.startswith(b"\x7fELF")
+            assert not re.search(r"[1-9]\d* bytes spill", log), f"{kernel.symbol}: {log}"
+
+
+def _kernels(problem, device):
+    methods = [m for m in METHODS[find(problem.op).base] if m.rejects(problem, device) is None]
+    return {kernel for m in methods for kernel in m.run(problem, device, True).kernels}

@@ -53,5 +53,5 @@ def attention_backward(
     call = call_of(problem, seed, offset, *inputs)
     grad_y, grad_lse = Saved.pair(grad)
     grad_y, y = (None if a is None else bhsd(a, problem.layout) for a in (grad_y, y))
-    q, k, v = (bhsd(a, problem.layout) for a in outputs[:3])
-    backward(call, Saved.of(call, grad_y, grad_lse, y, lse), Gradients(q, k, v, *outputs[3:]))
+    gradients = Gradients(*(None if a is None else bhsd(a, problem.layout) for a in outputs[:3]), *outputs[3:])
+    backward(call, Saved.of(call, grad_y, grad_lse, y, lse, problem.wanted.deltas), gradients)

@@ -70,9 +70,11 @@ def varlen_backward(
             None if grad_lse is None else grad_lse[None, :, of_q],
             None if y is None else heads_first(y[of_q]),
             None if lse is None else lse[None, :, of_q],
+            problem.wanted.deltas,
         )
-        sink = None if sinks is None else sinks[n]
-        backward(call, saved, Gradients(heads_first(grad_q[of_q]), heads_first(grad_k[of_k]), heads_first(grad_v[of_k]), sink=sink))
+        rows = ((grad_q, of_q), (grad_k, of_k), (grad_v, of_k))
+        q, k, v = (None if whole is None else heads_first(whole[of]) for whole, of in rows)
+        backward(call, saved, Gradients(q, k, v, sink=None if sinks is None else sinks[n]))
     if grad_sink is not None and sinks is not None:
         of_rows(sinks, grad_sink)
 

@@ -100,9 +100,9 @@ def _start(part: Part, i: slice, q: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 @dataclass
 class Saved:
-    """What backward starts from: y and lse of the forward and their gradients, None for one that is absent."""
+    """What backward starts from: y and lse of the forward and their gradients, None for one that is absent; y where only the gradient of v is wanted, too."""
 
-    y: np.ndarray
+    y: np.ndarray | None
     lse: np.ndarray
     grad_y: np.ndarray | None
     grad_lse: np.ndarray | None
@@ -115,14 +115,14 @@ class Saved:
         return grad[0], grad[1] if len(grad) > 1 else None
 
     @classmethod
-    def of(cls, call: Call, grad_y: Any, grad_lse: Any, y: Any, lse: Any) -> Saved:
-        """`y` and `lse` computed again, in the dtype of the arithmetic, unless both are given."""
-        if y is None or lse is None:
+    def of(cls, call: Call, grad_y: Any, grad_lse: Any, y: Any, lse: Any, deltas: bool) -> Saved:
+        """`y` and `lse` computed again, in the dtype of the arithmetic, unless both are given; `deltas` says whether y is needed."""
+        if lse is None or (deltas and y is None):
             batch, kv_heads, group, queries = call.q.shape[:4]
             y = np.empty((batch, kv_heads * group, queries, call.v.shape[-1]), call.dtype)
             lse = np.empty((batch, kv_heads * group, queries), call.dtype)
             forward(call, y, lse)
-        return cls(y, lse, grad_y, grad_lse)
+        return cls(y if deltas else None, lse, grad_y, grad_lse)
 
     def grouped(self, kv_heads: int) -> Saved:
         return Saved(*(None if a is None else grouped(a, kv_heads) for a in (self.y, self.lse, self.grad_y, self.grad_lse)))  # type: ignore[arg-type]
@@ -130,11 +130,11 @@ class Saved:
 
 @dataclass
 class Gradients:
-    """Where the gradients go; bias and sink are None where they are not wanted."""
+    """Where the gradients go, None for those that are not wanted."""
 
-    q: np.ndarray
-    k: np.ndarray
-    v: np.ndarray
+    q: np.ndarray | None = None
+    k: np.ndarray | None = None
+    v: np.ndarray | None = None
     bias: np.ndarray | None = None
     sink: np.ndarray | None = None
 
@@ -152,6 +152,16 @@ class Gradients:
 
         return Gradients(self.q, zeros(self.k, blocks), zeros(self.v, blocks), zeros(self.bias, batch), zeros(self.sink, batch * blocks))
 
+    @property
+    def scores(self) -> bool:
+        """Whether any of them is a sum over the scores: that of the sink is not."""
+        return self.slopes or self.v is not None
+
+    @property
+    def slopes(self) -> bool:
+        """Whether any of them takes the gradient of each score."""
+        return not (self.q is None and self.k is None and self.bias is None)
+
     def store(self, sums: Gradients) -> None:
         for name in ("k", "v", "bias", "sink"):
             result, total = getattr(self, name), getattr(sums, name)
@@ -160,12 +170,12 @@ class Gradients:
 
 
 def backward(call: Call, saved: Saved, gradients: Gradients) -> None:
-    """Write the gradients of q (B, H, S_q, D), k, v, and of bias and sink where wanted."""
+    """Write the gradients of q (B, H, S_q, D), k, v, bias and sink, of those that are wanted."""
     sums, known = gradients.accumulators(call), saved.grouped(call.kv_heads)
     heads = Gradients(
-        grouped(sums.q, call.kv_heads),
-        sums.k[:, :, None],
-        sums.v[:, :, None],
+        None if sums.q is None else grouped(sums.q, call.kv_heads),
+        None if sums.k is None else sums.k[:, :, None],
+        None if sums.v is None else sums.v[:, :, None],
         None if sums.bias is None else grouped(sums.bias[(None,) * (4 - sums.bias.ndim)], call.kv_heads),
         None if sums.sink is None else grouped(sums.sink[None, :, None, None], call.kv_heads),
     )
@@ -190,51 +200,65 @@ class _Rows:
         call = part.call
         self.part, self.call, self.i = part, call, i
         self.q = part.live_queries(part.q, i) * call.dtype.type(call.factor)
-        y = part.live_queries(part.take(saved.y), i).astype(call.dtype, copy=False)
-        grad_y = np.zeros_like(y) if saved.grad_y is None else part.live_queries(part.take(saved.grad_y), i).astype(call.dtype, copy=False)
-        self.delta = sum_of(grad_y * y, (y.ndim - 1,))
-        if saved.grad_lse is not None:
-            self.delta -= part.live_queries(part.take(saved.grad_lse)[..., None], i)
+        shape = (*self.q.shape[:4], part.v.shape[-1])
+        grad_y = np.zeros(shape, call.dtype)
+        if saved.grad_y is not None:
+            grad_y = part.live_queries(part.take(saved.grad_y), i).astype(call.dtype, copy=False)
+        self.delta: Any = None
+        if saved.y is not None:
+            y = part.live_queries(part.take(saved.y), i).astype(call.dtype, copy=False)
+            self.delta = sum_of(grad_y * y, (y.ndim - 1,))
+            if saved.grad_lse is not None:
+                self.delta -= part.live_queries(part.take(saved.grad_lse)[..., None], i)
         self.grad_y = grad_y if call.dropout is None else grad_y * call.dtype.type(call.dropout.factor)
         lse = part.take(saved.lse)[:, :, :, i, None]
         # A row that sees nothing has lse = -infinity; +infinity in its place makes all its weights 0.
         self.lse = np.where(np.isneginf(lse), np.inf, np.where(np.isposinf(lse), np.nan, lse)).astype(call.dtype, copy=False)
 
     def backward(self, gradients: Gradients) -> None:
-        """Add the part of these queries to all gradients."""
+        """Add the part of these queries to the gradients that are wanted."""
         part, i = self.part, self.i
-        grad_q = np.zeros(self.q.shape)
-        for j in part.key_blocks(i):
-            grad_q += self._block(j, gradients)
-        grad_q *= self.call.factor
-        part.take(gradients.q)[:, :, :, i] = grad_q
+        grad_q = None if gradients.q is None else np.zeros(self.q.shape)
+        for j in part.key_blocks(i) if gradients.scores else ():
+            self._block(j, gradients, grad_q)
+        if gradients.q is not None and grad_q is not None:
+            grad_q *= self.call.factor
+            part.take(gradients.q)[:, :, :, i] = grad_q
         if gradients.sink is not None and self.call.sink is not None:
             weight = np.exp(pick(self.call.sink, part.batch, part.heads, part.group) - self.lse)
             target = pick(gradients.sink, part.batch, part.heads, part.group)
             target -= sum_of(weight * self.delta, (0, 3))
 
-    def _block(self, j: slice, gradients: Gradients) -> np.ndarray:
-        """Add the part of one block to the gradients of k, v and bias; what comes back is that of the scaled q."""
+    def _block(self, j: slice, gradients: Gradients, grad_q: np.ndarray | None) -> None:
+        """Add the part of one block to the gradients of k, v and bias, and to `grad_q`, that of the scaled q."""
         part, i, dropout = self.part, self.i, self.call.dropout
-        k, v = part.live_keys(part.k, j), part.live_keys(part.v, j)
-        p, slope = part.scores(self.q, k, i, j, slope=True)
+        k = part.live_keys(part.k, j)
+        p, slope = part.scores(self.q, k, i, j, slope=gradients.slopes)
         p -= self.lse
         np.exp(p, out=p)
-        ds = part.product(self.grad_y, v, 1)
-        kept = p
-        if dropout is not None:
-            keep = part.keep(dropout, i, j)
-            kept = p * keep
+        keep = None if dropout is None else part.keep(dropout, i, j)
+        if gradients.v is not None:
+            self._add(gradients.v, j, p if keep is None else p * keep, self.grad_y)
+        if gradients.slopes:
+            self._add_slopes(j, gradients, grad_q, k, p, slope, keep)
+
+    def _add_slopes(
+        self, j: slice, gradients: Gradients, grad_q: np.ndarray | None, k: np.ndarray, p: np.ndarray, slope: Any, keep: Any
+    ) -> None:
+        """What takes the gradient of the scores, of which `p` are the weights, `slope` says how a softcap bends them and `keep` what dropout leaves."""
+        ds = self.part.product(self.grad_y, self.part.live_keys(self.part.v, j), 1)
+        if keep is not None:
             ds *= keep
-        self._add(gradients.v, j, kept, self.grad_y)
         ds -= self.delta
         ds *= p
         if gradients.bias is not None:
             self._add_bias(gradients.bias, j, ds)
         if slope is not None:
             ds *= slope
-        self._add(gradients.k, j, ds, self.q)
-        return _product(ds, k)
+        if gradients.k is not None:
+            self._add(gradients.k, j, ds, self.q)
+        if grad_q is not None:
+            grad_q += _product(ds, k)
 
     def _add(self, target: np.ndarray, j: slice, weights: np.ndarray, rows: np.ndarray) -> None:
         """target += weights.T @ rows, over the heads of a group."""

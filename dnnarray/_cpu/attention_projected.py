@@ -84,22 +84,30 @@ def multi_head_backward(
     call = _core(problem, layers, arrays[11:], seed, offset)
     y, lse = _attended(call, problem)
     grad = grad.astype(call.dtype, copy=False)
-    rows = np.empty(y.shape, call.dtype)
+    rows = np.empty(y.shape, call.dtype) if problem.attends_back else None
     _layer_gradients(grad, _joined(y), layers.w[3], rows, outputs[6], outputs[10])
-    inner = [np.empty((*x.shape[:2], len(w)), call.dtype) for x, w in zip(layers.x, layers.w, strict=False)]
+    if rows is None:
+        return
+    inner = [
+        np.empty((*x.shape[:2], len(w)), call.dtype) if n in problem.heads else None
+        for n, x, w in zip("qkv", layers.x, layers.w, strict=False)
+    ]
     specs = problem.core.inputs[:3]
-    heads = [bhsd(g.reshape(s.shape), "BSHD") for g, s in zip(inner, specs, strict=True)]
+    heads = [None if g is None else bhsd(g.reshape(s.shape), "BSHD") for g, s in zip(inner, specs, strict=True)]
     saved = Saved(bhsd(y, "BSHD"), lse, bhsd(rows, "BSHD"), None)
     backward(call, saved, Gradients(*heads, *outputs[11:]))
-    for n, (g, x, w) in enumerate(zip(inner, layers.x, layers.w, strict=False)):
-        _layer_gradients(g, x, w, outputs[n], outputs[3 + n], outputs[7 + n])
+    for i, (g, x, w) in enumerate(zip(inner, layers.x, layers.w, strict=False)):
+        if g is not None:
+            _layer_gradients(g, x, w, outputs[i], outputs[3 + i], outputs[7 + i])
 
 
-def _layer_gradients(grad: np.ndarray, x: np.ndarray, weight: np.ndarray, grad_x: np.ndarray, grad_w: np.ndarray, grad_b: Any) -> None:
-    """Write the gradients of one projection."""
+def _layer_gradients(grad: np.ndarray, x: np.ndarray, weight: np.ndarray, grad_x: Any, grad_w: Any, grad_b: Any) -> None:
+    """Write the gradients of one projection that are wanted."""
     rows = _flat(grad)
-    grad_x[...] = _product(rows, weight).reshape(grad_x.shape)
-    grad_w[...] = _product(rows.T, _flat(x))
+    if grad_x is not None:
+        grad_x[...] = _product(rows, weight).reshape(grad_x.shape)
+    if grad_w is not None:
+        grad_w[...] = _product(rows.T, _flat(x))
     if grad_b is not None:
         of_rows(rows, grad_b)
 

@@ -42,9 +42,13 @@ def rotary(problem: RotaryProblem, outputs: tuple[Any, ...], scratch: Any, x: np
 def rotary_backward(
     problem: RotaryProblem, outputs: tuple[Any, ...], scratch: Any, grad: np.ndarray, x: np.ndarray, cos: np.ndarray, sin: np.ndarray
 ) -> None:
-    grad, x, grad_x = (bhsd(a, problem.layout) for a in (grad, x, outputs[0]))
-    _turn(grad, _per_head(cos), _per_head(-sin), problem.interleaved, grad_x)
+    of_x, of_cos, of_sin = outputs
+    grad, x = (bhsd(a, problem.layout) for a in (grad, x))
+    if of_x is not None:
+        _turn(grad, _per_head(cos), _per_head(-sin), problem.interleaved, bhsd(of_x, problem.layout))
     (a, b), (grad_a, grad_b) = (_halves(t, cos.shape[-1], problem.interleaved) for t in (x, grad))
     shared = (1,) if problem.own_tables else (0, 1)
-    outputs[1][...] = total(grad_a * a + grad_b * b, shared).reshape(cos.shape)
-    outputs[2][...] = total(grad_b * a - grad_a * b, shared).reshape(sin.shape)
+    if of_cos is not None:
+        of_cos[...] = total(grad_a * a + grad_b * b, shared).reshape(cos.shape)
+    if of_sin is not None:
+        of_sin[...] = total(grad_b * a - grad_a * b, shared).reshape(sin.shape)

@@ -53,8 +53,9 @@ def _backward_plan(problem: RecurrentProblem) -> Plan:
     plan = _states(problem, "dh", "dc")
     plan |= _slopes_plan(problem) if problem.taped else _states(problem, "h", "c") | problem.tape()
     plan |= {f"dy{i}": (rows, problem.width) for i in range(min(problem.layers, 2))}
-    for name, spec in (("x", problem.inputs[1]), ("dx", problem.outputs[0])):
-        plan |= {name: (rows, problem.features)} if _copied(problem, spec) else {}
+    x = None if 1 in problem.unread else problem.x
+    for name, spec in (("x", x), ("dx", problem.outputs[0])):
+        plan |= {name: (rows, problem.features)} if spec is not None and _copied(problem, spec) else {}
     return plan
 
 
@@ -224,7 +225,8 @@ def _run_backward(
     count, layers, M = len(run.weights), run.problem.layers, run.packing.rows
     taken = [RNNWeights(*outputs[1 + k * _FIELDS : 1 + (k + 1) * _FIELDS]) for k in range(count)]
     gradients = Gradients(taken, outputs[1 + count * _FIELDS :], finals)
-    inputs = [_rows(run, x, "x", copy=True), *(run.memory[f"y{number}"][:M] for number in range(layers - 1))]
+    first = None if 1 in run.problem.unread else _rows(run, x, "x", copy=True)
+    inputs: list[Any] = [first, *(run.memory[f"y{number}"][:M] for number in range(layers - 1))]
     rows = run.memory["dy0"][:M]
     for number, target in enumerate(
         [*inputs[1:], rows] if not run.problem.taped else ()
@@ -239,15 +241,16 @@ def _run_backward(
         rows[...] = 0
     else:
         run.packing.gather(dy, rows)
-    dx: np.ndarray = outputs[0]  # type: ignore[assignment]
-    for number in reversed(range(layers)):
-        below = run.memory[f"dy{(layers - number) % 2}"][:M] if number else _rows(run, dx, "dx")
+    for number in reversed(range(1, layers)):
+        below = run.memory[f"dy{(layers - number) % 2}"][:M]
         by.backward(run, number, inputs[number], rows, below, gradients)
-        if number:
-            drop(run, number - 1, below)
+        drop(run, number - 1, below)
         rows = below
-    if run.packing.as_rows(dx) is None:
-        run.packing.scatter(rows, dx)
+    dx = outputs[0]
+    target = None if dx is None else _rows(run, dx, "dx")
+    by.backward(run, 0, inputs[0], rows, target, gradients)
+    if dx is not None and target is not None and run.packing.as_rows(dx) is None:
+        run.packing.scatter(target, dx)
 
 
 def _step_backward(

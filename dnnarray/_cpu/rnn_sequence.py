@@ -236,15 +236,15 @@ def drop(run: Run, number: int, rows: np.ndarray) -> None:
 
 @dataclass
 class Gradients:
-    """Where the gradients of weights (by entry) and states go, and the incoming ones of the last states (or None)."""
+    """Where the gradients of weights (by entry; of none where they are not wanted) and states go, and the incoming ones of the last states (or None)."""
 
     weights: list[RNNWeights]
     states: tuple[np.ndarray | None, ...]
     finals: tuple[np.ndarray | None, ...]
 
 
-def run_layer_backward(run: Run, number: int, x: np.ndarray, dy: np.ndarray, dx: np.ndarray, gradients: Gradients) -> None:
-    """The gradients of one layer from those of its output rows `dy`; `dx` receives those of its input rows `x`."""
+def run_layer_backward(run: Run, number: int, x: Any, dy: np.ndarray, dx: np.ndarray | None, gradients: Gradients) -> None:
+    """The gradients of one layer from those of its output rows `dy`; `dx` receives those of its input rows `x`, if they are wanted."""
     slopes = run.slopes(number)
     for kept, changed in zip(run.tape(number), slopes, strict=True):
         if changed is not kept:
@@ -254,8 +254,10 @@ def run_layer_backward(run: Run, number: int, x: np.ndarray, dy: np.ndarray, dx:
         if w.peephole is not None:
             w.gradient = np.zeros(w.peephole.shape)
         _run_direction_backward(run, w, tape, dy[:, run.columns(k)], k, gradients)
-        _weight_gradients(w, tape, x, dy[:, run.columns(k)], gradients.weights[k])
-        input_gradient(w, tape, dx, k % run.problem.directions > 0)
+        if run.problem.of_weights:
+            _weight_gradients(w, tape, x, dy[:, run.columns(k)], gradients.weights[k])
+        if dx is not None:
+            input_gradient(w, tape, dx, k % run.problem.directions > 0)
 
 
 def input_gradient(w: Layer, tape: Tape, dx: np.ndarray, add: bool) -> None:

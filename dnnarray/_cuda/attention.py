@@ -9,8 +9,19 @@ from dnnarray._select import Method
 _ROTARY = Method(
     "elementwise", attention_rotary_forward.rotary, "each pair of features turned", workspace=attention_rotary_forward.workspace
 )
+_ROTARY_BACK = Method(
+    "rotation",
+    attention_rotary_forward.rotary,
+    "each pair turned back",
+    attention_rotary_forward.alone,
+    attention_rotary_forward.workspace,
+)
 _ROTARY_BACKWARD = Method(
-    "elementwise", attention_rotary.rotary_backward, "each pair turned back, with the tables' sums", workspace=attention_rotary.workspace
+    "elementwise",
+    attention_rotary.rotary_backward,
+    "each pair turned back, with the tables' sums",
+    attention_rotary.of_tables,
+    attention_rotary.workspace,
 )
 _TILED = Method("tiled", attention_tiled.forward, "tiles of scores with an online softmax", cost=attention_tiled.cost)
 
@@ -105,5 +116,5 @@ ALGORITHMS: dict[str, tuple[Method, ...]] = {
     "multi_head_attention": _PROJECTED,
     "multi_head_attention_backward": _PROJECTED,
     "rotary_embedding": (_ROTARY,),
-    "rotary_embedding_backward": (_ROTARY_BACKWARD,),
+    "rotary_embedding_backward": (_ROTARY_BACK, _ROTARY_BACKWARD),
 }

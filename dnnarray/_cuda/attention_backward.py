@@ -103,7 +103,7 @@ class Scratch:
         q, output, lse = problem.inputs[1], problem.inputs[-2], problem.inputs[-1]
         item = arithmetic_of(q.dtype).itemsize
         rows = math.prod(q.shape[:-1])
-        again = output is None or lse is None
+        again = lse is None or (output is None and problem.wanted.deltas)
         at_lse = _up(rows * problem.sizes.value_width * item) if again else 0
         at_delta = at_lse + (_up(rows * item) if again else 0)
         at_bias = at_delta + _up(rows * item)
@@ -147,9 +147,9 @@ def saved_of(problem: AttentionProblem, arrays: Arrays) -> Saved:
     scratch, base, shift = Scratch.of(problem), arrays.scratch, arrays.shift
     delta = Array(base, shift + scratch.delta)
     if not scratch.again:
-        output = arrays["output"]
-        assert output.spec is not None
-        return Saved(output, output.spec.dtype, arrays["lse"].pointer, delta)
+        output, q = arrays["output"], arrays["q"].spec
+        assert q is not None
+        return Saved(output, q.dtype, arrays["lse"].pointer, delta)
     q = problem.inputs[1]
     dtype = arithmetic_of(q.dtype)
     spec = _again(problem, dtype)
@@ -231,7 +231,7 @@ class _BiasWork:
 
 
 def _bias_of(problem: AttentionProblem) -> Spec | None:
-    return problem.outputs[3] if problem.op.startswith("attention_backward") else None
+    return problem.outputs[3] if len(problem.outputs) == 5 else None
 
 
 def _bias_bytes(problem: AttentionProblem) -> int:
@@ -267,7 +267,7 @@ def bias_plans(problem: AttentionProblem, arrays: Arrays, saved: Saved, aligned:
 def sink_plans(problem: AttentionProblem, arrays: Arrays, saved: Saved) -> list[Plan]:
     """The gradient of the sinks."""
     sink, out = arrays["sink"], arrays.results[-1]
-    if sink.spec is None or not sink.spec.size:
+    if out.spec is None or sink.spec is None or not sink.spec.size:
         return []
     sizes, q = problem.sizes, arrays["q"].spec
     assert q is not None
@@ -282,7 +282,7 @@ def sink_plans(problem: AttentionProblem, arrays: Arrays, saved: Saved) -> list[
 
 
 def backward(problem: AttentionProblem, device: Device, aligned: bool) -> Program:
-    """What the forward did not leave, delta, then each gradient."""
+    """What the forward did not leave, delta, then each gradient that is wanted."""
     arrays = arrays_of(problem)
     return Program(tuple(backward_plans(problem, arrays, saved_of(problem, arrays), aligned)), arrays.orders)
 
@@ -296,10 +296,9 @@ def backward_plans(problem: AttentionProblem, arrays: Arrays, saved: Saved, alig
     if q.size or math.prod(q.shape[:-1]):
         if Scratch.of(problem).again:
             plans.append(forward_plan(problem, arrays, saved.y, saved.lse, saved.result, aligned))
-        plans.append(delta_plan(problem, arrays, saved, aligned))
-        if sizes.width and sizes.queries and sizes.batch:
-            plans.append(gradient_plan(problem, arrays, saved, 0, aligned))
-    for target in (1, 2):
+        if problem.wanted.deltas:
+            plans.append(delta_plan(problem, arrays, saved, aligned))
+    for target in (0, 1, 2):
         out = arrays.results[target].spec
         if out is not None and out.size and sizes.batch:
             plans.append(gradient_plan(problem, arrays, saved, target, aligned))

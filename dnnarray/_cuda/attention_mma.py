@@ -280,7 +280,7 @@ def _backward(
     again: Callable[..., Plan], gradient: Callable[..., Plan], problem: AttentionProblem, device: Device, aligned: bool
 ) -> Program:
     """What the forward did not leave, delta, then the gradients; where the memory is not aligned, by the tiles of the ordinary units."""
-    if not aligned or not all(spec is not None and spec.size for spec in problem.outputs[:3]):
+    if not aligned or not all(spec.size for spec in problem.inputs[1:4]):
         return attention_backward.backward(problem, device, aligned)
     arrays = arrays_of(problem)
     saved = saved_of(problem, arrays)
@@ -289,8 +289,10 @@ def _backward(
 
 
 def gradient_plans(gradient: Callable[..., Plan], problem: AttentionProblem, arrays: Arrays, saved: Saved, aligned: bool) -> list[Plan]:
-    """All launches but that of the forward."""
-    first = [delta_plan(problem, arrays, saved, aligned), *(gradient(problem, arrays, saved, rows) for rows in (False, True))]
+    """All launches but that of the forward. One is for the gradients of k and v: of these the one that is not wanted is not stored."""
+    q, k, v, *_ = problem.wanted
+    first = [delta_plan(problem, arrays, saved, aligned)] if problem.wanted.deltas else []
+    first += [gradient(problem, arrays, saved, rows) for rows, wanted in ((False, q), (True, k or v)) if wanted]
     return [*first, *bias_plans(problem, arrays, saved, aligned), *sink_plans(problem, arrays, saved)]
 
 

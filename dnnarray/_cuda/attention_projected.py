@@ -249,12 +249,16 @@ def _forward(problem: MultiHeadProblem, precision: str, attention: Attention, al
 # --- backward ---------------------------------------------------------------------------------------------------------
 
 
-def _layer_gradients(make: _Builder, grad: Argument, layer: _Layer, grad_x: Array, weight: int, bias: int, ones: Array) -> None:
-    """The gradients of one projection: of x to `grad_x`, of the weight and of the bias to these results."""
-    make.multiply(grad, layer.w, grad_x, layer.rows, layer.width, layer.out)
-    of_weight = make.aim(weight)
-    make.multiply(grad, layer.x, of_weight, layer.out, layer.width, layer.rows, a_t=True)
-    make.settle(of_weight, weight)
+def _layer_gradients(
+    make: _Builder, grad: Argument, layer: _Layer, grad_x: Array | None, weight: int, bias: int, ones: Array | None
+) -> None:
+    """The gradients of one projection: of x to `grad_x`, of the weight and of the bias to these results; of those that are wanted."""
+    if grad_x is not None:
+        make.multiply(grad, layer.w, grad_x, layer.rows, layer.width, layer.out)
+    if make.problem.outputs[weight] is not None:
+        of_weight = make.aim(weight)
+        make.multiply(grad, layer.x, of_weight, layer.out, layer.width, layer.rows, a_t=True)
+        make.settle(of_weight, weight)
     if make.problem.outputs[bias] is not None:
         of_bias = make.aim(bias)
         make.multiply(ones, grad, of_bias, 1, layer.out, layer.rows)
@@ -268,31 +272,38 @@ def _backward(problem: MultiHeadProblem, precision: str, attention: Attention, a
     y, lse = _attend(make, core, places, aligned)
     s, w = problem.sizes, make.specs["w_o"]
     assert w is not None
-    rows = s.batch * s.queries
-    ones = make.take(max(layer.rows for layer in layers))
-    make.place(NOTHING, make.dtype, ones, make.dtype, 1, max(layer.rows for layer in layers), 0, 1.0)
+    rows, ones = s.batch * s.queries, None
+    if any(problem.outputs[7:11]):
+        ones = make.take(max(layer.rows for layer in layers))
+        make.place(NOTHING, make.dtype, ones, make.dtype, 1, max(layer.rows for layer in layers), 0, 1.0)
     y_spec = core.outputs[0]
     assert y_spec is not None
-    grad_y = Place(make.take(y_spec.size), y_spec, rows_of(y_spec, "BSHD"))
     last = _Layer(y.pointer, make.wide("w_o"), NOTHING, y.pointer, rows, *w.shape)
-    _layer_gradients(make, make.wide("grad"), last, grad_y.pointer, 6, 10, ones)
+    of_y = make.take(y_spec.size) if problem.attends_back else None
+    _layer_gradients(make, make.wide("grad"), last, of_y, 6, 10, ones)
+    if of_y is None:
+        return make
+    grad_y = Place(of_y, y_spec, rows_of(y_spec, "BSHD"))
     heads = _core_gradients(make, core, places | {"grad_y": grad_y, "output": y}, lse, aligned)
     for n, (layer, grad) in enumerate(zip(layers, heads, strict=True)):
-        grad_x = make.aim(n)
-        _layer_gradients(make, grad, layer, grad_x, 3 + n, 7 + n, ones)
-        make.settle(grad_x, n)
+        if grad is not None:
+            grad_x = make.aim(n) if problem.outputs[n] is not None else None
+            _layer_gradients(make, grad, layer, grad_x, 3 + n, 7 + n, ones)
+            if grad_x is not None:
+                make.settle(grad_x, n)
     return make
 
 
-def _core_gradients(make: _Builder, core: AttentionProblem, places: dict[str, Place], lse: Array, aligned: bool) -> list[Array]:
-    """The gradients of the core, planned: those of q, k and v in the scratch memory, those of bias and sink where they belong."""
+def _core_gradients(make: _Builder, core: AttentionProblem, places: dict[str, Place], lse: Array, aligned: bool) -> list[Array | None]:
+    """The gradients of the core, planned: those of q, k and v that are needed in the scratch memory, those of bias and sink where they belong."""
     y, of_lse = core.outputs
     inputs = core.inputs
-    heads = [Place(make.take(spec.size), spec, rows_of(spec, "BSHD")) for spec in inputs[:3]]
     absent = Place(NOTHING, None)
+    needed = [spec if n in make.problem.heads else None for n, spec in zip("qkv", inputs, strict=False)]
+    heads = [absent if spec is None else Place(make.take(spec.size), spec, rows_of(spec, "BSHD")) for spec in needed]
     aims = {n: make.aim(n) for n in (11, 12) if make.problem.outputs[n] is not None}
     others = [Place(aims[n], spec) if n in aims else absent for n, spec in ((11, inputs[3]), (12, inputs[7]))]
-    outputs = (*inputs[:3], *(place.spec for place in others))
+    outputs = (*needed, *(place.spec for place in others))
     problem = replace(core, op="attention_backward", inputs=(y, *inputs, y, of_lse), outputs=outputs)
     rest = {"grad_lse": absent, "lse": Place(lse, of_lse)}
     arrays = Arrays(places | rest, (), 0, (*heads, *others), make.base, make.used)
@@ -300,7 +311,7 @@ def _core_gradients(make: _Builder, core: AttentionProblem, places: dict[str, Pl
     make.plans += make.attention.backward(problem, arrays, saved_of(problem, arrays), aligned)
     for n, at in aims.items():
         make.settle(at, n)
-    return [place.pointer for place in heads]
+    return [place.pointer if place.given else None for place in heads]
 
 
 # --- methods ----------------------------------------------------------------------------------------------------------
@@ -367,5 +378,4 @@ def tensor_rejects(core_rejects: Callable[[AttentionProblem, Device], str | None
 
 def only_float32(problem: MultiHeadProblem, device: Device) -> str | None:
     """Half types are not rounded a second time on the way."""
-    out = problem.outputs[0]
-    return None if out is not None and out.dtype == FLOAT32 else "it rounds float32 operands, and these are not"
+    return None if problem.inputs[0].dtype == FLOAT32 else "it rounds float32 operands, and these are not"

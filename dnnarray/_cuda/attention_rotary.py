@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from dnnarray._cuda.channels import reorder
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
+from dnnarray._cuda.loss_sums import NOTHING, pointers
 from dnnarray._cuda.norm_common import divisor
 from dnnarray._problems.attention_rotary import RotaryProblem
 from dnnarray._records import frozen
@@ -22,7 +24,6 @@ _CHUNK = 4  # heads that a part of the sums is of at least
 _BATCH = 4  # heads of a thread with their loads in flight at once
 _GOAL = 4  # blocks for each multiprocessor before the sums of the gradient are split no further
 _MOST_PARTS = 512
-_NOTHING = 0
 _LONG = 1 << 31  # columns or heads from which on an index is too large for a Divisor
 _LINE = 256  # bytes that parts of the scratch memory start at multiples of
 
@@ -36,6 +37,7 @@ class RotaryConfig(Config):
     sine: str
     interleaved: bool
     wide: bool
+    turned: bool
     parts: bool
     long: bool
     pairs: int
@@ -58,7 +60,7 @@ def sum_parts(sums: Sequence[tuple[Array, Array]], size: int, count: int, result
     """One or two sums (parts, result) over the first axis of `count` x `size` numbers, in the dtype of the result."""
     config = SumPartsConfig(TYPES[result], TYPES[arithmetic], _THREADS)
     kernel = Kernel("attention/sum_parts.cu", f"sum_parts_{SHORT[arithmetic]}_{SHORT[result]}", config)
-    pointers = (*sums[0], *(sums[1] if len(sums) == 2 else (_NOTHING, _NOTHING)))
+    pointers = (*sums[0], *(sums[1] if len(sums) == 2 else (NOTHING, NOTHING)))
     return Plan(kernel, (-(-size // _THREADS), len(sums), 1), _THREADS, (*pointers, size, count), early=True)
 
 
@@ -142,11 +144,19 @@ def scattered(problem: RotaryProblem) -> bool:
 
 def workspace(problem: RotaryProblem) -> int:
     """Scratch for partial sums, and for a result that is to be brought to another order."""
-    return _sum_bytes(problem) + (problem.inputs[-3].nbytes if scattered(problem) else 0)
+    of_x, *tables = problem.outputs
+    return (_sum_bytes(problem) if any(tables) else 0) + (problem.inputs[-3].nbytes if scattered(problem) and of_x is not None else 0)
+
+
+def of_tables(problem: RotaryProblem, device: Device) -> str | None:
+    """Why there are no sums, or None."""
+    return None if any(problem.outputs[1:]) else "that of x alone, which is a rotation"
 
 
 def rotary_backward(problem: RotaryProblem, device: Device, aligned: bool) -> Program:
-    """One launch, and the second stage of its sums; where the result lies otherwise than it is written, one that reorders it."""
+    """One launch, and the second stage of its sums; where the result lies otherwise than it is written, one that reorders it. The tables constant, the
+    gradient is a rotation: `attention_rotary_forward` does it.
+    """
     x, cos, sin = problem.inputs[-3:]
     work, order = _Work.of(problem), order_of(x)
     orders = (order, order, (0, 1, 2)[: cos.ndim], (0, 1, 2)[: sin.ndim])
@@ -164,13 +174,13 @@ def rotary_backward(problem: RotaryProblem, device: Device, aligned: bool) -> Pr
     plans = [Plan(kernel, (blocks, parts, 1), _THREADS, (*_pointers(problem, split), *numbers, *steps))]
     size = work.table_rows * work.pairs
     if split and size:
-        sums = tuple(zip(_part_places(problem), (Array(5), Array(6)), strict=True))
-        tables = ((sums, cos.dtype),) if cos.dtype == sin.dtype else ((sums[:1], cos.dtype), (sums[1:], sin.dtype))
-        plans += [sum_parts(each, size, parts, dtype, arithmetic_of(x.dtype)) for each, dtype in tables]
+        wanted = [s for s in zip(_part_places(problem), _results(problem)[1:], (cos.dtype, sin.dtype), strict=True) if s[1] != NOTHING]
+        for dtype in dict.fromkeys(dtype for *_, dtype in wanted):
+            sums = [(part, result) for part, result, own in wanted if own == dtype]
+            plans.append(sum_parts(sums, size, parts, dtype, arithmetic_of(x.dtype)))
     y = problem.outputs[0]
-    assert y is not None
-    if scattered(problem) and y.size:
-        plans.append(reorder(y, order, _target(problem), Array(len(problem.inputs))))
+    if scattered(problem) and y is not None and y.size:
+        plans.append(reorder(y, order, _target(problem), _results(problem)[0]))
     return Program(tuple(plans), orders)
 
 
@@ -192,8 +202,16 @@ def _kernel(problem: RotaryProblem, device: Device, pairs: int, wide: bool, spli
     x, cos, sin = problem.inputs[-3:]
     element, cosine, sine = (TYPES[s.dtype] for s in (x, cos, sin))
     blocks = 3 if split else _BLOCKS.get(device.capability or (0, 0), 3)
-    config = RotaryConfig(element, cosine, sine, problem.interleaved, wide, split, long, pairs, _BATCH, together, _THREADS, blocks)
-    said = {"interleaved": problem.interleaved, "narrow": not wide, "parts": split, "long": long, "alone": together == 1}
+    turned = problem.outputs[0] is not None
+    config = RotaryConfig(element, cosine, sine, problem.interleaved, wide, turned, split, long, pairs, _BATCH, together, _THREADS, blocks)
+    said = {
+        "interleaved": problem.interleaved,
+        "narrow": not wide,
+        "parts": split,
+        "long": long,
+        "alone": together == 1,
+        "tables": not turned,
+    }
     tables = "".join(f"_{SHORT[t.dtype]}" for t in (cos, sin)) if {cos.dtype, sin.dtype} != {x.dtype} else ""
     return Kernel(
         "attention/rotary_backward.cu",
@@ -202,21 +220,23 @@ def _kernel(problem: RotaryProblem, device: Device, pairs: int, wide: bool, spli
     )
 
 
-def _scratch(problem: RotaryProblem) -> int:
-    """Where the scratch memory stands in the list of arrays."""
-    return len(problem.inputs) + len(problem.outputs)
+def _results(problem: RotaryProblem) -> list[Any]:
+    """The gradients of x, cos and sin as launch arguments."""
+    return pointers(problem)[1]
 
 
 def _part_places(problem: RotaryProblem) -> tuple[Array, Array]:
-    return Array(_scratch(problem)), Array(_scratch(problem), _part_bytes(problem))
+    scratch = pointers(problem)[2]
+    return Array(scratch), Array(scratch, _part_bytes(problem))
 
 
-def _target(problem: RotaryProblem) -> Array:
+def _target(problem: RotaryProblem) -> Any:
     """Where the turned features are written."""
-    return Array(_scratch(problem), _sum_bytes(problem)) if scattered(problem) else Array(len(problem.inputs))
+    of_x = _results(problem)[0]
+    return Array(pointers(problem)[2], _sum_bytes(problem)) if scattered(problem) and of_x != NOTHING else of_x
 
 
 def _pointers(problem: RotaryProblem, split: bool) -> tuple[Array | int, ...]:
     """What turns, x, the tables, the result, the gradients of the tables, and the parts of these."""
-    parts = _part_places(problem) if split else (_NOTHING, _NOTHING)
-    return *map(Array, range(4)), _target(problem), Array(5), Array(6), *parts
+    parts = _part_places(problem) if split else (NOTHING, NOTHING)
+    return *map(Array, range(4)), _target(problem), *_results(problem)[1:], *parts

@@ -105,6 +105,7 @@ def share_of_card(problem: AttentionProblem, device: Device, queries: int) -> fl
 
 def cost(problem: AttentionProblem, device: Device) -> Cost:
     """The ordinary units at half their rate, as far as there is work for all."""
-    dtype = problem.outputs[0].dtype if problem.outputs[0] is not None else FLOAT64
+    q = arrays_of(problem)["q"].spec
+    dtype = q.dtype if q is not None else FLOAT64
     queries = patch_of(dtype) * _SIDE
     return Cost(problem.flops, problem.bytes, 0.5 * share_of_card(problem, device, queries), unit=arithmetic_of(dtype).name)

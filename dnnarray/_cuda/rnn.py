@@ -24,12 +24,12 @@ _UNITS = {"highest": {8: "float64", 4: "float32", 2: "bfloat16_mma"}, "high": {4
 
 
 def _itemsize(problem: RecurrentProblem) -> int:
-    return problem.result.dtype.itemsize
+    return problem.x.dtype.itemsize
 
 
 def _halves(problem: RecurrentProblem) -> bool:
     """Whether what goes into a layer stays in half types: its parts are of their range, but for float16 behind a relu."""
-    cell, dtype = problem.cell, problem.result.dtype
+    cell, dtype = problem.cell, problem.x.dtype
     return dtype in HALF and not (cell.kind == "rnn" and cell.activation == "relu" and dtype == FLOAT16)
 
 
@@ -37,7 +37,7 @@ def _refuses(precision: str, problem: RecurrentProblem) -> str | None:
     """What no algorithm of this precision takes."""
     if problem.taped:
         return "it keeps no tape: the gradient runs the forward again"
-    if precision == "high" and problem.result.dtype != FLOAT32:
+    if precision == "high" and problem.x.dtype != FLOAT32:
         return "TF32 is for float32"
     return None
 

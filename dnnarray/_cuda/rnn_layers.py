@@ -194,17 +194,21 @@ def backward(network: Network, recurrence: Recurrence, precision: str) -> Launch
         launches += _last_gradients(layer)
         launches.append(description(network, number, output=output, strides=strides, dropout=dropout_words(network, number)))
         launches += recurrence.backward(layer, TYPES[dtype])
-        more, gates = _factor(layer, layer.memory("gates"), p.directions * network.rows, network.gate_rows, "gates")
-        launches += _first_gradients(layer) + more + _weight_gradients(layer, gates)
+        launches += _first_gradients(layer)
         incoming, strides, dtype = _below(network, number), _gradient_strides(network), network.dtype
-        launches += _input_gradients(layer, gates, incoming)
+        if p.of_weights or incoming is not None:
+            more, gates = _factor(layer, layer.memory("gates"), p.directions * network.rows, network.gate_rows, "gates")
+            launches += more + (_weight_gradients(layer, gates) if p.of_weights else [])
+            launches += [] if incoming is None else _input_gradients(layer, gates, incoming)
     return launches + _give_dx(network)
 
 
-def _below(network: Network, number: int) -> Block:
-    """Where the gradient of a layer's input goes."""
+def _below(network: Network, number: int) -> Block | None:
+    """Where the gradient of a layer's input goes; None where it is that of x, and not wanted."""
     if number:
         return network.memory[f"dy{(number - 1) % 2}"]
+    if network.d_x is None:
+        return None
     return network.d_x.block if network.direct(network.d_x) else network.memory["dx"]
 
 
@@ -282,7 +286,7 @@ def _input_gradients(layer: Layer, gates: Factor, target: Block) -> Launches:
 
 def _give_dx(network: Network) -> Launches:
     p, given = network.problem, network.d_x
-    if network.direct(given):
+    if given is None or network.direct(given):
         return []
     strides = _sequence_strides(network, given) if network.sequence else (0, *given.strides)
     source = p.batch * p.features, p.features, 1

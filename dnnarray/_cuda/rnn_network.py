@@ -107,7 +107,7 @@ class Network:
     def __init__(self, problem: RecurrentProblem, backward: bool, halves: bool = False) -> None:
         self.problem, self.backward = problem, backward
         self.halves = halves
-        self.sequence = problem.outputs[0] is not None and problem.outputs[0].ndim == 3
+        self.sequence = problem.x.ndim == 3
         self.gates = GATES[problem.cell.kind]
         self.dtype = problem.dtype
         self.kept = backward
@@ -248,7 +248,7 @@ class Network:
     def _backward_needs(self) -> dict[str, tuple[int, np.dtype]]:
         p, A = self.problem, self.dtype
         D, N, H, P = p.directions, p.batch, p.hidden, p.state
-        needs = {"d_state": (D * N * P, A), "partial": (_MOST_PARTS * max(self.gate_rows, 3 * H), A)}
+        needs = {"d_state": (D * N * P, A)}
         if p.has_cell_state:
             needs["d_cell"] = D * N * H, A
         if p.projected:
@@ -258,18 +258,20 @@ class Network:
         needs |= self._parts_needs() if self.halves else {}
         for number in range(min(p.layers - 1, 2)):
             needs[f"dy{number}"] = self.rows * p.width, A
-        if not self.direct(self.d_x):
+        if self.d_x is not None and not self.direct(self.d_x):
             needs["dx"] = self.rows * p.features, A
-        widest = max(self.gate_rows * max(p.features, p.width, P), P * H if p.projected else 0)
-        needs["dw"] = widest, A
+        if p.of_weights:
+            needs["partial"] = _MOST_PARTS * max(self.gate_rows, 3 * H), A
+            needs["dw"] = max(self.gate_rows * max(p.features, p.width, P), P * H if p.projected else 0), A
         return needs
 
     def _parts_needs(self) -> dict[str, tuple[int, np.dtype]]:
         """The factors of a layer's gradients as two bfloat16 parts each."""
         p = self.problem
         features = max(self.features(number) for number in range(p.layers))
-        sizes = {"gates": p.directions * self.rows * self.gate_rows, "extra": p.directions * self.rows * p.hidden}
-        sizes |= {"x": self.rows * features, "state": self.rows * p.state, "w_ih": self.gate_rows * features}
+        sizes = {"gates": p.directions * self.rows * self.gate_rows, "w_ih": self.gate_rows * features}
+        if p.of_weights:
+            sizes |= {"extra": p.directions * self.rows * p.hidden, "x": self.rows * features, "state": self.rows * p.state}
         return {f"{name}_parts": (2 * size, BFLOAT16) for name, size in sizes.items()}
 
     def direct(self, out: Given | None) -> bool:

@@ -108,7 +108,7 @@ def _tile(problem: RecurrentProblem, device: Device, block: _Block) -> Tile | No
 
 def best_tile(problem: RecurrentProblem, device: Device, back: bool, precision: str = "highest") -> Tile | None:
     """The fastest tile by estimate, None where the weights fit no way."""
-    itemsize = problem.result.dtype.itemsize
+    itemsize = problem.x.dtype.itemsize
     tensor, gates = on_tensor_cores(itemsize, precision), GATES[problem.cell.kind]
     tiles = [
         _tile(problem, device, _Block(gates, problem.hidden, units, batch, itemsize, back, tensor))
@@ -139,13 +139,13 @@ def rejects(problem: RecurrentProblem, device: Device, precision: str = "highest
         return f"the hidden units must be a multiple of {_TILE}"
     if not p.steps or not p.batch or not p.features:
         return "an extent is 0"
-    if any(best_tile(p, device, back, precision) is None for back in (False, True)[: 1 + (p.passes > 1)]):
+    if any(best_tile(p, device, back, precision) is None for back in (False, True)[: 1 + bool(p.gradients)]):
         return "the recurrent weights do not fit the shared memory of all multiprocessors"
     return None
 
 
 def _peepholes(problem: RecurrentProblem) -> list:
-    weights = problem.inputs[1 + (problem.passes > 1)]  # behind x, of the backward behind the gradient and x
+    weights = problem.inputs[1 + bool(problem.gradients)]  # behind x, of the backward behind the gradient and x
     return [w[5] for w in weights if len(w) > 5]
 
 

@@ -70,6 +70,26 @@ class Sizes(NamedTuple):
         return self.batch, self.heads, self.queries, self.keys
 
 
+class Wanted(NamedTuple):
+    """Which gradients of attention are asked for."""
+
+    q: bool
+    k: bool
+    v: bool
+    bias: bool
+    sink: bool
+
+    @property
+    def slopes(self) -> bool:
+        """Whether these take the gradient of each score."""
+        return self.q or self.k or self.bias
+
+    @property
+    def deltas(self) -> bool:
+        """Whether these take the product of y and its gradient, row by row."""
+        return self.slopes or self.sink
+
+
 @frozen(kw_only=True)
 class AttentionProblem(Problem):
     """Attention over whole arrays, forward or backward; `arrays` holds the names of the inputs, for the checks of their values."""
@@ -84,9 +104,32 @@ class AttentionProblem(Problem):
         return self.rule.dropout > 0
 
     @property
+    def back(self) -> bool:
+        """Whether the outputs are gradients, and not y and lse."""
+        return len(self.outputs) > 2
+
+    @property
+    def wanted(self) -> Wanted:
+        """Which gradients the outputs of a backward hold."""
+        q, k, v, *bias, sink = (spec is not None for spec in self.outputs)
+        return Wanted(q, k, v, any(bias), sink)
+
+    @property
+    def unread(self) -> frozenset[int]:
+        """The gradient of v takes the weights and the incoming gradient alone."""
+        if not self.back or self.wanted.deltas or self.inputs[-1] is None:
+            return frozenset()
+        return frozenset(i for i, name in enumerate(self.arrays) if name in ("v", "output"))
+
+    @property
     def flops(self) -> int:
+        """A gradient forms the scores again and their slopes, and takes a product for each of q, k and v."""
         s = self.sizes
-        return (5 if self.op.endswith("_backward") else 2) * s.batch * s.heads * s.queries * s.keys * (s.width + s.value_width)
+        scores = 2 * s.batch * s.heads * s.queries * s.keys
+        if not self.back:
+            return scores * (s.width + s.value_width)
+        w = self.wanted
+        return scores * (s.width * ((w.slopes or w.v) + w.q + w.k) + s.value_width * (w.slopes + w.v))
 
 
 # --- options ----------------------------------------------------------------------------------------------------------

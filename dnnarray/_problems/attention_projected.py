@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from dnnarray._errors import OptionError, ShapeError, fail
@@ -48,12 +49,36 @@ class MultiHeadProblem(Problem):
     def sizes(self) -> Sizes:
         return self.core.sizes
 
+    def wants(self, *names: str) -> bool:
+        """Whether a backward is asked for the gradient of one of these arrays."""
+        return any(spec is not None for field, spec in zip(self.fields, self.outputs, strict=True) if field in names)
+
+    @property
+    def heads(self) -> str:
+        """The letters of those of q, k and v behind their projections whose gradients are needed on the way."""
+        return "".join(n for n in "qkv" if self.wants(f"x_{n}", f"w_{n}", f"b_{n}"))
+
+    @property
+    def attends_back(self) -> bool:
+        """Whether the gradient goes back through the attention: the last projection's own gradients ask for no more than its input."""
+        return bool(self.heads) or self.wants("bias", "sink")
+
+    def core_backward(self, op: str, inputs: tuple[Any, ...], heads: tuple[Spec, ...]) -> AttentionProblem:
+        """The gradients in the middle: of q, k and v, like `heads`, as far as they are needed, and of bias and sink, as far as they are wanted."""
+        made = tuple(spec if n in self.heads else None for n, spec in zip("qkv", heads, strict=True))
+        return replace(self.core, op=op, inputs=inputs, outputs=(*made, *self.outputs[11:]))
+
     @property
     def flops(self) -> int:
         given = dict(zip(self.arrays, self.inputs, strict=True))
-        projected = sum(2 * given[f"x_{n}"].shape[0] * given[f"x_{n}"].shape[1] * given[f"w_{n}"].size for n in "qkv")
-        projected += 2 * self.sizes.batch * self.sizes.queries * given["w_o"].size
-        return self.core.flops + (3 if self.op.endswith("_backward") else 1) * projected
+        sizes = {n: 2 * given[f"x_{n}"].shape[0] * given[f"x_{n}"].shape[1] * given[f"w_{n}"].size for n in "qkv"}
+        sizes["o"] = 2 * self.sizes.batch * self.sizes.queries * given["w_o"].size
+        if not self.op.endswith("_backward"):
+            return self.core.flops + sum(sizes.values())
+        back = self.core_backward(self.core.op, self.core.inputs, self.core.inputs[:3]).flops if self.attends_back else 0
+        again = self.core.flops + sum(sizes[n] for n in "qkv")
+        inner = sizes["o"] * self.attends_back + sum(sizes[n] for n in "qkv" if self.wants(f"x_{n}"))
+        return again + back + inner + sum(size for n, size in sizes.items() if self.wants(f"w_{n}"))
 
 
 def multi_head_attention(op: str, *specs: Any, num_heads: Any, num_kv_heads: Any, **options: Any) -> MultiHeadProblem:

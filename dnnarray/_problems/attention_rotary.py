@@ -33,6 +33,19 @@ class RotaryProblem(Problem):
         x, cos, _ = self.inputs[-3:]
         return cos.ndim == 3 and cos.shape[0] == x.shape[0]
 
+    @property
+    def back(self) -> bool:
+        """Whether it is the gradient."""
+        return self.op.endswith("_backward")
+
+    @property
+    def unread(self) -> frozenset[int]:
+        """That of x turns back by the tables, those of the tables are products with x."""
+        if not self.back:
+            return frozenset()
+        x, cos, sin = (spec is not None for spec in self.outputs)
+        return frozenset((*(1,) * (not (cos or sin)), *(2, 3) * (not x)))
+
 
 _TABLES = "S D/2, B S D/2, or 1 S D/2"
 

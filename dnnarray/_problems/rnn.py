@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from dnnarray._errors import ArrayTypeError, OptionError, ShapeError, fail
 from dnnarray._problems import checks
-from dnnarray._problems.base import Problem
+from dnnarray._problems.base import Problem, leaves
 from dnnarray._problems.rnn_results import (
     CellGradients,
     HiddenOutput,
@@ -77,9 +77,8 @@ class Cell:
 class RecurrentProblem(Problem):
     """`layers` times `directions` cells over a sequence; a single step is a sequence of length 1.
 
-    `state` is the extent of h, `hidden` that of c and of each gate: they differ with a projection. `passes` counts how often
-    the products of the forward are done, for the estimate of the work. `taped` says that the forward returns what the backward
-    wants of it, or that the backward is given it.
+    `state` is the extent of h, `hidden` that of c and of each gate: they differ with a projection. `taped` says that the forward returns what the backward
+    wants of it, or that the backward is given it. `gradients` are the fields of a backward's result.
     """
 
     cell: Cell
@@ -97,8 +96,8 @@ class RecurrentProblem(Problem):
     projected: bool = False
     has_cell_state: bool = False
     dtype: Any = FLOAT32
-    passes: int = 1
     taped: bool = False
+    gradients: tuple[str, ...] = ()
 
     @property
     def needs_seed(self) -> bool:
@@ -110,11 +109,36 @@ class RecurrentProblem(Problem):
         return self.directions * self.state
 
     @property
+    def x(self) -> Spec:
+        """The input of the first layer."""
+        spec: Spec = self.inputs[1 if self.gradients else 0]
+        return spec
+
+    @property
+    def of_weights(self) -> bool:
+        """Whether the gradients of weights are wanted."""
+        return any(spec is not None for field, spec in zip(self.fields, self.outputs, strict=True) if field == "weights")
+
+    @property
+    def passes(self) -> int:
+        """How often the products of the forward are done: once more without a tape, once on the way back, once for the weights' gradients."""
+        return (not self.taped) + 1 + self.of_weights if self.gradients else 1
+
+    @property
+    def unread(self) -> frozenset[int]:
+        """A tape holds what the forward made of the first states, and of x where the gradients of the weights do not ask for that itself."""
+        if not (self.gradients and self.taped):
+            return frozenset()
+        states = range(3, len(self.inputs) - 2)
+        return frozenset(states if self.of_weights else (1, *states))
+
+    @property
     def flops(self) -> int:
         inputs = self.features + (self.layers - 1) * self.width + self.layers * self.state
         per_row = inputs * GATES[self.cell.kind] * self.hidden
         per_row += self.layers * self.state * self.hidden if self.projected else 0
-        return 2 * self.passes * self.steps * self.batch * self.directions * per_row
+        unwanted = self.features * GATES[self.cell.kind] * self.hidden if self.gradients and self.outputs[0] is None else 0
+        return 2 * self.steps * self.batch * self.directions * (self.passes * per_row - unwanted)
 
     def tape(self) -> dict[str, tuple[int, ...]]:
         """The arrays that a tape holds one after the other, by name and number of the layer; a row for each step of each sequence.
@@ -129,6 +153,14 @@ class RecurrentProblem(Problem):
         for number in range(self.layers):
             plan |= {f"{name}{number}": (self.directions, rows, extent) for name, extent in extents.items()}
         return plan | {f"y{number}": (rows, self.width) for number in range(self.layers - 1)}
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Of a gradient, whose weights are one field of the result and outputs of their own."""
+        if not self.gradients:
+            return super().fields
+        x, weights, *states = self.gradients
+        return (x, *(weights,) * (len(self.outputs) - 1 - len(states)), *states)
 
     @property
     def tape_spec(self) -> Spec:
@@ -327,7 +359,7 @@ def _sequence_backward(
         inputs=(grad, *forward.inputs, tape),
         outputs=(x.like(), *kept, *states),
         returns=partial(_grouped, result, len(weights)),
-        passes=3 if tape is None else 2,
+        gradients=result._fields,
         taped=tape is not None,
     )
 
@@ -348,10 +380,10 @@ def _check_gradients(op: str, grad: Any, outputs: Sequence[Spec | None], names: 
 
 
 def _grouped(result: Callable[..., Any], count: int, x: Any, *flat: Any) -> Any:
-    """The flat gradients as (x, tuple of `count` weights, states...)."""
+    """The flat gradients as (x, tuple of `count` weights, states...); None for the weights where they have none."""
     fields = len(RNNWeights._fields)
     weights = tuple(RNNWeights(*flat[k * fields : (k + 1) * fields]) for k in range(count))
-    return result(x, weights, *flat[count * fields :])
+    return result(x, weights if leaves(weights) else None, *flat[count * fields :])
 
 
 def sequence(kind: str) -> Callable[..., RecurrentProblem]:
@@ -405,18 +437,19 @@ def _step_backward(kind: str, op: str, grad: Any, x: Spec, weights: Any, *states
     forward = _step(kind, op, x, weights, *states, **options)
     _check_gradients(op, grad, forward.outputs, ("h", "c"))
     kept = [None if w is None else w.like() for w in RNNWeights(*weights)]
+    result = LSTMCellGradients if kind == "lstm" else CellGradients
     return replace(
         forward,
         inputs=(grad, *forward.inputs),
         outputs=(x.like(), *kept, *(s.like() for s in states)),
-        returns=partial(_grouped_step, LSTMCellGradients if kind == "lstm" else CellGradients),
-        passes=3,
+        returns=partial(_grouped_step, result),
+        gradients=result._fields,
     )
 
 
 def _grouped_step(result: Callable[..., Any], *flat: Any) -> Any:
     x, weights, *states = _grouped(lambda *parts: parts, 1, *flat)
-    return result(x, weights[0], *states)
+    return result(x, weights and weights[0], *states)
 
 
 def step(kind: str) -> Callable[..., RecurrentProblem]:

@@ -76,7 +76,7 @@ __device__ __forceinline__ void accumulate(Total& total, const Scores& s, const 
   }
 }
 
-// `g` is grad_y, null where there is none. `out` is grad_q or grad_k, `value_out` grad_v.
+// `g` is grad_y, null where there is none. `out` is grad_q or grad_k, `value_out` grad_v; null where it is not wanted.
 extern "C" __global__ void __launch_bounds__(kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const T* __restrict__ g,
                    const float* __restrict__ lse, const float* __restrict__ delta, T* __restrict__ out, T* __restrict__ value_out,
@@ -158,8 +158,10 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   }
   copy_wait<0>();
   const long long first_row = kKeyRows ? sequence.k_first : sequence.q_first;
-  put(out + b * out_batch + row_head * out_head + first_row * out_row, out_row, total, row0 + row, row_end, width, float(scale) * whole(rule, b));
-  if constexpr (kKeyRows) {
+  if (out) {
+    put(out + b * out_batch + row_head * out_head + first_row * out_row, out_row, total, row0 + row, row_end, width, float(scale) * whole(rule, b));
+  }
+  if (kKeyRows && value_out) {
     put(value_out + b * value_out_batch + row_head * value_out_head + first_row * value_out_row, value_out_row, value_total, row0 + row, row_end,
         value_width, whole(rule, b));
   }

@@ -1,4 +1,4 @@
-// Rotary embedding: each pair (a, b) of features turns to (a cos - b sin, b cos + a sin).
+// Rotary embedding: each pair (a, b) of features turns to (a cos - b sin, b cos + a sin), or back, by -sin (kBack).
 //
 // Layout:  x and y are dense in the same order of axes, the features running fastest: rows of `width` features, of which the first 2 * pairs turn. A
 //          thread owns kPairs pairs of a row, or a vector of the features that do not turn. The row of the tables that row r of x takes is
@@ -16,6 +16,7 @@ struct Config {
   using Sine = float;
   static constexpr bool kInterleaved = false;
   static constexpr bool kWide = true;
+  static constexpr bool kBack = false;
   static constexpr bool kLong = false;
   static constexpr int kPairs = 4;
   static constexpr int kThreads = 128;
@@ -54,5 +55,9 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   A cosine[N], sine[N];
   load_table(cosines + table, cosine);
   load_table(sines + table, sine);
+  if constexpr (Config::kBack) {
+#pragma unroll
+    for (int j = 0; j < N; ++j) sine[j] = -sine[j];
+  }
   Mine::store_raw(y + at, pairs, Mine(raw).turned(cosine, sine));
 }

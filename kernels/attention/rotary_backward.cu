@@ -1,5 +1,5 @@
-// The gradient of the rotary embedding (rotary.cu): that of x turns back, by -sin; those of the tables are sums over all heads that share a row of them, of
-// ga a + gb b for cos and gb a - ga b for sin.
+// The gradients of the rotary embedding (rotary.cu): that of x turns back, by -sin (kTurned); those of the tables are sums over all heads that share a row of
+// them, of ga a + gb b for cos and gb a - ga b for sin. Alone, that of x is rotary.cu's.
 //
 // Layout:  x of any order of batch, heads and sequence, its features running fastest. A column is kPairs pairs (or a vector of those features that do
 //          not turn) of one row of the tables; kTogether threads of a block go through `chunk` of the `rows` rows of x that it serves, every
@@ -20,6 +20,7 @@ struct Config {
   using Sine = float;
   static constexpr bool kInterleaved = false;
   static constexpr bool kWide = true;
+  static constexpr bool kTurned = true;
   static constexpr bool kParts = false;
   static constexpr bool kLong = false;
   static constexpr int kPairs = 4;
@@ -82,11 +83,12 @@ __device__ __forceinline__ void turn_rows(const Arrays& arrays, Rows& rows, long
   for (int k = 0; k < kCount; ++k) {
     const Mine wide(raw_g[k]);
     add_slopes(wide, Mine(raw_x[k]), cosine_sum, sine_sum);
-    Mine::store_raw(arrays.y + at[k], half, wide.turned(cosine, sine));
+    if constexpr (Config::kTurned) Mine::store_raw(arrays.y + at[k], half, wide.turned(cosine, sine));
   }
 }
 
-// The sums of the threads that share a column, in their order. `table` is where the column stands in the tables, negative where it has no sums.
+// The sums of the threads that share a column, in their order; a null result is not wanted. `table` is where the column stands in the tables, negative where
+// it has no sums.
 template <typename C, typename S>
 __device__ __forceinline__ void store_sums(C* cosines, S* sines, long long table, const A (&cosine)[N], const A (&sine)[N]) {
   constexpr int kSums = 2 * N, kPitch = Config::kThreads + kColumns;
@@ -103,11 +105,8 @@ __device__ __forceinline__ void store_sums(C* cosines, S* sines, long long table
 #pragma unroll
     for (int k = 1; k < kTogether; ++k) sum += smem[j][k * kColumns + column];
     const long long at = smem_table[column] + j % N;
-    if (j < N) {
-      cosines[at] = narrow<C>(arithmetic_t<C>(sum));
-    } else {
-      sines[at] = narrow<S>(arithmetic_t<S>(sum));
-    }
+    if (j < N && cosines) cosines[at] = narrow<C>(arithmetic_t<C>(sum));
+    if (j >= N && sines) sines[at] = narrow<S>(arithmetic_t<S>(sum));
   }
 }
 
@@ -144,7 +143,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 
     int row = 0;
     for (; row + kBatch <= count; row += kBatch) turn_rows<kBatch>({g, x, y}, mine, pairs, cosine, sine, cosine_sum, sine_sum);
     for (; row < count; ++row) turn_rows<1>({g, x, y}, mine, pairs, cosine, sine, cosine_sum, sine_sum);
-  } else {
+  } else if constexpr (Config::kTurned) {
     for (int row = 0; row < count; ++row, mine.next()) store(y + mine.at, load<T, kCopied>(g + mine.at));
   }
   if constexpr (Config::kParts) {

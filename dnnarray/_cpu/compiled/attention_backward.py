@@ -48,7 +48,8 @@ _CHAIN = 32  # columns whose products a score adds up in a row: it is held again
 _MANY = 64  # blocks, the sums over more of which are float64
 _WORK = 16  # multiply-adds of a light operation
 
-_BLOCK, _PITCH, _D_PITCH, _V_PITCH, _SPLITS = range(10, 15)  # behind the numbers of both passes
+# Behind the numbers of both passes; the last three say which gradients are wanted.
+_BLOCK, _PITCH, _D_PITCH, _V_PITCH, _SPLITS, _OF_Q, _OF_K, _OF_V = range(10, 18)
 # Byte strides over batch, head and row; elements of a row lie side by side.
 _Q, _K, _V, _Y, _G = range(0, 15, 3)
 
@@ -207,24 +208,30 @@ def backward(
                         k_rows = k + b * strides[_K] + kv * strides[_K + 1] + j * strides[_K + 2]
                         v_rows = v + b * strides[_V] + kv * strides[_V + 1] + j * strides[_V + 2]
                         _scores(zero, some, k_rows, strides[_K + 2], item, q_across, columns, along, d, base, row, sizes)
-                        _products(zero, some, v_rows, strides[_V + 2], item, g_across, columns, along, d_value, slopes, row, sizes, False)
+                        if sizes[_OF_Q] or sizes[_OF_K]:
+                            value_step = strides[_V + 2]
+                            _products(zero, some, v_rows, value_step, item, g_across, columns, along, d_value, slopes, row, sizes, False)
                         if j < common_low or j + some > common_high:
                             hide(scores_memory[:some], j, first, last)
                         _weigh(zero, base, slopes, row, some, columns * item, ground_at)
-                        into = dv_at + j * v_pitch * item
-                        _products(zero, some, base, row, item, g_rows, v_pitch, v_steps, count, into, v_pitch * item, sizes, True)
-                        into = dk_at + j * d_pitch * item
-                        _products(zero, some, slopes, row, item, q_rows, d_pitch, d_steps, count, into, d_pitch * item, sizes, True)
-                        _products(zero, d, k_rows, item, strides[_K + 2], slopes, columns, along, some, dq_across, row, sizes, True)
-                    if dq_whole.size:
-                        _settle(dq_memory, dq_whole)
-                    _write_queries(dq_memory, factor, dq[b, h, at : at + count])
+                        if sizes[_OF_V]:
+                            into = dv_at + j * v_pitch * item
+                            _products(zero, some, base, row, item, g_rows, v_pitch, v_steps, count, into, v_pitch * item, sizes, True)
+                        if sizes[_OF_K]:
+                            into = dk_at + j * d_pitch * item
+                            _products(zero, some, slopes, row, item, q_rows, d_pitch, d_steps, count, into, d_pitch * item, sizes, True)
+                        if sizes[_OF_Q]:
+                            _products(zero, d, k_rows, item, strides[_K + 2], slopes, columns, along, some, dq_across, row, sizes, True)
+                    if sizes[_OF_Q]:
+                        if dq_whole.size:
+                            _settle(dq_memory, dq_whole)
+                        _write_queries(dq_memory, factor, dq[b, h, at : at + count])
                     done += 1
                     if whole.size and done % _MANY == 0:
                         _carry(sums[slot : slot + 1], whole[slot : slot + 1])
             if whole.size:
                 _settle(sums[slot : slot + 1], whole[slot : slot + 1])
-            if sizes[_SPLITS] == 1:
+            if sizes[_SPLITS] == 1 and (sizes[_OF_K] or sizes[_OF_V]):
                 _write_sums(sums[slot], keys, d_pitch, v_pitch, dk[b, kv], dv[b, kv], False)
 
 
@@ -304,12 +311,14 @@ def _numbers(problem: AttentionProblem, itemsize: int) -> np.ndarray:
     splits = max(min(splits, -(-s.queries // block)), 1)
     parts = min(threads.cores(), s.batch * s.kv_heads * splits)
     pitches = (_odd_lines(block, itemsize), -(-s.width // vector) * vector, -(-s.value_width // vector) * vector)
-    return np.concatenate((sizes_of(problem, itemsize, parts), [block, *pitches, splits]))
+    return np.concatenate((sizes_of(problem, itemsize, parts), [block, *pitches, splits, *problem.wanted[:3]]))
 
 
 def _again(problem: AttentionProblem, arrays: tuple[Any, ...], dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Output (B, H, S, D) and log-sum-exp, computed once more unless both are given."""
+    """Output (B, H, S, D), 0 where it is not needed, and log-sum-exp, computed once more unless both are given."""
     *inputs, y, lse = arrays
+    if lse is not None and not problem.wanted.deltas:
+        return np.broadcast_to(np.zeros((), dtype), (*lse.shape, problem.sizes.value_width)), taken(lse)
     if y is not None and lse is not None:
         return bhsd(y, problem.layout), taken(lse)
     s = problem.sizes
@@ -321,10 +330,11 @@ def _again(problem: AttentionProblem, arrays: tuple[Any, ...], dtype: np.dtype) 
 
 @driver(*attention.kernels, backward, combine, few_backward)
 def attention_backward(problem: AttentionProblem, outputs: Any, scratch: Any, grad: Any, *arrays: Any, seed: Any, offset: Any) -> None:
-    s, dtype = problem.sizes, outputs[0].dtype
+    s, dtype = problem.sizes, next(out.dtype for out in outputs if out is not None)
     if not (s.batch and s.heads and s.queries and s.keys):
         for out in outputs[:3]:
-            out[...] = 0
+            if out is not None:
+                out[...] = 0
         return
     grad_y, grad_lse = Saved.pair(grad)
     y, lse = _again(problem, arrays, dtype)
@@ -334,8 +344,10 @@ def attention_backward(problem: AttentionProblem, outputs: Any, scratch: Any, gr
         delta -= grad_lse
     inputs = (*(bhsd(a, problem.layout) for a in arrays[:3]), grad_y)
     work = s.batch * s.heads * s.queries * s.keys * (s.width + s.value_width) * 5 // (2 * _WORK)
-    with Written(tuple(bhsd(a, problem.layout) for a in outputs[:3])) as results:
-        (_few if s.queries <= FEW else _tiles)(problem, inputs, (lse, taken(delta)), tuple(results), reach_of(problem, arrays[5]), work)
+    with Written(tuple(None if a is None else bhsd(a, problem.layout) for a in outputs[:3])) as results:
+        # What the kernels write beside what is wanted, if only by adding up nothing.
+        targets = tuple(np.empty(a.shape, dtype) if r is None else r for r, a in zip(results, inputs, strict=False))
+        (_few if s.queries <= FEW else _tiles)(problem, inputs, (lse, taken(delta)), targets, reach_of(problem, arrays[5]), work)
 
 
 def _few(problem: AttentionProblem, inputs: Any, rows: Any, results: Any, reach: Any, work: int) -> None:
@@ -353,7 +365,7 @@ def _tiles(problem: AttentionProblem, inputs: Any, rows: Any, results: Any, reac
     s, dtype = problem.sizes, results[0].dtype
     q, k, v, grad_y = map(dense_rows, inputs)
     sizes = _numbers(problem, dtype.itemsize)
-    block, pitch, d_pitch, v_pitch, splits = (int(n) for n in sizes[_BLOCK:])
+    block, pitch, d_pitch, v_pitch, splits = (int(n) for n in sizes[_BLOCK:_OF_Q])
     across = (2 * _KEYS + 2 * s.width + s.value_width + 2) * pitch
     memory = aligned(int(sizes[PARTS]), across + block * (d_pitch + v_pitch), dtype)
     memory[:, across:] = 0  # columns beyond the width are never written
@@ -369,5 +381,5 @@ def _tiles(problem: AttentionProblem, inputs: Any, rows: Any, results: Any, reac
         int(sizes[PARTS]), *addresses, strides, *rows, *results, sizes, *reach, problem.rule.scale, memory, address(memory), sums,
         address(sums), whole, tables, address(tables), work=work,
     )  # fmt: skip
-    if splits > 1:
+    if splits > 1 and (problem.wanted.k or problem.wanted.v):
         combine(units, sums, sizes, *results[1:], work=sums.size)

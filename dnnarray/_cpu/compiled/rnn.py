@@ -201,7 +201,7 @@ def _place(array: np.ndarray | None) -> int:
 # --- backward ---------------------------------------------------------------------------------------------------------
 
 
-def _backward(run: Run, number: int, x: np.ndarray, dy: np.ndarray, dx: np.ndarray, gradients: Gradients) -> None:
+def _backward(run: Run, number: int, x: Any, dy: np.ndarray, dx: np.ndarray | None, gradients: Gradients) -> None:
     """`run_layer_backward` with both directions side by side."""
     weights = _Weights(run, number, pack_columns)
     states = _first_states(run, weights.entries, ("dh", "dc"), gradients.finals)
@@ -223,25 +223,28 @@ def _backward(run: Run, number: int, x: np.ndarray, dy: np.ndarray, dx: np.ndarr
         if out is not None:
             for own, k in zip(state, weights.entries, strict=True):
                 run.packing.unsort(own, out[k])
-    _products_of_gradients(run, weights, slopes, x, dx, gradients)
+    if run.problem.of_weights or dx is not None:
+        _products_of_gradients(run, weights, slopes, x, dx, gradients)
 
 
-def _products_of_gradients(run: Run, weights: _Weights, slopes: Tape, x: np.ndarray, dx: np.ndarray, gradients: Gradients) -> None:
+def _products_of_gradients(run: Run, weights: _Weights, slopes: Tape, x: Any, dx: np.ndarray | None, gradients: Gradients) -> None:
     """What products over all time steps make of the gates' gradients: some gates of the weights' gradients and some columns of the input's in each thread."""
-    rows, width, (_, features), depth = run.packing.rows, weights.width, x.shape, slopes.gates.shape[-1]
+    rows, width, features, depth = run.packing.rows, weights.width, weights.layers[0].w_ih.shape[1], slopes.gates.shape[-1]
+    item, of_weights, hidden = slopes.gates.itemsize, run.problem.of_weights, run.problem.hidden
     by_entry = [slopes.of(d, rows) for d in range(len(weights.layers))]
-    work = _product_work(run, rows, 2 * features + run.problem.hidden)
+    work = _product_work(run, rows, features * (dx is not None) + (features + hidden) * of_weights)
     parts = threads.worth(work // threads.WAKING)
-    gates, panels = -(-depth // parts) + chunk(x.itemsize), -(-features // width) // parts + 1
-    needed = max(room(gates, (features, run.problem.hidden), width, x.itemsize), columns_room(panels, depth, width))
-    scratch = aligned(parts, needed, x.dtype)
+    gates, panels = -(-depth // parts) + chunk(item), -(-features // width) // parts + 1
+    needed = max(room(gates, (features, hidden), width, item), columns_room(panels, depth, width))
+    scratch = aligned(parts, needed, slopes.gates.dtype)
 
     def some(part: int) -> None:
         for d, (k, w, tape) in enumerate(zip(weights.entries, weights.layers, by_entry, strict=True)):
-            products = weight_products(w, tape, x, gradients.weights[k])
+            products = weight_products(w, tape, x, gradients.weights[k]) if of_weights else []
             for _, same in groupby(products, key=lambda product: id(product[0])):
                 _sum_up(part, parts, weights, scratch[part], list(same))
-            _input_gradient(part, parts, weights, scratch[part], w, tape, dx, d > 0)
+            if dx is not None:
+                _input_gradient(part, parts, weights, scratch[part], w, tape, dx, d > 0)
 
     threads.each(some, [(part,) for part in range(parts)], work=work)
 
