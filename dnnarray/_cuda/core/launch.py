@@ -109,7 +109,9 @@ class Launches:
         """What a call writes into a word, as source text."""
         if isinstance(value, Runtime):
             return f"runtime[{value.index}]"
-        if value.index >= len(pointers):  # scratch of no bytes, for arrays without elements: there is no memory, and nothing is read from it
+        if value.index >= len(
+            pointers
+        ):  # scratch of no bytes, for arrays without elements: there is no memory, and nothing is read from it
             return "0"
         return f"{pointers[value.index]} + _offset{word}" if value.offset else pointers[value.index]
 
