@@ -9,6 +9,7 @@ collect_ignore = [] if find_spec("cupy") else [*(f"dnnarray/_cuda/{name}.py" for
 # Kernels and their drivers need Numba at import; what names and asks for them does not.
 _NAMING = ("__init__", "compiler")
 if not find_spec("numba"):
+    collect_ignore += ["tests/guard_pages.py", "tests/kernels_of_tests.py"]
     collect_ignore += [str(path) for path in Path(__file__).parent.glob("dnnarray/_cpu/compiled/*.py") if path.stem not in _NAMING]
 # A door to another library needs that library at import.
 collect_ignore += [f"dnnarray/interop/{path}" for path in ("torch", "sklearn.py") if not find_spec(path.partition(".")[0])]

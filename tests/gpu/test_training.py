@@ -109,8 +109,7 @@ def test_optimizers(name):
 
 
 def test_torch_tensors_through_their_own_autograd():
-    from dnnarray.interop import torch as door
-
+    door = pytest.importorskip("dnnarray.interop.torch")
     x, w, scale = (torch.randn(s, device="cuda", requires_grad=True) for s in ((2, 3, 8, 8), (4, 3, 3, 3), (4,)))
 
     def ours(x, w, scale):
