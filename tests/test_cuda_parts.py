@@ -42,7 +42,8 @@ class _Card:
             done[name](plan)
 
     def zero(self, plan):
-        self.of(plan.arguments.out)[: plan.arguments.bytes // 4] = 0
+        target, nbytes = plan.arguments
+        self.of(target)[: nbytes // 4] = 0
 
     def image(self, plan):
         source, *_, whole, batch, channels, pixels, width, plane = plan.arguments
