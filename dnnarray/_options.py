@@ -73,14 +73,6 @@ def current() -> Options:
     return CURRENT.get(DEFAULT)
 
 
-def observed_as_now(options: Options) -> Options:
-    """These options, but counted, checked and written down as the options of this context say."""
-    now = current()
-    if not (now.observed or options.observed):
-        return options
-    return _intern(replace(options, telemetry=now.telemetry, check_finite=now.check_finite, record=now.record))
-
-
 def parse_bytes(op: str, value: Any) -> int | None:
     """``None``, a number of bytes, or a text such as ``"256MB"`` (powers of ten) or ``"256MiB"`` (powers of two)."""
     expected = 'None, a number of bytes of 0 or more, or a text such as "256MB"'

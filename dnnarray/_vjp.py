@@ -10,7 +10,7 @@ from typing import Any
 from dnnarray._arrays import spec_of
 from dnnarray._errors import ArrayTypeError, OptionError, UnsupportedError, fail
 from dnnarray._operation import Operation, find, lookup
-from dnnarray._options import CURRENT, Options, current, observed_as_now
+from dnnarray._options import CURRENT, Options, current
 from dnnarray._problems.needs import NEEDS, check_names
 from dnnarray._records import frozen
 from dnnarray._untraced import untraced
@@ -123,7 +123,7 @@ class Pullback:
     settings: Options
 
     def __call__(self, grad: Any = 1.0) -> tuple[Any, ...]:
-        token = CURRENT.set(observed_as_now(self.settings))
+        token = CURRENT.set(self.settings)
         try:
             given = (_only_first(self.operation, self.backward, self._as_arrays(grad)), *self.arrays)
             gradients = _by_name(self.operation, _run(self.backward, given, self.options, self.forced))
