@@ -155,7 +155,7 @@ def test_what_is_renamed_or_moved_on_one_side_does_not_compile(compiled):
     made, whole = _everything().struct, "const __grid_constant__ Arguments a"
     renamed = Struct(made.text.replace("int lanes", "int lines").replace("->lanes", "->lines"), made.entry)
     place = _Everything.flags.offset
-    moved = Struct(made.text.replace(f"flags)) == {place}", f"flags)) == {place + 4}"), made.entry)
+    moved = Struct(made.text.replace(f"flags)) == {place} &&", f"flags)) == {place + 4} &&"), made.entry)
     assert moved != made
     apart = Apart(1, None, None, None).struct
     for text, parameters, body in (

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from dnnarray._cuda.channels import Sums, View, channel_mode, lies, partial_bytes, strided, sums, too_scattered, view
+from dnnarray._cuda.common.channels import Sums, View, channel_mode, lies, partial_bytes, strided, sums, too_scattered, view
 from dnnarray._spec import BFLOAT16, FLOAT32, FLOAT64, Spec
 
 

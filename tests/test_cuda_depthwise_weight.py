@@ -24,7 +24,7 @@ def _plan(x, w_shape, device=_DEVICE, aligned=True, **options):
     method, problem = _method_and_problem(Spec(dy.shape, x.dtype), x, w_shape, **options)
     assert method.rejects(problem, device) is None
     first, second = method.run(problem, device, aligned).plans
-    assert method.workspace(problem) >= problem.outputs[0].size * second.arguments[-1] * 4
+    assert method.workspace(problem) >= problem.outputs[0].size * second.arguments.parts * 4
     return first
 
 

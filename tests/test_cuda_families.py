@@ -12,28 +12,24 @@ from dnnarray._cuda.core import arguments, module
 from dnnarray._cuda.core.arguments import Arguments, Pointer
 from dnnarray._cuda.core.plan import Plan
 from dnnarray._operation import find
-from dnnarray._spec import FLOAT32, FLOAT64
-from tests.problems import METHODS, calls_of_cases, large
-from tests.test_kernels import _DEVICES
+from tests.test_kernels import _DEVICES, _programs
 
 _DEVICE = _DEVICES["sm_90a"]
 _ENTRY = re.compile(r"DNNARRAY_ENTRY\(([^)]*)\) \{")
 _PLANS = Path(dnnarray._cuda.__file__).parent
-_FAMILIES = sorted({path.parent.name for path in _PLANS.glob("*/__init__.py")} - {"core"})
+_FAMILIES = sorted({path.parent.name for path in _PLANS.glob("*/__init__.py")} - {"core", "common"})
 
 
 @lru_cache(maxsize=1)
 def _planned():
-    """(family, algorithm, plan) for each kernel of each algorithm."""
+    """(family, algorithm, plan) of every kernel that takes a struct, or is a converted family's."""
     found = {}
-    for call in (*calls_of_cases(), *(c for dtype in (FLOAT32, FLOAT64) for c in large(dtype))):
-        family = find(call.op).family
-        problem = call.problem() if family in _FAMILIES else None
-        for method in METHODS.get(call.base, ()) if problem is not None else ():
-            if method.rejects(problem, _DEVICE) is None:
-                plans = (p for p in method.run(problem, _DEVICE, True).plans if isinstance(p, Plan))
-                found |= {(family, method.name, p.kernel.symbol): p for p in plans}
-    return found
+    for problem, method, program in _programs(_DEVICE):
+        family = find(problem.op).family
+        for plan in program.plans:
+            if isinstance(plan, Plan) and (family in _FAMILIES or isinstance(plan.arguments, Arguments)):
+                found.setdefault((plan.kernel.symbol, family in _FAMILIES), (family, method.name, plan))
+    return tuple(found.values())
 
 
 def test_softmax_is_the_pattern():
@@ -51,15 +47,19 @@ def test_an_algorithm_has_a_plan_and_a_kernel_of_its_name(family):
 
 
 def test_a_kernel_is_planned_in_its_own_stem():
-    for (family, name, symbol), plan in _planned().items():
-        if not plan.kernel.source.startswith("common/"):
-            assert plan.kernel.source == f"{family}/{name}.cu"
-            assert name in symbol
+    for family, name, plan in _planned():
+        folder, _, stem = plan.kernel.source.removesuffix(".cu").partition("/")
+        if folder == "common":
+            assert type(plan.arguments).__module__ == f"dnnarray._cuda.common.{stem}"
+            assert stem in plan.kernel.symbol
+        elif family in _FAMILIES:
+            assert (folder, stem) == (family, name)
+            assert name in plan.kernel.symbol
 
 
 def test_kernel_files_name_the_fields_of_their_records():
     """The arrays that are parameters of an entry go by their order: their names are compared here. The struct of an editor is the generated one."""
-    for plan in {plan.kernel.source: plan for plan in _planned().values()}.values():
+    for plan in {plan.kernel.source: plan for _, _, plan in _planned()}.values():
         record, source = type(plan.arguments), plan.kernel.source
         assert issubclass(record, Arguments), source
         text = (module.kernels_folder() / source).read_text()
@@ -69,7 +69,7 @@ def test_kernel_files_name_the_fields_of_their_records():
         assert re.sub(r"(static_assert.*\n)+", "", plan.kernel.arguments.text) in text, source
 
 
-@pytest.mark.parametrize("family", _FAMILIES)
+@pytest.mark.parametrize("family", [*_FAMILIES, "common"])
 def test_kernel_files_compile_by_themselves(family):
     """As an editor sees them: with the settings and the struct that stand in the file."""
     nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed")

@@ -42,8 +42,7 @@ class _Card:
             done[name](plan)
 
     def zero(self, plan):
-        target, nbytes = plan.arguments
-        self.of(target)[: nbytes // 4] = 0
+        self.of(plan.arguments.out)[: plan.arguments.bytes // 4] = 0
 
     def image(self, plan):
         source, *_, whole, batch, channels, pixels, width, plane = plan.arguments

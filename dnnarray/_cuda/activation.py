@@ -6,20 +6,10 @@ import math
 
 import numpy as np
 
-from dnnarray._cuda.channels import (
-    THREADS,
-    View,
-    channel_mode,
-    lies,
-    order_of,
-    partial_bytes,
-    reorder,
-    second_stage,
-    sums,
-    too_scattered,
-    view,
-    whole_lines,
-)
+from dnnarray._cuda.common.channels import THREADS, View, channel_mode, lies, partial_bytes, sums, too_scattered, view, whole_lines
+from dnnarray._cuda.common.partial_sums import add_parts
+from dnnarray._cuda.common.reorder import reorder
+from dnnarray._cuda.core.extents import order_of
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, ahead_if_small, vector_length
 from dnnarray._cuda.loss_sums import NOTHING, pointers
 from dnnarray._problems.activation import (
@@ -247,7 +237,7 @@ def bias_activation_backward(problem: BiasActivationProblem, device: Device, ali
     arguments = (g, *given[:2], given[2] if read else given[0], dx, dresidual, partial, *s.sizes, f.p, f.q)
     first = Plan(kernel, (s.blocks, 1, 1), THREADS, arguments)
     orders = (order, order, (0,), order)[: len(leaves(problem.inputs))]
-    return Program((first, *([] if dbias == NOTHING else [second_stage(s, dtype, partial, dbias)]), *after), orders)
+    return Program((first, *([] if dbias == NOTHING else [add_parts(partial, dbias, dtype, s.view.channels, s.parts)]), *after), orders)
 
 
 def _bias_workspace(problem: BiasActivationProblem) -> int:
@@ -336,7 +326,7 @@ def prelu_backward(problem: PReLUProblem, device: Device, aligned: bool) -> Prog
         if not lies(weight, slope):
             target = Array(last, partial_bytes(v, dtype))
             plans = [reorder(weight, slope, target, dweight)]
-        plans.insert(0, second_stage(s, dtype, partial, target))
+        plans.insert(0, add_parts(partial, target, dtype, s.view.channels, s.parts))
     first = Plan(kernel, (s.blocks, 1, 1), THREADS, (*given, dx, partial, *s.sizes))
     return Program((first, *plans), (order, order, slope))
 

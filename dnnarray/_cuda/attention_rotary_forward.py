@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from dnnarray._cuda.attention_rotary import length, order_of, scattered
-from dnnarray._cuda.channels import reorder
+from dnnarray._cuda.common.reorder import reorder
+from dnnarray._cuda.core.extents import divisor
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program
-from dnnarray._cuda.norm_common import divisor
 from dnnarray._problems.attention_rotary import RotaryProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device

@@ -9,11 +9,13 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from dnnarray._cuda.channels import View, lies, order_of
+from dnnarray._cuda.common.channels import View, lies
+from dnnarray._cuda.common.rearrange import rearrange
 from dnnarray._cuda.conv_kinds import Kind
+from dnnarray._cuda.core.extents import order_of
 from dnnarray._cuda.core.plan import Array, Program
 from dnnarray._cuda.core.planner import Operand, Planner
-from dnnarray._cuda.epilogue import Epilogue, accumulator, add_channel_sums, rearrange, slope
+from dnnarray._cuda.epilogue import Epilogue, accumulator, add_channel_sums, slope
 from dnnarray._problems import checks
 from dnnarray._problems.base import remembered
 from dnnarray._problems.conv import ConvProblem

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from dnnarray._cuda.activation import BiasBackwardConfig, ElementwiseConfig, struct_name
-from dnnarray._cuda.channels import View, order_of, partial_bytes, reorder, sums, too_scattered, view, whole_lines
+from dnnarray._cuda.common.channels import View, partial_bytes, sums, too_scattered, view, whole_lines
+from dnnarray._cuda.common.reorder import reorder
 from dnnarray._cuda.conv_common import too_large
 from dnnarray._cuda.conv_depthwise_band import banded, can_band
 from dnnarray._cuda.conv_depthwise_common import Correlation, is_flat, memory_of, too_many, turned
@@ -17,6 +18,7 @@ from dnnarray._cuda.conv_depthwise_strip import can_strip, stripped
 from dnnarray._cuda.conv_depthwise_tile import can_tile, tiled
 from dnnarray._cuda.conv_depthwise_weight import added_up, by_rows, too_wide, walk_of_rows, walks, weighs_tiles, weight_bytes, weight_plans
 from dnnarray._cuda.conv_depthwise_weight_patch import weighs_patches
+from dnnarray._cuda.core.extents import order_of
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Kernel, Plan, Program, vector_length
 from dnnarray._cuda.loss_sums import NOTHING, pointers
 from dnnarray._problems.conv import ConvProblem

@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 from dnnarray._cuda.conv_depthwise_common import SIDES, Correlation, blocks_of_rows, is_flat
+from dnnarray._cuda.core.extents import divisor
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, TensorMap
-from dnnarray._cuda.norm_common import divisor
 from dnnarray._records import changed, frozen
 from dnnarray._select import Device
 from dnnarray._spec import FLOAT32, FLOAT64, HALF, INT32

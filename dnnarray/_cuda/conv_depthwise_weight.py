@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from dnnarray._cuda.channels import PartialSumsConfig, whole_lines
+from dnnarray._cuda.common.channels import whole_lines
+from dnnarray._cuda.common.partial_sums import add_parts
 from dnnarray._cuda.conv_depthwise_common import Correlation, PartialSums, axes, is_flat
 from dnnarray._cuda.conv_depthwise_weight_patch import weighed_by_patches, weighs_patches
 from dnnarray._cuda.conv_depthwise_weight_rows import weighed_by_rows, weighs_rows
@@ -213,7 +214,4 @@ def weight_bytes(aligned: Correlation, unaligned: Correlation, dw: Spec) -> int:
 
 def added_up(partial: Any, target: Array, spec: Spec, parts: int) -> Plan:
     """The sums of `parts` neighbouring partial sums for each element of the target."""
-    lanes, threads = (8 if parts <= 64 else 32 if parts <= 1024 else 256), 256
-    config = PartialSumsConfig(TYPES[spec.dtype], lanes, threads)
-    kernel = Kernel("activation/partial_sums.cu", f"partial_sums_{SHORT[spec.dtype]}_{lanes}", config, ("core/reduce",))
-    return Plan(kernel, (-(-spec.size // (threads // lanes)), 1, 1), threads, (partial, target, spec.size, parts), early=parts > 0)
+    return add_parts(partial or None, target, spec.dtype, spec.size, parts, 8 if parts <= 64 else None)

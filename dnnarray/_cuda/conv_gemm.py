@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dnnarray._cuda.common.rearrange import rearrange
 from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, dense_strides, lying, too_large
 from dnnarray._cuda.conv_kinds import SINGLE
 from dnnarray._cuda.conv_sums import sum_splits
@@ -15,7 +16,7 @@ from dnnarray._cuda.conv_weight_order import weight_order
 from dnnarray._cuda.core.device import unit
 from dnnarray._cuda.core.plan import MatMul, Matrix, Plan
 from dnnarray._cuda.core.planner import Operand
-from dnnarray._cuda.epilogue import Epilogue, accumulator, apply, rearrange
+from dnnarray._cuda.epilogue import Epilogue, accumulator, apply
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._select import Cost, Device

@@ -14,6 +14,7 @@ import numpy as np
 
 from dnnarray._cuda import conv_tma
 from dnnarray._cuda.activation import formula
+from dnnarray._cuda.common.zero import zero
 from dnnarray._cuda.conv_common import NO_EPILOGUE, OF_IMAGES, Setting, correlations, extents, lying, too_large
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_grouped_maps import GroupedMaps, weigh_seconds
@@ -32,7 +33,6 @@ from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan
 from dnnarray._cuda.core.planner import Operand
 from dnnarray._cuda.epilogue import Epilogue
 from dnnarray._cuda.loss_sums import NOTHING
-from dnnarray._cuda.zero import zero
 from dnnarray._problems.base import remembered
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry

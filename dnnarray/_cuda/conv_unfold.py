@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from dnnarray._cuda.activation import formula
-from dnnarray._cuda.channels import order_of
 from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, dense_strides, extents, image, too_large
+from dnnarray._cuda.core.extents import order_of
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, Program, vector_length
 from dnnarray._cuda.core.planner import Operand, Planner
 from dnnarray._cuda.epilogue import THREADS, Epilogue

@@ -4,21 +4,10 @@ from __future__ import annotations
 
 import math
 
-from dnnarray._cuda.channels import (
-    NOWHERE,
-    THREADS,
-    View,
-    channel_mode,
-    lies,
-    order_of,
-    partial_bytes,
-    reorder,
-    second_stage,
-    strided,
-    sums,
-    too_scattered,
-    view,
-)
+from dnnarray._cuda.common.channels import NOWHERE, THREADS, View, channel_mode, lies, partial_bytes, strided, sums, too_scattered, view
+from dnnarray._cuda.common.partial_sums import add_parts
+from dnnarray._cuda.common.reorder import reorder
+from dnnarray._cuda.core.extents import order_of
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, Runtime, vector_length
 from dnnarray._cuda.loss_sums import NOTHING, pointers
 from dnnarray._problems.base import leaves
@@ -147,7 +136,7 @@ def bias_dropout_add_backward(problem: DropoutProblem, device: Device, aligned: 
     partial = Array(last)
     arguments = (g, bias, dx, dresidual, partial, *s.sizes, *_numbers(problem))
     first = Plan(kernel, (s.blocks, 1, 1), THREADS, arguments)
-    added = [] if dbias == NOTHING else [second_stage(s, dtype, partial, dbias)]
+    added = [] if dbias == NOTHING else [add_parts(partial, dbias, dtype, s.view.channels, s.parts)]
     return Program((first, *added, *copied), orders)
 
 

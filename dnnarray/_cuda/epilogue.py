@@ -3,13 +3,11 @@ from one memory order or dtype to another."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
 import numpy as np
 
 from dnnarray._cuda.activation import formula
-from dnnarray._cuda.channels import View, channel_mode, partial_bytes, second_stage, sums
+from dnnarray._cuda.common.channels import View, channel_mode, partial_bytes, sums
+from dnnarray._cuda.common.partial_sums import add_parts
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, vector_length
 from dnnarray._cuda.core.planner import Operand, Planner
 from dnnarray._problems.activation import Activation
@@ -126,43 +124,4 @@ def add_channel_sums(steps: Planner, x: Operand, view: View, target: Operand) ->
         wide = accumulator(x.dtype)
         partial = steps.take(wide, partial_bytes(view, x.dtype) // wide.itemsize)
         steps.add(Plan(kernel, (s.blocks, 1, 1), THREADS, (x.array, partial.array, *s.sizes)))
-        steps.add(second_stage(s, target.dtype, partial.array, target.array))
-
-
-@frozen
-class RearrangeConfig(Config):
-    """Compile-time settings of ``kernels/common/rearrange.cu``."""
-
-    source: str
-    target: str
-    threads: int
-
-
-def rearrange(source: Operand, target: Operand, shape: Sequence[int]) -> Plan | None:
-    """A copy of an array of up to five axes, after those that lie alike in both are taken as one; strides are along the axes of `shape`."""
-    size = math.prod(shape)
-    if size == 0:
-        return None
-    axes = _merged(shape, source.strides, target.strides)
-    assert len(axes) <= _AXES, axes
-    extents, s, t = zip(*([(1, 0, 0)] * (_AXES - len(axes)) + axes), strict=True)
-    config = RearrangeConfig(TYPES[source.dtype], TYPES[target.dtype], THREADS)
-    kernel = Kernel("common/rearrange.cu", f"rearrange_{SHORT[source.dtype]}_to_{SHORT[target.dtype]}", config)
-    return Plan(kernel, (-(-size // THREADS), 1, 1), THREADS, (source.array, target.array, size, *extents[1:], *s, *t))
-
-
-def too_many_axes(source: Operand, target: Operand, shape: Sequence[int]) -> bool:
-    """Whether `rearrange` cannot do it."""
-    return len(_merged(shape, source.strides, target.strides)) > _AXES
-
-
-def _merged(shape: Sequence[int], source: Sequence[int], target: Sequence[int]) -> list[tuple[int, int, int]]:
-    """(extent, step, step) of each axis, the target's slowest first; neighbours that lie alike in both count as one."""
-    found: list[tuple[int, int, int]] = []
-    for i in sorted((i for i, n in enumerate(shape) if n != 1), key=lambda i: -abs(target[i])):
-        n, s, t = shape[i], source[i], target[i]
-        if found and found[-1][1:] == (n * s, n * t):
-            found[-1] = (found[-1][0] * n, s, t)
-        else:
-            found.append((n, s, t))
-    return found
+        steps.add(add_parts(partial.array, target.array, target.dtype, s.view.channels, s.parts))

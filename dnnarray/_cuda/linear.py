@@ -8,12 +8,13 @@ from functools import partial
 import numpy as np
 
 from dnnarray._cuda import linear_conv
-from dnnarray._cuda.channels import View, lies
+from dnnarray._cuda.common.channels import View, lies
+from dnnarray._cuda.common.rearrange import rearrange
+from dnnarray._cuda.common.zero import zero
 from dnnarray._cuda.core.device import unit
 from dnnarray._cuda.core.plan import MatMul, Matrix, Plan, Program
 from dnnarray._cuda.core.planner import Operand, Planner
-from dnnarray._cuda.epilogue import Epilogue, accumulator, add_channel_sums, apply, rearrange, slope
-from dnnarray._cuda.zero import zero
+from dnnarray._cuda.epilogue import Epilogue, accumulator, add_channel_sums, apply, slope
 from dnnarray._problems.base import leaves
 from dnnarray._problems.linear import LinearProblem
 from dnnarray._select import Cost, Device, Method

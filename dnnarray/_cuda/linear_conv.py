@@ -8,7 +8,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from dnnarray._cuda import conv_parts, conv_tma, conv_weigh_tma
-from dnnarray._cuda.channels import lies
+from dnnarray._cuda.common.channels import lies
 from dnnarray._cuda.conv_common import Maps, Setting, plan
 from dnnarray._cuda.core.plan import Program
 from dnnarray._cuda.core.planner import Planner

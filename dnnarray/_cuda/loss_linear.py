@@ -7,12 +7,13 @@ from functools import partial
 from typing import Any
 
 from dnnarray._cuda import conv_parts, loss_linear_parts, loss_linear_tape
+from dnnarray._cuda.common.convert import convert
+from dnnarray._cuda.common.zero import zero
 from dnnarray._cuda.core.plan import TYPES, Array, Plan, Program, Step
 from dnnarray._cuda.loss_linear_parts import products_of
 from dnnarray._cuda.loss_linear_passes import Labelled, Rows, ScoreGradients, divisor, totals
-from dnnarray._cuda.loss_linear_products import Gradients, Layer, Products, converted
+from dnnarray._cuda.loss_linear_products import Gradients, Layer, Products
 from dnnarray._cuda.loss_sums import NOTHING, Scratch, blocks_for, label_blocks, mean, pointers, reduced
-from dnnarray._cuda.zero import zero
 from dnnarray._problems.loss_linear import LinearProblem, with_a_tape, without_a_tape
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device, Method
@@ -130,7 +131,7 @@ def linear_cross_entropy_backward(
             every.append(of_scores.plan(room.z, rows, classes, held, room.dz, room.ones))
         every += products.gradients(results, held, classes, 1 / of.factor)
     if room.dx != NOTHING and x.size:
-        every.append(converted(room.dx, dx, x.dtype, x.size, aligned))
+        every.append(convert(room.dx, dx, x.dtype, x.size, aligned))
     return Program(tuple(every), workspace=products.workspace)
 
 

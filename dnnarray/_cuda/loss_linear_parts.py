@@ -7,6 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from dnnarray._cuda import conv_parts
+from dnnarray._cuda.common.accumulate import accumulate
 from dnnarray._cuda.conv_common import Setting
 from dnnarray._cuda.conv_parts import InParts, PartsMaps
 from dnnarray._cuda.core.parts import NUMERICS
@@ -14,7 +15,7 @@ from dnnarray._cuda.core.plan import Array, Step
 from dnnarray._cuda.core.planner import Operand, Planner
 from dnnarray._cuda.epilogue import Epilogue
 from dnnarray._cuda.linear_conv import OPTIONS
-from dnnarray._cuda.loss_linear_products import Block, Gradients, Layer, LibraryProducts, accumulated, advanced
+from dnnarray._cuda.loss_linear_products import Block, Gradients, Layer, LibraryProducts, advanced
 from dnnarray._problems import conv as conv_problems
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.loss_linear import LinearProblem
@@ -83,7 +84,7 @@ class PartsProducts:
         (first, count), features = classes, self._layer.features
         term = self._steps.take(FLOAT32, count * features).array
         maps.weigh(dz, x, self._weight(setting, term, (0, count)))
-        self._steps.add(accumulated(term, advanced(dw, first * features, FLOAT32.itemsize), count * features))
+        self._steps.add(accumulate(term, advanced(dw, first * features, FLOAT32.itemsize), count * features))
 
     @staticmethod
     def _whole(classes: Block) -> bool:

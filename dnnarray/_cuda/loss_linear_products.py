@@ -9,9 +9,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, MatMul, Matrix, Plan, Step
+from dnnarray._cuda.common.convert import convert
+from dnnarray._cuda.common.zero import zero
+from dnnarray._cuda.core.plan import Array, MatMul, Matrix, Step
 from dnnarray._cuda.loss_sums import NOTHING, arithmetic
-from dnnarray._cuda.zero import zero
 from dnnarray._problems.loss_linear import LinearProblem
 from dnnarray._records import frozen
 from dnnarray._spec import HALF, Spec
@@ -19,7 +20,6 @@ from dnnarray._spec import HALF, Spec
 Block = tuple[int, int]
 """The first row, or class, and how many."""
 
-_THREADS = 128
 _ROWS = 8192  # of a block of scores, at most
 _BYTES, _PARTS_BYTES = 264 << 20, 128 << 20  # of a block of scores, and of its gradients; for products by parts
 _CLASSES = 128  # of a block, at the least: a tile of the matrix product; larger blocks are multiples of it
@@ -31,24 +31,6 @@ _WHOLE = 1 << 29  # of a block of scores over all classes
 _HELD = (
     1 << 30
 )  # of the gradients of scores that are held, at the least: fewer rows make short sums of dw, which is read and written for each
-
-
-@frozen
-class ConvertConfig(Config):
-    """Compile-time settings of ``kernels/common/convert.cu``."""
-
-    element: str
-    vector: int
-    threads: int
-
-
-@frozen
-class AccumulateConfig(Config):
-    """Compile-time settings of ``kernels/common/accumulate.cu``."""
-
-    element: str
-    vector: int
-    threads: int
 
 
 @frozen
@@ -188,7 +170,7 @@ class LibraryProducts:
                 plans += [self._of_x(g, term, rows, classes, alpha), self._of_w(g, term, rows, classes, alpha)]
             if g.spare_w != NOTHING:
                 target = advanced(g.w, first * layer.features, layer.x.dtype.itemsize)
-                plans.append(converted(g.spare_w, target, layer.x.dtype, count * layer.features, self._aligned))
+                plans.append(convert(g.spare_w, target, layer.x.dtype, count * layer.features, self._aligned))
         return plans + self.of_bias(g, rows, classes, alpha)
 
     def of_bias(self, g: Gradients, rows: Block, classes: Block, alpha: float) -> list[Step]:
@@ -239,17 +221,3 @@ class LibraryProducts:
 def advanced(array: Any, elements: int, itemsize: int) -> Any:
     """The array from a later element on."""
     return array if array == NOTHING else Array(array.index, array.offset + elements * itemsize)
-
-
-def converted(source: Array, target: Array, dtype: np.dtype, n: int, aligned: bool) -> Plan:
-    """Float32 numbers to another dtype."""
-    vector = 4 if aligned else 1
-    kernel = Kernel("common/convert.cu", f"convert_{SHORT[dtype]}x{vector}", ConvertConfig(TYPES[dtype], vector, _THREADS))
-    return Plan(kernel, (-(-n // (_THREADS * vector)), 1, 1), _THREADS, (source, target, n))
-
-
-def accumulated(source: Array, target: Array, n: int) -> Plan:
-    """Float32 numbers, which begin at multiples of 16 bytes, on top of others."""
-    vector, threads = 4, 256
-    kernel = Kernel("common/accumulate.cu", f"accumulate_f32x{vector}", AccumulateConfig("float", vector, threads))
-    return Plan(kernel, (-(-n // (threads * vector)), 1, 1), threads, (source, target, n))

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from dnnarray._cuda.common.zero import zero
 from dnnarray._cuda.core.clusters import COPIES_FROM, RowShare, smallest_share
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, Step
 from dnnarray._cuda.loss_linear_parts import products_of
 from dnnarray._cuda.loss_linear_passes import Labelled, Rows, ScoreGradients, divisor, totals
 from dnnarray._cuda.loss_linear_products import Block, Gradients, Layer, Products, advanced
 from dnnarray._cuda.loss_sums import NOTHING, Scratch, blocks_for, label_blocks, mean, pointers, reduced
-from dnnarray._cuda.zero import zero
 from dnnarray._problems.loss_linear import LinearProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dnnarray._cuda.activation import formula
+from dnnarray._cuda.core.extents import blocks_of, divisor
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
-from dnnarray._cuda.norm_common import Arguments, Pointer, blocks_of, discarded, divisor, orders, wide
+from dnnarray._cuda.norm_common import Arguments, Pointer, discarded, orders, wide
 from dnnarray._cuda.norm_view import View, exact_gradient, inputs, shares, view
 from dnnarray._problems.checks import statistics_dtype
 from dnnarray._problems.norm_base import NormProblem

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from dnnarray._cuda import norm_long, norm_rows
+from dnnarray._cuda.core.extents import blocks_of
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, Program
-from dnnarray._cuda.norm_common import Arguments, blocks_of, orders, short, type_of
+from dnnarray._cuda.norm_common import Arguments, orders, short, type_of
 from dnnarray._cuda.norm_rows import extents, fold, of_parameters, operands, pass_on, results, wants_parameters
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._records import frozen

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dnnarray._cuda.core.extents import round_up
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array
 from dnnarray._problems.base import Problem, leaves
 from dnnarray._problems.checks import statistics_dtype
@@ -56,7 +57,7 @@ def discarded(problem: Problem) -> int:
     """Bytes of scratch memory that take the gradient of x where it is not wanted."""
     if not _is_gradient(problem) or any(problem.outputs[: _twins(problem)]):
         return 0
-    return blocks_of(max(problem.inputs[1].nbytes, 1), _LINE) * _LINE
+    return round_up(max(problem.inputs[1].nbytes, 1), _LINE)
 
 
 def memory_order(spec: Spec) -> tuple[int, ...]:
@@ -91,13 +92,3 @@ def short(spec: Spec | None, x: Spec) -> str:
 def wide(spec: Spec | None, x: Spec) -> int:
     """Whether a parameter has the arithmetic dtype of x (and not x's own)."""
     return int(spec is not None and spec.dtype == statistics_dtype(x))
-
-
-def blocks_of(n: int, size: int) -> int:
-    return -(-n // size)
-
-
-def divisor(n: int) -> int:
-    """The magic number and, above it, the shift of ``struct Divisor``."""
-    shift = (n - 1).bit_length()
-    return shift << 32 | (((1 << 32) * ((1 << shift) - n)) // n + 1)

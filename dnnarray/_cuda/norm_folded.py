@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from dnnarray._cuda import norm_channels
 from dnnarray._cuda.activation import formula
+from dnnarray._cuda.core.extents import blocks_of
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, Program, vector_length
-from dnnarray._cuda.norm_common import Arguments, Pointer, blocks_of, orders, wide
+from dnnarray._cuda.norm_common import Arguments, Pointer, orders, wide
 from dnnarray._cuda.norm_view import View, inputs, shares, view
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._records import frozen

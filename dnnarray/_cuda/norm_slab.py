@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dnnarray._cuda.activation import formula
+from dnnarray._cuda.core.extents import blocks_of
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, Program, vector_length
-from dnnarray._cuda.norm_common import Arguments, Pointer, blocks_of, orders, wide
+from dnnarray._cuda.norm_common import Arguments, Pointer, orders, wide
 from dnnarray._cuda.norm_rows import fold
 from dnnarray._cuda.norm_view import Inputs, View, inputs, shares, view
 from dnnarray._problems.checks import statistics_dtype

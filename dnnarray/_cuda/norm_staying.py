@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dnnarray._cuda import norm_cluster
+from dnnarray._cuda.core.extents import blocks_of
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, Program
-from dnnarray._cuda.norm_common import Arguments, blocks_of, orders
+from dnnarray._cuda.norm_common import Arguments, orders
 from dnnarray._cuda.norm_rows import extents, operands
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._records import frozen

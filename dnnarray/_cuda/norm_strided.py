@@ -5,8 +5,9 @@ from __future__ import annotations
 from math import prod
 from typing import Any, NamedTuple
 
+from dnnarray._cuda.core.extents import blocks_of
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, Program
-from dnnarray._cuda.norm_common import Arguments, blocks_of, memory_order, orders, wide
+from dnnarray._cuda.norm_common import Arguments, memory_order, orders, wide
 from dnnarray._cuda.norm_rows import Operands, fold, operands, pass_on, results, wants_parameters
 from dnnarray._problems.checks import statistics_dtype
 from dnnarray._problems.norm_base import NormProblem

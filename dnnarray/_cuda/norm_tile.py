@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 from dnnarray._cuda import norm_folded, norm_slab
 from dnnarray._cuda.activation import formula
+from dnnarray._cuda.core.extents import blocks_of, divisor
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, Program
-from dnnarray._cuda.norm_common import Arguments, blocks_of, divisor, orders, wide
+from dnnarray._cuda.norm_common import Arguments, orders, wide
 from dnnarray._cuda.norm_view import View, inputs, shares, view
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._records import frozen

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from dnnarray._cuda.core.extents import divisor
 from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Program, vector_length
-from dnnarray._cuda.norm_common import divisor
 from dnnarray._cuda.pool_common import POOL_SHORT, POOL_TYPES, THREADS
 from dnnarray._cuda.pool_geometry import Geometry, divider, geometry_of
 from dnnarray._problems.pool import UnpoolProblem

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from dnnarray._cuda.common.zero import zero
+from dnnarray._cuda.core.extents import divisor
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan
-from dnnarray._cuda.norm_common import divisor
-from dnnarray._cuda.zero import zero
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device, Method
 from dnnarray._spec import FLOAT32, FLOAT64, HALF, Spec

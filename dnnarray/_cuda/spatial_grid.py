@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from dnnarray._cuda.core.extents import divisor
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, ahead_if_small, vector_length
-from dnnarray._cuda.norm_common import divisor
 from dnnarray._cuda.spatial_common import (
     THREADS,
     arithmetic,

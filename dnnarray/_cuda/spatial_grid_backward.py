@@ -6,6 +6,7 @@ import math
 from functools import partial
 from typing import Any
 
+from dnnarray._cuda.common.zero import zero
 from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Program
 from dnnarray._cuda.spatial_common import (
     THREADS,
@@ -21,7 +22,6 @@ from dnnarray._cuda.spatial_common import (
 from dnnarray._cuda.spatial_grid import options, sizes, split_channels, too_long
 from dnnarray._cuda.spatial_grid_lists import lists, lists_bytes, lists_cost, no_lists, taps
 from dnnarray._cuda.spatial_grid_slopes import slopes
-from dnnarray._cuda.zero import zero
 from dnnarray._problems.spatial_grid import GridSampleProblem
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device, Method

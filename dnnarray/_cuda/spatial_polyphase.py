@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from dnnarray._cuda.core.extents import blocks_of, divisor
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
-from dnnarray._cuda.norm_common import blocks_of, divisor
 from dnnarray._cuda.spatial_common import RESIZE_MODES, THREADS, grid_1d, order_of
 from dnnarray._problems.spatial_resize import InterpolateProblem, Resize
 from dnnarray._records import frozen

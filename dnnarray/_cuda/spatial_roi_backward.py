@@ -6,11 +6,11 @@ import math
 from functools import partial
 from typing import Any
 
+from dnnarray._cuda.common.zero import zero
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program
 from dnnarray._cuda.spatial_common import THREADS, arithmetic, channels_last, grid_1d, order_of, scattered, scattering, strides_of
 from dnnarray._cuda.spatial_lists import Lists
 from dnnarray._cuda.spatial_roi import settings, sizes
-from dnnarray._cuda.zero import zero
 from dnnarray._problems.spatial_roi import RoiAlignProblem
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device, Method

@@ -1,8 +1,8 @@
 // y[i] += x[i], over flat memory.
 //
-// Layout:  flat. A thread owns one vector of kVector elements.
-// Needs:   pointers aligned to kVector elements.
-// Bound:   memory.
+// Layout:  Flat. A thread owns one vector of kVector elements.
+// Needs:   Pointers are aligned to kVector elements.
+// Bound:   Memory.
 
 #include "dnnarray/core/vec.cuh"
 
@@ -12,6 +12,9 @@ struct Config {
   static constexpr int kVector = 4;
   static constexpr int kThreads = 256;
 };
+struct Arguments {
+  long long size;
+};
 #define DNNARRAY_ENTRY accumulate_default
 #endif
 
@@ -20,7 +23,8 @@ using T = Config::Element;
 constexpr int kVector = Config::kVector;
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ x, T* __restrict__ y, long long n) {
+    DNNARRAY_ENTRY(const T* __restrict__ x, T* __restrict__ y, const __grid_constant__ Arguments a) {
+  const long long n = a.size;
   const long long i = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * kVector;
   if (i + kVector <= n) {
     const Vec<T, kVector> reg_x = load<T, kVector>(x + i);

@@ -1,8 +1,8 @@
 // y[i] = x[i] rounded to the type of y, over flat memory.
 //
-// Layout:  flat. A thread owns one vector of kVector elements.
-// Needs:   pointers aligned to kVector elements of their types, at most 16 bytes of x.
-// Bound:   memory.
+// Layout:  Flat. A thread owns one vector of kVector elements.
+// Needs:   Pointers are aligned to kVector elements of their types, at most 16 bytes of x.
+// Bound:   Memory.
 
 #include "dnnarray/core/vec.cuh"
 
@@ -11,6 +11,9 @@ struct Config {
   using Element = dnnarray::bfloat16_t;
   static constexpr int kVector = 4;
   static constexpr int kThreads = 128;
+};
+struct Arguments {
+  long long size;
 };
 #define DNNARRAY_ENTRY convert_default
 #endif
@@ -21,7 +24,8 @@ using A = arithmetic_t<T>;
 constexpr int kVector = Config::kVector;
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const A* __restrict__ x, T* __restrict__ y, long long n) {
+    DNNARRAY_ENTRY(const A* __restrict__ x, T* __restrict__ y, const __grid_constant__ Arguments a) {
+  const long long n = a.size;
   const long long i = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * kVector;
   if (i + kVector <= n) {
     const Vec<A, kVector> reg_x = load<A, kVector>(x + i);

@@ -47,6 +47,18 @@ class Number:
 
 
 @frozen
+class Nested:
+    """The kind of a field that is a struct of the kernels' vocabulary; `code` are its members in `struct`, all of one size."""
+
+    type: str
+    code: str
+
+    def layout(self, value: Any) -> tuple[str, str, int, int]:
+        """As `Pointer.layout`."""
+        return self.type, "", struct.calcsize(self.code), struct.calcsize(self.code[-1])
+
+
+@frozen
 class Option:
     """The kind of a field that is a run-time option of the operation."""
 
@@ -76,7 +88,11 @@ Double = Annotated[float, Number("double", "d")]
 Seed = Annotated[Runtime, Option()]
 Box = Annotated[TensorMap, Map()]
 
-Kind = Pointer | Number | Option | Map
+# Structs of numbers; a kernel that takes one includes the header that declares it.
+Strided = Annotated[Sequence[int], Nested("dnnarray::Strided", "9q")]
+Channels = Annotated[Sequence[int], Nested("dnnarray::ChannelView", "4q")]
+
+Kind = Pointer | Number | Nested | Option | Map
 
 
 @frozen
@@ -110,8 +126,10 @@ class Arguments:
             value = getattr(self, name)
             if offset is None:
                 alone.append(0 if value is None else value)
-            elif isinstance(kind, Number):
-                struct.pack_into(f"<{len(value)}{kind.code}" if kind.several else f"<{kind.code}", data, offset, *_several(kind, value))
+            elif isinstance(kind, (Number, Nested)):
+                values = value if isinstance(kind, Nested) or kind.several else (value,)
+                code = kind.code if isinstance(kind, Nested) else f"{len(values)}{kind.code}"
+                struct.pack_into(f"<{code}", data, offset, *values)
             elif isinstance(kind, Map):
                 maps.append((offset, value))
             elif value is not None:
@@ -122,10 +140,6 @@ class Arguments:
     def _layout(self) -> _Layout:
         cls: Any = type(self)
         return _layout(cls, tuple([kind.layout(getattr(self, name)) for name, kind in _kinds(cls).items()]))
-
-
-def _several(kind: Number, value: Any) -> Sequence[Any]:
-    return value if kind.several else (value,)
 
 
 @cache
@@ -160,7 +174,8 @@ def _layout(cls: Any, layouts: tuple[tuple[str, str, int, int], ...]) -> _Layout
         size, widest = round_up(size, alignment), max(widest, alignment)
         members.append(f"  {type_} {name}{bounds};\n")
         # offsetof as NVRTC spells it without headers: NVRTC 13.0 does not know __builtin_offsetof.
-        checks.append(f"static_assert(__INTADDR__(&(((Arguments*)0)->{name})) == {size});\n")
+        offset = f"__INTADDR__(&(((Arguments*)0)->{name}))"
+        checks.append(f"static_assert({offset} == {size} && sizeof(Arguments::{name}) == {bytes_});\n")
         offsets.append(size)
         size += bytes_
     size = round_up(size, widest)

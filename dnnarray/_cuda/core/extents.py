@@ -25,3 +25,9 @@ def order_of(spec: Spec) -> tuple[int, ...]:
 def arithmetic_of(dtype: np.dtype) -> np.dtype:
     """The dtype that values are computed and summed in: float64 for itself, float32 for all others."""
     return FLOAT64 if dtype == FLOAT64 else FLOAT32
+
+
+def divisor(n: int) -> int:
+    """The magic number and, above it, the shift of ``struct Divisor`` (``core/division.cuh``)."""
+    shift = (n - 1).bit_length()
+    return shift << 32 | (((1 << 32) * ((1 << shift) - n)) // n + 1)

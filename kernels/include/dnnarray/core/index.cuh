@@ -29,7 +29,7 @@ __device__ __forceinline__ Divided split_index(long long i, long long n, long lo
 }
 
 // An array of up to five axes seen in one order and lying in another: extents from the second slowest axis on, strides of all five in
-// elements. Kernels take it as nine plain arguments.
+// elements.
 struct Strided {
   long long n1, n2, n3, n4, s0, s1, s2, s3, s4;
 

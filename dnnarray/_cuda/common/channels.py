@@ -1,4 +1,4 @@
-"""What plans with one parameter per channel share: the array as outer x channels x inner, sums over all but the channel, orders of axes."""
+"""An array as outer x channels x inner, for one parameter per channel: sums over all but the channel, and orders of axes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, vector_length
-from dnnarray._cuda.norm_common import divisor
+from dnnarray._cuda.core.extents import divisor, order_of
+from dnnarray._cuda.core.plan import vector_length
 from dnnarray._records import frozen
 from dnnarray._spec import FLOAT64, Spec
 
@@ -41,11 +41,6 @@ class View:
         """How many elements, and the arguments of DNNARRAY_CHANNELS."""
         by_channels, by_inner = (divisor(n) if self.size < _LONG else 0 for n in (self.channels, self.inner))
         return self.size, self.channels, by_channels, self.inner, by_inner
-
-
-def order_of(spec: Spec) -> tuple[int, ...]:
-    """The axes from the slowest to the fastest; C order where the memory is not dense."""
-    return spec.axis_order() or tuple(range(spec.ndim))
 
 
 def view(shape: Sequence[int], order: Sequence[int], kept: Sequence[int]) -> View | None:
@@ -112,22 +107,6 @@ def too_scattered(shape: Sequence[int], seen: Sequence[int], lying: Sequence[int
     )
 
 
-@frozen
-class ReorderConfig(Config):
-    """Compile-time settings of ``kernels/activation/reorder.cu``."""
-
-    element: str
-    threads: int
-
-
-def reorder(spec: Spec, order: Sequence[int], source: Array, target: Array) -> Plan:
-    """A launch that brings an array from `order` to the order of `spec`."""
-    kernel = Kernel("activation/reorder.cu", f"reorder_{SHORT[spec.dtype]}", ReorderConfig(TYPES[spec.dtype], THREADS))
-    place = strided(spec.shape, order_of(spec), order)
-    assert place is not None
-    return Plan(kernel, (-(-spec.size // THREADS), 1, 1), THREADS, (source, target, spec.size, *place))
-
-
 # --- sums over all but the channel ------------------------------------------------------------------------------------
 
 
@@ -185,26 +164,3 @@ def partial_bytes(v: View, dtype: np.dtype) -> int:
 
 def whole_lines(size: int) -> int:
     return -(-size // _LINE) * _LINE
-
-
-@frozen
-class PartialSumsConfig(Config):
-    """Compile-time settings of ``kernels/activation/partial_sums.cu``."""
-
-    element: str
-    lanes: int
-    threads: int
-
-
-def second_stage(s: Sums, dtype: np.dtype, partial: Array, target: Array) -> Plan:
-    """The launch that adds up what the blocks of the first stage left."""
-    threads = 256
-    lanes = 32 if s.parts <= 1024 else threads
-    kernel = Kernel(
-        "activation/partial_sums.cu",
-        f"partial_sums_{SHORT[dtype]}_{lanes}",
-        PartialSumsConfig(TYPES[dtype], lanes, threads),
-        ("core/reduce",),
-    )
-    blocks = -(-s.view.channels // (threads // lanes))
-    return Plan(kernel, (blocks, 1, 1), threads, (partial, target, s.view.channels, s.parts), early=True)
