@@ -19,6 +19,7 @@ Array = np.ndarray
 _SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
 _CUBIC = 0.044715  # of the tanh form of gelu
 _TANH_SATURATED = 50.0  # far beyond where the tanh form of gelu is a straight line
+_NEAR_ROOT = 1024.0  # of a line: to add a larger number would round as much as it spares
 _MISH_SATURATED = 40.0  # from here mish is x, and its slope 1, in float64; exp(2 x) still fits float32
 
 
@@ -108,13 +109,24 @@ def _threshold_gradient(grad: Array, x: Array, out: Array, threshold: float, val
     drop(grad, x <= threshold, out)
 
 
+def _line(x: Array, alpha: float, beta: float) -> Array:
+    """alpha x + beta; by the distance from where it is 0, unless that is far away, so that it keeps its relative precision there."""
+    slope, offset = x.dtype.type(alpha), x.dtype.type(beta)
+    shift = offset / slope
+    if not abs(shift) <= _NEAR_ROOT:
+        return x * slope + offset
+    y = x + shift
+    y *= slope
+    return y
+
+
 def _hard_sigmoid(x: Array, out: Array, alpha: float, beta: float) -> None:
-    np.clip(x * alpha + beta, 0, 1, out=out)
+    np.clip(_line(x, alpha, beta), 0, 1, out=out)
 
 
 def _hard_sigmoid_gradient(grad: Array, x: Array, out: Array, alpha: float, beta: float) -> None:
-    line = x * alpha + beta
-    keep(grad * alpha, (line > 0) & (line < 1), out)
+    low, high = sorted((-beta / alpha, (1 - beta) / alpha)) if alpha else (0.0, 0.0)
+    keep(grad * alpha, (x > low) & (x < high), out)
 
 
 def _hard_swish(x: Array, out: Array) -> None:
@@ -227,8 +239,16 @@ def _softsign(x: Array, out: Array) -> None:
 
 def _softsign_gradient(grad: Array, x: Array, out: Array) -> None:
     d = np.abs(x)
+    near = np.minimum(d, 1)
     d += 1
-    np.divide(grad / d, d, out=out)
+    d *= d
+    # What 1 + |x| loses to rounding the square doubles; beyond 1 that is little.
+    rounded = near + 1
+    near -= rounded - 1
+    near *= rounded
+    near *= 2
+    d += near
+    np.divide(grad, d, out=out)
 
 
 def _silu(x: Array, out: Array, beta: float) -> None:

@@ -193,6 +193,15 @@ def backward(call: Call, saved: Saved, gradients: Gradients) -> None:
     gradients.store(sums)
 
 
+def share_of(keys: int) -> float:
+    """About one over the number of keys, a power of two.
+
+    Where many keys weigh about the same, exp(score - lse) is better found as this share of exp(score - lse - log(share)), whose argument is small: the differences
+    of scores from a log-sum-exp that is far above all of them round.
+    """
+    return 2.0 ** -round(math.log2(max(keys, 1)))
+
+
 class _Rows:
     """One block of queries on the way back: for a score s with weight p = exp(s - lse), ds = p * (dp - delta)."""
 
@@ -211,7 +220,11 @@ class _Rows:
             if saved.grad_lse is not None:
                 self.delta -= part.live_queries(part.take(saved.grad_lse)[..., None], i)
         self.grad_y = grad_y if call.dropout is None else grad_y * call.dtype.type(call.dropout.factor)
-        lse = part.take(saved.lse)[:, :, :, i, None]
+        lse = part.take(saved.lse)[:, :, :, i, None].astype(FLOAT64)
+        share = share_of(call.reach.keys)
+        nearer = np.abs(lse + math.log(share)) < np.abs(lse) / 2
+        self.share = np.where(nearer, share, 1).astype(call.dtype)
+        lse = np.where(nearer, lse + math.log(share), lse)
         # A row that sees nothing has lse = -infinity; +infinity in its place makes all its weights 0.
         self.lse = np.where(np.isneginf(lse), np.inf, np.where(np.isposinf(lse), np.nan, lse)).astype(call.dtype, copy=False)
 
@@ -225,7 +238,7 @@ class _Rows:
             grad_q *= self.call.factor
             part.take(gradients.q)[:, :, :, i] = grad_q
         if gradients.sink is not None and self.call.sink is not None:
-            weight = np.exp(pick(self.call.sink, part.batch, part.heads, part.group) - self.lse)
+            weight = np.exp(pick(self.call.sink, part.batch, part.heads, part.group) - self.lse) * self.share
             target = pick(gradients.sink, part.batch, part.heads, part.group)
             target -= sum_of(weight * self.delta, (0, 3))
 
@@ -236,6 +249,7 @@ class _Rows:
         p, slope = part.scores(self.q, k, i, j, slope=gradients.slopes)
         p -= self.lse
         np.exp(p, out=p)
+        p *= self.share
         keep = None if dropout is None else part.keep(dropout, i, j)
         if gradients.v is not None:
             self._add(gradients.v, j, p if keep is None else p * keep, self.grad_y)

@@ -7,10 +7,11 @@ digit of gelu is lost far out.
 
 float32 has no distribution of its own: what it is for, gelu, takes fewer passes over a block without an exponential.
 
-    gelu(x) = max(x, 0) - |x| T(|x|) with T, the share of the distribution beyond |x|, as P(|x|)^-8: three squarings of a polynomial
+    gelu(x) = x (1/2 + x P(x^2)) for |x| <= 2, as exact in relation to itself as the error function written out
+    gelu(x) = max(x, 0) - |x| T(|x|) beyond, with T, the share of the distribution beyond |x|, as P(|x|)^-8: three squarings of a polynomial
     gelu'(x) = 1/2 + x N(x^2) / D(x^2), exactly 0 and 1 from the clip on
 
-Both are minimax fits of the absolute error, 3e-7 with all roundings; that of the error function written out in float32 is 4e-7.
+All are minimax fits of the absolute error, with all roundings 3e-7; that of the error function written out in float32 is 4e-7.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import math
 import numpy as np
 
 from dnnarray._cpu.blocks import borrow, constant, give, select
-from dnnarray._cpu.compiled.coefficients import GELU_SLOPE_P, GELU_SLOPE_Q, GELU_TAIL_ROOT
+from dnnarray._cpu.compiled.coefficients import GELU_NEAR, GELU_SLOPE_P, GELU_SLOPE_Q, GELU_TAIL_ROOT, GELU_VANISHED
 
 _SMALL_P = (1.85777706184603153e-1, 3.16112374387056560, 1.13864154151050156e2, 3.77485237685302021e2, 3.20937758913846947e3)
 _SMALL_Q = (1.0, 2.36012909523441209e1, 2.44024637934444173e2, 1.28261652607737228e3, 2.84423683343917062e3)
@@ -40,6 +41,7 @@ _FAR_Q = (1.0, 2.56852019228982242, 1.87295284992346047, 5.27905102951428412e-1,
 _LINEAR = 0.5  # |z| up to which erfc(z) = 1 - z R(z^2)
 _MIDDLE = 4.0  # and from which it is told by 1 / z^2
 _FLAT = 6.003  # where these two, in float32 roundings, give 1/2 exactly
+_NEAR = 2.0  # |x| up to which gelu has a polynomial of its own
 _FAR = 20.0  # gelu is x to the last bit from 5.4 on
 _VANISHED = 28.0  # from here erfc is 0 in float64
 
@@ -73,16 +75,28 @@ def _tail(z: np.ndarray, square: np.ndarray) -> np.ndarray:
 
 def gelu_single(x: np.ndarray, out: np.ndarray) -> None:
     """x times the share of the normal distribution below it, in float32; `out` may be `x`. NaN at minus infinity, as by the formula."""
-    magnitude, power = borrow(x), borrow(x)
-    np.minimum(x, constant(_FAR, x), out=magnitude)  # so that infinity less its bump is infinity
-    np.abs(magnitude, out=magnitude)
-    _horner(magnitude, GELU_TAIL_ROOT, power)
+    square, share = borrow(x), borrow(x)
+    np.multiply(x, x, out=square)
+    _horner(square, GELU_NEAR, share)
+    share *= x
+    share += 0.5
+    share *= x
+    far = square > _NEAR * _NEAR
+    if far.any():
+        share[far] = _gelu_far(x[far])
+    out[...] = share
+    give(square, share)
+
+
+def _gelu_far(x: np.ndarray) -> np.ndarray:
+    """`gelu_single` of elements beyond `_NEAR`."""
+    magnitude = np.abs(np.minimum(x, x.dtype.type(_FAR)))  # so that infinity less its bump is infinity
+    power = _horner(magnitude, GELU_TAIL_ROOT, np.empty_like(x))
     for _ in range(3):
         np.multiply(power, power, out=power)
-    np.divide(magnitude, power, out=magnitude)
-    np.maximum(x, constant(0, x), out=power)
-    np.subtract(power, magnitude, out=out)
-    give(magnitude, power)
+    magnitude *= magnitude < GELU_VANISHED
+    magnitude /= power
+    return np.subtract(np.maximum(x, 0), magnitude, out=magnitude)
 
 
 def gelu_gradient_single(grad: np.ndarray, x: np.ndarray, out: np.ndarray) -> None:

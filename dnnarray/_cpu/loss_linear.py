@@ -193,14 +193,14 @@ def _with_gradients(problem: LinearProblem, layer: Layer, chosen: Labels, weight
     dx, dw, db = (tape[first : first + size] for first, size in problem.tape_parts)
     if not len(layer.x):
         tape[...] = 0
-    known, one = np.empty(chosen.index.shape, layer.x.dtype), np.ones((), layer.x.dtype)
+    (known, rest), one = np.empty((2, *chosen.index.shape), layer.x.dtype), np.ones((), layer.x.dtype)
     of_bias = np.zeros(db.size)
-    gradients = Gradients(problem, layer, chosen, weight, known, row_factors(problem, one, chosen, weight), of_bias)
+    gradients = Gradients(problem, layer, chosen, weight, (known, rest), row_factors(problem, one, chosen, weight), of_bias)
 
     def parts() -> Iterator[tuple[slice, Statistics]]:
         for rows in layer.row_blocks():
             found = _row_statistics(problem, layer, chosen, weight, rows)
-            known[rows] = found.lse()
+            known[rows], rest[rows] = found.peak, found.log_sum
             for classes in layer.class_blocks():
                 gradients.accumulate(layer.place(rows, classes), rows, classes, dx.reshape(layer.x.shape), dw.reshape(layer.w.shape))
             yield rows, found
@@ -228,8 +228,12 @@ def _backward(
 ) -> None:
     layer = Layer(problem, block, scratch, x, w, bias)
     chosen = labels(problem, target, weight, layer.x.shape[:1])
-    lse = _statistics(problem, layer, chosen, weight).lse() if lse is None else lse.reshape(chosen.index.shape)
-    known = lse.astype(layer.x.dtype, copy=False)
+    known: tuple[np.ndarray, ...]
+    if lse is None:
+        found = _statistics(problem, layer, chosen, weight)
+        known = found.peak.astype(layer.x.dtype), found.log_sum.astype(layer.x.dtype)
+    else:
+        known = (lse.reshape(chosen.index.shape),)
     of_bias = np.zeros(0 if bias is None else bias.size)
     gradients = Gradients(problem, layer, chosen, weight, known, row_factors(problem, grad, chosen, weight), of_bias)
     dx, dw, db = outputs
@@ -253,20 +257,24 @@ def _scaled(problem: LinearProblem, outputs: tuple[np.ndarray, ...], scratch: np
 
 @dataclass
 class Gradients:
-    """All that the gradient of a block of scores depends on, and where its sums for the bias go; empty where there is none."""
+    """All that the gradient of a block of scores depends on, and where its sums for the bias go; empty where there is none.
+
+    `lse` is the log-sum-exp, or the largest score and the logarithm of the sum below it, which round less.
+    """
 
     problem: LinearProblem
     layer: Layer
     chosen: Labels
     weight: np.ndarray | None
-    lse: np.ndarray
+    lse: tuple[np.ndarray, ...]
     factors: tuple[np.ndarray, ...]
     bias: np.ndarray
 
     def of_scores(self, z: np.ndarray, rows: slice, classes: slice) -> None:
         """The gradient of one block of scores, in the place of the scores."""
         both, smooth, hard = (f[rows] for f in self.factors)
-        z -= self.lse[rows][:, None]
+        for part in self.lse:
+            z -= part[rows][:, None]
         np.exp(z, out=z)
         z *= both[:, None]
         if self.problem.label_smoothing:

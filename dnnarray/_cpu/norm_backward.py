@@ -55,14 +55,19 @@ class Gradients(NamedTuple):
 
 
 def backward(problem: NormProblem, inputs: Inputs, gradients: Gradients) -> None:
-    """Gradients of a norm by the statistics of its own input."""
-    _clear(gradients)
-    if not gradients.pulls(problem):
+    """Gradients of a norm by the statistics of its own input; those of the parameters are added up in float64."""
+    results = gradients.weight, gradients.bias
+    weight, bias = sums = [None if array is None else np.zeros(array.shape) for array in results]
+    gradients = gradients._replace(weight=weight, bias=bias)
+    if gradients.pulls(problem):
+        with long_rows(stretch(problem, inputs.x)):
+            for box in boxes(inputs.x, problem.geometry.kept):
+                _block(problem, inputs.part(box), gradients.part(box))
+    else:
         _pass_on(problem, inputs.grad, gradients)
-        return
-    with long_rows(stretch(problem, inputs.x)):
-        for box in boxes(inputs.x, problem.geometry.kept):
-            _block(problem, inputs.part(box), gradients.part(box))
+    for array, found in zip(results, sums, strict=True):
+        if array is not None:
+            array[...] = found
 
 
 def _pass_on(problem: NormProblem, grad: np.ndarray, gradients: Gradients) -> None:
@@ -74,12 +79,6 @@ def _pass_on(problem: NormProblem, grad: np.ndarray, gradients: Gradients) -> No
             np.add(now.bias, total(g, axes), out=now.bias)
         if now.residual is not None:
             now.residual[...] = g
-
-
-def _clear(gradients: Gradients) -> None:
-    for parameter in (gradients.weight, gradients.bias):
-        if parameter is not None:
-            parameter[...] = 0
 
 
 def _block(problem: NormProblem, inputs: Inputs, gradients: Gradients) -> None:
@@ -99,7 +98,7 @@ def _block(problem: NormProblem, inputs: Inputs, gradients: Gradients) -> None:
     if gradients.x is None:
         return
     scale = inputs.rstd / max(problem.geometry.count, 1)
-    average, projection = average * scale, projection * scale
+    average, projection = (np.asarray(sums * scale).astype(inputs.x.dtype, copy=False) for sums in (average, projection))
     for chunk in chunks:
         now = inputs.part(chunk)
         g, u = pulled if pulled is not None and len(chunks) == 1 else before_activation(problem, now)
@@ -142,8 +141,8 @@ def _sums(problem: NormProblem, inputs: Inputs, g: np.ndarray, u: np.ndarray, gr
             np.add(parameter, total(terms, geometry.across), out=parameter)
     if not writes:
         return None, None
-    average = total(plain, geometry.within, weight) if problem.centred else 0
-    return average, total(along_u, geometry.within, weight)
+    average = total(plain, geometry.within, weight).astype(np.float64, copy=False) if problem.centred else 0
+    return average, total(along_u, geometry.within, weight).astype(np.float64, copy=False)
 
 
 def _write(problem: NormProblem, inputs: Inputs, g: np.ndarray, u: np.ndarray, average: Any, projection: Any, target: np.ndarray) -> None:
@@ -163,8 +162,8 @@ def _write(problem: NormProblem, inputs: Inputs, g: np.ndarray, u: np.ndarray, a
 def fixed_backward(problem: NormProblem, inputs: Inputs, gradients: Gradients, mean: Any, variance: Any) -> None:
     """Gradients of a norm by given statistics; `mean` and `variance` receive theirs, None for those that are not asked for."""
     axes = problem.geometry.axes
-    along_u = None if gradients.weight is None and variance is None else np.zeros_like(inputs.mean)
-    plain = None if gradients.bias is None and mean is None else np.zeros_like(inputs.mean)
+    along_u = None if gradients.weight is None and variance is None else np.zeros(inputs.mean.shape)
+    plain = None if gradients.bias is None and mean is None else np.zeros(inputs.mean.shape)
     scale = inputs.rstd if inputs.weight is None else inputs.rstd * inputs.weight
     for box in boxes(inputs.grad, tuple(range(inputs.grad.ndim))):
         now, target = inputs.part(box), gradients.part(box)

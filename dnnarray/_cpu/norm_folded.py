@@ -15,6 +15,8 @@ import numpy as np
 
 from dnnarray._cpu import norm_forms, threads
 from dnnarray._cpu.blocks import borrow, give, long_rows
+from dnnarray._cpu.products import weighted_rows
+from dnnarray._cpu.sums import total
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._records import frozen
 
@@ -24,6 +26,7 @@ _SMALL = 4096  # elements; fewer gain nothing
 _SHORT_ROW = 128  # elements; shorter rows gain nothing here
 _LARGE = 1 << 20  # elements behind one statistic; with more, scratch memory would grow without bound
 _LONG_ROW = 1 << 16  # elements; sums of longer ones round more than sums of their parts
+_WIDE = 1e24  # a variance whose inverse, times itself and a mean, may leave the range of float32
 _NEAR = 1.0  # the largest squared mean, in units of the variance, that costs no more than a bit of it
 
 Block = tuple[slice, slice]
@@ -90,19 +93,19 @@ class _Form:
 
     def total(self, terms: np.ndarray) -> np.ndarray:
         """The sum behind each statistic of terms of (first, second)."""
-        return terms if terms.shape[self.axis] == 1 else terms.sum(axis=self.axis, keepdims=True)
+        return terms if terms.shape[self.axis] == 1 else total(terms, (self.axis,))
 
     def add(self, sums: np.ndarray, block: Block, terms: np.ndarray) -> None:
-        """Add terms of (first, second), or of a row, to the gradient of a parameter."""
+        """Add terms of (first, second), or of a row, to the gradient of a parameter, in float64."""
         if self.along:
             np.add(sums, terms.reshape(sums.shape), out=sums)
             return
         first, second, _ = self.shape
         table = sums.reshape(self.period, second)
         if self.axis == 0:
-            table[:, block[1]] += terms.sum(axis=0, keepdims=True)
+            table[:, block[1]] += total(terms, (0,))
         else:
-            np.add.at(table, np.arange(*block[0].indices(first)) % self.period, terms)
+            np.add.at(table, np.arange(*block[0].indices(first)) % self.period, terms.astype(np.float64, copy=False))
 
 
 @lru_cache(maxsize=1024)
@@ -136,9 +139,10 @@ def _moments(problem: NormProblem, form: _Form, x: np.ndarray, ones: np.ndarray)
     return mean, squares - mean * mean
 
 
-def _near(mean: Any, variance: np.ndarray) -> bool:
-    """Whether nothing is lost; not for NaN."""
-    return mean is None or bool((mean * mean <= _NEAR * variance).all())
+def _near(mean: Any, variance: np.ndarray, least: float = 0.0) -> bool:
+    """Whether nothing is lost, neither digits nor, in powers of the spread, numbers beyond the range of float32; not for NaN."""
+    near = (variance >= least) & (variance <= _WIDE)
+    return bool((near if mean is None else near & (mean * mean <= _NEAR * variance)).all())
 
 
 def forward(
@@ -156,6 +160,8 @@ def forward(
         if not _near(found, spread):
             return False
         scale = 1 / np.sqrt(spread + problem.eps)
+        if mean is not None:
+            found = _refined(form, part, y[block], found, problem.geometry.count, ones)
         for array, values in ((mean, found), (rstd, scale), (variance, spread)):
             if array is not None:
                 form.statistic(array, block)[...] = values
@@ -163,6 +169,13 @@ def forward(
         return True
 
     return form.each(write) is not None
+
+
+def _refined(form: _Form, x: np.ndarray, scratch: np.ndarray, mean: np.ndarray, count: int, ones: np.ndarray) -> np.ndarray:
+    """The mean by the differences from it, since the sum of the values themselves has rounded."""
+    near = _column(mean, x)
+    apart = np.vecdot(np.subtract(x, near, out=scratch), ones)
+    return near[..., 0] + form.total(apart.astype(np.float64)) / count
 
 
 def _write(form: _Form, block: Block, x: np.ndarray, y: np.ndarray, mean: Any, scale: np.ndarray, weight: Any, bias: Any) -> None:
@@ -195,9 +208,6 @@ def backward(
     form = _form(problem) if x.size >= _SMALL else None
     if form is None or gx is None or not _dense(grad, x, gx, gw, gb):
         return False
-    for array in (gw, gb):
-        if array is not None:
-            array[...] = 0
     grad, x, gx, ones = grad.reshape(form.shape), x.reshape(form.shape), gx.reshape(form.shape), np.ones(form.shape[2], x.dtype)
     gradient = _Gradient(problem, form, weight, gw is not None, gb is not None, ones)
 
@@ -208,7 +218,7 @@ def backward(
             found, spread = _moments(problem, form, part, ones)
             scale = 1 / np.sqrt(spread + problem.eps)
         found, scale = None if found is None else found.astype(np.float64, copy=False), scale.astype(np.float64, copy=False)
-        if not _near(found, 1 / (scale * scale)):
+        if not _near(found, 1 / (scale * scale), 1 / _WIDE):
             return None
         scratch = borrow(part)
         terms = gradient.write(block, _Part(grad[block], part, found, scale, gx[block], scratch))
@@ -218,10 +228,12 @@ def backward(
     written = form.each(write)
     if written is None:
         return False
-    for block, of_weight, of_bias in written:  # in their order, whatever thread they come from
-        for sums, terms in ((gw, of_weight), (gb, of_bias)):
-            if sums is not None:
-                form.add(sums, block, terms)
+    for n, result in enumerate((gw, gb)):
+        if result is not None:
+            sums = np.zeros(result.shape)
+            for block, *terms in written:  # in their order, whatever thread they come from
+                form.add(sums, block, terms[n])
+            result[...] = sums
     return True
 
 
@@ -256,12 +268,12 @@ class _Gradient(NamedTuple):
     def _averages(self, part: _Part, plain: np.ndarray, along_x: np.ndarray) -> tuple[np.ndarray, Any]:
         """(factor of x, constant) of gx, from the sums of h and of h * x in each row."""
         mean, scale, count = part.mean, part.scale, self.problem.geometry.count
-        total_x = self.form.total(along_x)
+        sum_x = self.form.total(along_x)
         if mean is None:
-            return scale**3 * total_x / count, None
-        total = self.form.total(plain)
-        factor = scale**3 * (total_x - mean * total) / count
-        return factor, factor * mean - scale * total / count
+            return scale**3 * sum_x / count, None
+        plain_sum = self.form.total(plain)
+        factor = scale**3 * (sum_x - mean * plain_sum) / count
+        return factor, factor * mean - scale * plain_sum / count
 
     def _folded(self, block: Block, part: _Part) -> tuple[Any, Any]:
         weight = self.form.parameter(self.weight, block)
@@ -291,7 +303,7 @@ class _Gradient(NamedTuple):
         grad, scale = part.grad[:, 0], part.scale[:, 0].astype(part.grad.dtype, copy=False)
         of_weight = None
         if self.of_weight:
-            of_weight = np.matmul(scale, np.multiply(part.grad, part.x, out=part.scratch)[:, 0])
+            of_weight = weighted_rows(scale, np.multiply(part.grad, part.x, out=part.scratch)[:, 0])
             if part.mean is not None:
-                of_weight -= np.matmul((part.mean[:, 0] * scale).astype(grad.dtype, copy=False), grad)
-        return of_weight, np.matmul(np.ones(len(grad), grad.dtype), grad) if self.of_bias else None
+                of_weight -= weighted_rows((part.mean[:, 0] * scale).astype(grad.dtype, copy=False), grad)
+        return of_weight, weighted_rows(np.ones(len(grad), grad.dtype), grad) if self.of_bias else None

@@ -14,7 +14,8 @@ from dnnarray._problems.norm_base import NormProblem
 
 
 class Statistics(NamedTuple):
-    """Of one block. The mean is ``mean + delta``: two numbers, since x may lie far from 0 and the sum of its values rounds."""
+    """Of one block, in the dtype of x, but for the variance, which is float64 as its square may leave that. The mean is ``mean + delta``: two numbers, since x may
+    lie far from 0 and the sum of its values rounds."""
 
     mean: Any
     delta: Any
@@ -30,20 +31,24 @@ def statistics(problem: NormProblem, x: np.ndarray, buffer: np.ndarray, chunks: 
     squares: Any = None
     if not problem.centred:
         for chunk in chunks:
-            squares = add(squares, over_statistics(geometry, x[chunk], x[chunk]))
+            squares = add(squares, over_statistics(geometry, x[chunk], squared=True))
         variance = squares / count
-        return Statistics(None, None, variance, 1 / np.sqrt(variance + problem.eps))
+        return Statistics(None, None, variance, _rstd(problem, variance, x.dtype))
     for chunk in chunks:
         sums = add(sums, over_statistics(geometry, x[chunk]))
-    mean = sums / count
+    mean = (sums / count).astype(x.dtype, copy=False)
     repeated = spread(geometry, mean, x.shape)
     for chunk in chunks:
         centred = np.subtract(x[chunk], part(repeated, chunk), out=buffer[chunk])
         deltas = add(deltas, over_statistics(geometry, centred))
-        squares = add(squares, over_statistics(geometry, centred, centred))
+        squares = add(squares, over_statistics(geometry, centred, squared=True))
     delta = deltas / count
     variance = np.maximum(squares / count - delta * delta, 0)
-    return Statistics(mean, delta, variance, 1 / np.sqrt(variance + problem.eps))
+    return Statistics(mean, delta.astype(x.dtype, copy=False), variance, _rstd(problem, variance, x.dtype))
+
+
+def _rstd(problem: NormProblem, variance: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    return (1 / np.sqrt(variance + problem.eps)).astype(dtype, copy=False)
 
 
 def normalise(
@@ -111,8 +116,8 @@ def _scale(
 
 
 def _negligible(found: Statistics) -> bool:
-    """Whether the second part of the mean is below the rounding of the result, as it is for data near 0. NaN is not."""
-    return bool((np.abs(found.delta) * found.rstd <= np.finfo(found.rstd.dtype).eps).all())
+    """Whether the second part of the mean is below the rounding of the result, as it is for data near 0, but not of equal values. NaN is not."""
+    return bool((np.abs(found.delta) <= np.finfo(found.rstd.dtype).eps * np.sqrt(found.variance)).all())
 
 
 def affine(problem: NormProblem, source: np.ndarray, y: np.ndarray, scale: np.ndarray, shift: Any, residual: Any) -> None:

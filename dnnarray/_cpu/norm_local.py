@@ -14,7 +14,7 @@ from dnnarray._problems.norm import LocalResponseProblem
 def forward(problem: LocalResponseProblem, outputs: tuple[np.ndarray, ...], scratch: Any, x: np.ndarray) -> None:
     (y,) = outputs
     for box in boxes(x, _free(problem, x)):
-        np.multiply(x[box], _inverse_power(_denominator(problem, x[box]), problem.beta), out=y[box])
+        y[box] = _over_power(x[box], _denominator(problem, x[box]), problem.beta)
 
 
 def backward(problem: LocalResponseProblem, outputs: tuple[np.ndarray, ...], scratch: Any, grad: np.ndarray, x: np.ndarray) -> None:
@@ -27,10 +27,10 @@ def backward(problem: LocalResponseProblem, outputs: tuple[np.ndarray, ...], scr
     for box in boxes(x, _free(problem, x)):
         g, here = grad[box], x[box]
         d = _denominator(problem, here)
-        scale = _inverse_power(d, problem.beta)
-        felt = _window_sum(g * here * scale / d, problem.axis, problem.after, problem.before)
+        scaled = _over_power(g, d, problem.beta)
+        felt = _window_sum(scaled * here / d, problem.axis, problem.after, problem.before)
         np.multiply(felt, here, out=felt)
-        np.subtract(g * scale, factor * felt, out=gx[box])
+        np.subtract(scaled, factor * felt, out=gx[box])
 
 
 def _free(problem: LocalResponseProblem, x: np.ndarray) -> tuple[int, ...]:
@@ -59,11 +59,10 @@ def _window_sum(a: np.ndarray, axis: int, before: int, after: int) -> np.ndarray
     return out
 
 
-def _inverse_power(d: np.ndarray, exponent: float) -> np.ndarray:
-    """d ** -exponent; the usual exponents by square roots, which are several times faster."""
+def _over_power(x: np.ndarray, d: np.ndarray, exponent: float) -> np.ndarray:
+    """x / d ** exponent; the usual exponents by square roots, which are several times faster."""
     if exponent == 0.75:
-        root = np.sqrt(d)
-        return 1 / (root * np.sqrt(root))
-    if exponent == 0.5:
-        return 1 / np.sqrt(d)
-    return 1 / d if exponent == 1 else np.power(d, -exponent)
+        y = x / d
+        y *= np.sqrt(np.sqrt(np.minimum(d, np.finfo(d.dtype).max)))  # 0 times the root of infinity would be NaN
+        return y
+    return x / (d if exponent == 1 else np.sqrt(d) if exponent == 0.5 else np.power(d, exponent))

@@ -10,8 +10,20 @@ from dnnarray._cpu.sums import total
 from dnnarray._problems.norm_base import Geometry
 
 
-def over_statistics(geometry: Geometry, array: np.ndarray, factor: np.ndarray | None = None) -> np.ndarray:
-    """The sum of array * factor behind each statistic, the axes that go together in memory first."""
+def over_statistics(geometry: Geometry, array: np.ndarray, squared: bool = False) -> np.ndarray:
+    """The sum of an array, or of its squares, behind each statistic, in float64: few numbers, of which every rounding would reach many.
+
+    What leaves the range of the dtype on the way, as squares of numbers above 1e19 do in float32, is added up in float64 from the beginning.
+    """
+    found = _over_statistics(geometry, array, squared).astype(np.float64, copy=False)
+    if array.dtype != np.float64 and not np.isfinite(found).all():
+        return _over_statistics(geometry, array.astype(np.float64), squared)
+    return found
+
+
+def _over_statistics(geometry: Geometry, array: np.ndarray, squared: bool) -> np.ndarray:
+    """The axes that go together in memory first."""
+    factor = array if squared else None
     if not geometry.fine:
         return total(array, geometry.within, factor)
     return total(total(array, geometry.fine, factor), geometry.within)

@@ -17,9 +17,11 @@ from dnnarray._cpu.sums import of_rows
 
 _CHAIN = 200  # terms in a row, at most, of what asks for no other number; OpenBLAS by itself takes 320, or 448 with AVX-512
 _WORTH = 1 << 20  # multiply-adds, below which a second call costs more
+_WORTH_AT_ONCE = 1 << 14  # the same where all parts are one call
 _FEW = 1 << 18  # numbers of all parts of a product, which are made at once
 _SHARE = 1 << 22  # that a thread gets at the least: what wakes it is dear
 LONG, _LONG_BY_VECTOR = 1 << 14, 1 << 12  # terms from which on the sums of parts are added up in float64
+_FEW_ROWS = 64  # that a product of a vector adds one after the other
 _HELD = 1 << 22  # of these sums, at a time
 
 Product = Callable[[np.ndarray, np.ndarray, np.ndarray], object]  # of matrices a and b, written to a third
@@ -35,11 +37,14 @@ def multiply(a: np.ndarray, b: np.ndarray, out: np.ndarray, most: int = _CHAIN, 
     terms = a.shape[-1]
     if terms >= 2 * _long(out) and out.dtype in (np.float32, np.float64) and a.ndim == 2:
         return _multiply_long(a, b, out, most, add)
-    parts = parts_of(terms, most) if out.size * terms >= _WORTH and blas.can_add(a, b, out) else 1
+    parts = parts_of(terms, most)
+    at_once = not add and out.size * parts <= _FEW
+    if out.size * terms < (_WORTH_AT_ONCE if at_once else _WORTH) or (parts > 1 and not blas.can_add(a, b, out)):
+        parts = 1
     if add and parts == 1:
         out += a @ b
         return out
-    if not add and parts > 1 and out.size * parts <= _FEW:
+    if parts > 1 and at_once:
         return _multiply_at_once(a, b, out, parts)
     edges = [terms * i // parts for i in range(parts + 1)]
     if not add:
@@ -71,6 +76,13 @@ def _multiply_long(a: np.ndarray, b: np.ndarray, out: np.ndarray, most: int, add
             total += multiply(a[rows, span], b[span], part, most)
         out[rows] = total
     return out
+
+
+def weighted_rows(weights: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """``weights @ rows`` of a vector and a matrix, in float64 from sums of a few rows."""
+    whole = len(rows) // _FEW_ROWS * _FEW_ROWS
+    parts = np.matmul(weights[:whole].reshape(-1, 1, _FEW_ROWS), rows[:whole].reshape(-1, _FEW_ROWS, rows.shape[1]))
+    return np.add.reduce(parts[:, 0], axis=0, dtype=np.float64) + np.matmul(weights[whole:], rows[whole:])
 
 
 def _multiply_at_once(a: np.ndarray, b: np.ndarray, out: np.ndarray, parts: int) -> np.ndarray:

@@ -17,8 +17,8 @@ import numpy as np
 from dnnarray._cpu import threads
 from dnnarray._records import frozen
 
-_FEW = 64  # terms that may be added one after the other
-_SMALL = 4096  # elements, of which `numpy.add.reduce` makes such sums at once
+_FEW = 8  # terms that may be added one after the other
+_SMALL = 4096  # elements, for which sums in float64 take less time than a plan
 _SHORT_ROW = 1024  # elements up to which a dot product, in the lanes of vectors, rounds as little as a pairwise sum
 _LONG_ROW = 1024  # elements of neighbouring rows that NumPy adds as one
 _RUN = 8  # rows that are added one after the other
@@ -95,6 +95,8 @@ def total(array: np.ndarray, axes: tuple[int, ...], factor: np.ndarray | None = 
     plan = _plan(array.shape, array.strides, axes)
     if plan.direct:
         return np.add.reduce(array, axis=axes, keepdims=True)
+    if array.size <= _SMALL:
+        return np.add.reduce(array, axis=axes, keepdims=True, dtype=np.float64).astype(array.dtype, copy=False)
     sums, summed = array.transpose(plan.order).reshape(plan.merged), list(plan.summed)
     while True in summed:
         if summed.pop():

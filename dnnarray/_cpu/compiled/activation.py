@@ -24,6 +24,7 @@ _SQRT_2_OVER_PI = 0.7978845608028654
 _CUBIC = 0.044715  # of the tanh form of gelu
 _TANH_SATURATED = 50.0  # keeps the cube, and 0 times the cube, finite
 _MISH_SATURATED = 40.0
+_NEAR_ROOT = 1024.0  # of a line
 
 # --- straight pieces: (x, p, q) and (g, x, p, q) ------------------------------------------------------------------------
 
@@ -60,13 +61,21 @@ def _leaky_relu_slope(g: Any, x: Any, slope: Any, q: Any) -> Any:
 
 
 @device
+def _line(x: Any, alpha: Any, beta: Any) -> Any:
+    """alpha x + beta, by the distance from where it is 0 unless that is far away."""
+    shift = beta / alpha
+    return (x + shift) * alpha if abs(shift) <= const(x, _NEAR_ROOT) else x * alpha + beta
+
+
+@device
 def _hard_sigmoid(x: Any, alpha: Any, beta: Any) -> Any:
-    return _clip(x * alpha + beta, const(x, 0.0), const(x, 1.0))
+    return _clip(_line(x, alpha, beta), const(x, 0.0), const(x, 1.0))
 
 
 @device
 def _hard_sigmoid_slope(g: Any, x: Any, alpha: Any, beta: Any) -> Any:
-    return _clip_slope(g * alpha, x * alpha + beta, const(x, 0.0), const(x, 1.0))
+    low, high = -beta / alpha, (const(x, 1.0) - beta) / alpha
+    return _clip_slope(g * alpha, x, low if low < high else high, high if low < high else low)
 
 
 @device
@@ -88,8 +97,11 @@ def _softsign(x: Any, p: Any, q: Any) -> Any:
 
 @device
 def _softsign_slope(g: Any, x: Any, p: Any, q: Any) -> Any:
-    d = abs(x) + const(x, 1.0)
-    return g / d / d
+    one, magnitude = const(x, 1.0), abs(x)
+    d = magnitude + one
+    # What this sum loses to rounding the square doubles; beyond 1 that is little.
+    rest = magnitude - (d - one) if magnitude < one else const(x, 0.0)
+    return g / scalar.fma(d, d, const(x, 2.0) * rest * (d if magnitude < one else one))
 
 
 # --- exponential pieces -----------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import numpy as np
 
 from dnnarray._cpu import threads
 from dnnarray._cpu.attention_dense import bhsd
-from dnnarray._cpu.attention_passes import Saved
+from dnnarray._cpu.attention_passes import Saved, share_of
 from dnnarray._cpu.compiled.attention import FEW, add_scaled, attend, attention, dot, scores_of, weigh_all, weighted_sum
 from dnnarray._cpu.compiled.attention_pieces import (
     BATCH,
@@ -44,7 +44,9 @@ from dnnarray._problems.attention import AttentionProblem
 
 _KEYS = 96  # of a block: whole tiles of 6 and of 8 rows
 _QUERIES = 64  # of a block, or the next multiple of a tile: the depth of the products for keys and values
-_CHAIN = 32  # columns whose products a score adds up in a row: it is held against a log-sum-exp that may come from another algorithm and be more exact
+_CHAIN = (
+    32  # products that are added up in a row: scores are held against a log-sum-exp that may come from another algorithm and be more exact
+)
 _MANY = 64  # blocks, the sums over more of which are float64
 _WORK = 16  # multiply-adds of a light operation
 
@@ -80,21 +82,24 @@ def _products(like, rows, a, a_row, a_step, b, columns, steps, depth, c, c_pitch
 
 
 @device
-def _scores(like, keys, rows, step, item, queries, columns, steps, d, target, pitch, sizes):
-    """Products of keys and queries, by chains of `_CHAIN` columns."""
-    for c in range(0, d, _CHAIN):
-        some, own = min(_CHAIN, d - c), steps + c * 8
-        _products(like, keys, rows + c * item, step, item, queries, columns, own, some, target, pitch, sizes, c > 0)
+def _by_chains(like, rows, a, a_row, a_step, b, columns, steps, depth, c, c_pitch, sizes, add):
+    """`_products` by chains of `_CHAIN` terms."""
+    for first in range(0, depth, _CHAIN):
+        some, own = min(_CHAIN, depth - first), steps + first * 8
+        _products(like, rows, a + first * a_step, a_row, a_step, b, columns, own, some, c, c_pitch, sizes, add or first > 0)
 
 
 @device
-def _statistics(lse, delta, count, ground, offsets):
-    """The log-sum-exp of each query as what to subtract from its scores, and delta; what has seen nothing gets weights of 0."""
+def _statistics(lse, delta, count, share, ground, offsets, shares):
+    """The log-sum-exp of each query as what to subtract from its scores, less the logarithm of a share where that rounds less (see `share_of`), and delta; what has
+    seen nothing gets weights of 0."""
     infinity = lse.dtype.type(np.inf)
     for j in range(len(ground)):
-        ground[j], offsets[j] = infinity, lse.dtype.type(0)
+        ground[j], offsets[j], shares[j] = infinity, lse.dtype.type(0), lse.dtype.type(1)
         if j < count:
-            ground[j] = lse[j]
+            ground[j], lower = lse[j], float(lse[j]) + math.log(share)
+            if abs(lower) < abs(float(lse[j])) / 2:
+                ground[j], shares[j] = lower, share
             if lse[j] == -infinity:
                 ground[j] = infinity
             elif lse[j] == infinity:
@@ -139,11 +144,11 @@ def _settle(sums, whole):
 
 @routine
 def _weigh(like, scores, slopes, row, keys, bytes_across, ground):
-    """Weights and slopes of a block of keys in place of scores and of what the gradient makes of the values, a vector of queries after the other; the log-sum-exp and,
-    a row behind it, delta are at `ground`."""
+    """Weights and slopes of a block of keys in place of scores and of what the gradient makes of the values, a vector of queries after the other; what is subtracted
+    from the scores is at `ground`, delta and the shares are one and two rows behind it."""
     apart()
     for lane in range(0, bytes_across, BYTES):
-        weigh_slopes(like, scores + lane, slopes + lane, row, keys, ground + lane, ground + row + lane)
+        weigh_slopes(like, scores + lane, slopes + lane, row, keys, ground + lane, ground + row + lane, ground + 2 * row + lane)
 
 
 # --- kernels ----------------------------------------------------------------------------------------------------------
@@ -152,7 +157,7 @@ def _weigh(like, scores, slopes, row, keys, bytes_across, ground):
 @kernel
 def backward(
     start: int, stop: int, q: int, k: int, v: int, grad: int, strides: Integers1, lse: In3, delta: In3, dq: Out4, dk: Out4, dv: Out4, sizes: Integers1, reach_first: Integers2,
-    reach_last: Integers2, scale: float, memory: Out2, place: int, sums: Out2, sums_at: int, whole: OutDoubles2, tables: Integers2, tables_at: int,
+    reach_last: Integers2, scale: float, share: float, memory: Out2, place: int, sums: Out2, sums_at: int, whole: OutDoubles2, tables: Integers2, tables_at: int,
 ) -> None:  # fmt: skip
     """Tasks are splits of the queries of a head of the keys. `sums` holds the gradients of its keys and values: a row for each task, or, where a head is one
     task, a row for each part, from where they go to dk and dv; of many blocks of queries, their sums go on in `whole`, which is empty for few."""
@@ -173,9 +178,9 @@ def backward(
         dq_across = g_across + d_value * row
         dq_memory = own[(2 * _KEYS + d + d_value) * pitch : (2 * _KEYS + 2 * d + d_value) * pitch].reshape((d, pitch))
         rest = own[(2 * _KEYS + 2 * d + d_value) * pitch :]
-        ground, offsets = rest[:block], rest[pitch : pitch + block]
+        ground, offsets, shares = rest[:block], rest[pitch : pitch + block], rest[2 * pitch : 2 * pitch + block]
         ground_at = dq_across + d * row
-        q_rows = ground_at + 2 * row
+        q_rows = ground_at + 3 * row
         g_rows = q_rows + block * d_pitch * item
         for task in range(part, sizes[BATCH] * kv_heads * sizes[_SPLITS], sizes[PARTS]):
             split, unit = task % sizes[_SPLITS], task // sizes[_SPLITS]
@@ -197,7 +202,7 @@ def backward(
                     _load_queries(
                         zero, source, strides[_G + 2], count, block, d_value, v_pitch, g_rows, g_across, pitch, memory.dtype.type(1), item
                     )
-                    _statistics(lse[b, h, at : at + count], delta[b, h, at : at + count], count, ground, offsets)
+                    _statistics(lse[b, h, at : at + count], delta[b, h, at : at + count], count, share, ground, offsets, shares)
                     low, high, common_low, common_high = limits(reach_first, reach_last, b, at, count, keys, first, last)
                     dq_memory[:] = zero
                     dq_whole[:] = 0.0
@@ -207,7 +212,7 @@ def backward(
                         some = min(_KEYS, high - j)
                         k_rows = k + b * strides[_K] + kv * strides[_K + 1] + j * strides[_K + 2]
                         v_rows = v + b * strides[_V] + kv * strides[_V + 1] + j * strides[_V + 2]
-                        _scores(zero, some, k_rows, strides[_K + 2], item, q_across, columns, along, d, base, row, sizes)
+                        _by_chains(zero, some, k_rows, strides[_K + 2], item, q_across, columns, along, d, base, row, sizes, False)
                         if sizes[_OF_Q] or sizes[_OF_K]:
                             value_step = strides[_V + 2]
                             _products(zero, some, v_rows, value_step, item, g_across, columns, along, d_value, slopes, row, sizes, False)
@@ -216,10 +221,10 @@ def backward(
                         _weigh(zero, base, slopes, row, some, columns * item, ground_at)
                         if sizes[_OF_V]:
                             into = dv_at + j * v_pitch * item
-                            _products(zero, some, base, row, item, g_rows, v_pitch, v_steps, count, into, v_pitch * item, sizes, True)
+                            _by_chains(zero, some, base, row, item, g_rows, v_pitch, v_steps, count, into, v_pitch * item, sizes, True)
                         if sizes[_OF_K]:
                             into = dk_at + j * d_pitch * item
-                            _products(zero, some, slopes, row, item, q_rows, d_pitch, d_steps, count, into, d_pitch * item, sizes, True)
+                            _by_chains(zero, some, slopes, row, item, q_rows, d_pitch, d_steps, count, into, d_pitch * item, sizes, True)
                         if sizes[_OF_Q]:
                             _products(zero, d, k_rows, item, strides[_K + 2], slopes, columns, along, some, dq_across, row, sizes, True)
                     if sizes[_OF_Q]:
@@ -366,7 +371,7 @@ def _tiles(problem: AttentionProblem, inputs: Any, rows: Any, results: Any, reac
     q, k, v, grad_y = map(dense_rows, inputs)
     sizes = _numbers(problem, dtype.itemsize)
     block, pitch, d_pitch, v_pitch, splits = (int(n) for n in sizes[_BLOCK:_OF_Q])
-    across = (2 * _KEYS + 2 * s.width + s.value_width + 2) * pitch
+    across = (2 * _KEYS + 2 * s.width + s.value_width + 3) * pitch
     memory = aligned(int(sizes[PARTS]), across + block * (d_pitch + v_pitch), dtype)
     memory[:, across:] = 0  # columns beyond the width are never written
     units = s.batch * s.kv_heads
@@ -378,7 +383,7 @@ def _tiles(problem: AttentionProblem, inputs: Any, rows: Any, results: Any, reac
     strides = np.array([n for a in (q, k, v, q, grad_y) for n in a.strides[:3]], np.int64)
     addresses = [address(a) for a in (q, k, v, grad_y)]
     backward(
-        int(sizes[PARTS]), *addresses, strides, *rows, *results, sizes, *reach, problem.rule.scale, memory, address(memory), sums,
+        int(sizes[PARTS]), *addresses, strides, *rows, *results, sizes, *reach, problem.rule.scale, share_of(s.keys), memory, address(memory), sums,
         address(sums), whole, tables, address(tables), work=work,
     )  # fmt: skip
     if splits > 1 and (problem.wanted.k or problem.wanted.v):

@@ -1,10 +1,18 @@
 """Coefficients that NumPy and the compiled kernels share."""
 
+# The share of the normal distribution below x is 1/2 + x P(x^2) for |x| <= 2, the highest power first: error 2e-9.
+GELU_NEAR = (
+    -1.6666422908429013e-08, 5.2193473720763e-07, -8.957099453255069e-06, 1.1446126882219687e-04, -1.1862065875902772e-03,
+    9.97286569327116e-03, -6.649018824100494e-02, 3.989422619342804e-01,
+)  # fmt: skip
+
 # The share of the normal distribution beyond x >= 0 is P(x)^-8: a fit of P, the highest power first, that is minimax in max(x, 0.6) times the share (6e-8).
 GELU_TAIL_ROOT = (
     3.040841447189073e-06, -1.6240042142165402e-05, 9.594378478100613e-05, 1.494163877182615e-04, 1.028178926170211e-03,
     9.402175599496541e-03, 4.882971072267692e-02, 1.0876080399806465e-01, 1.0905077577408673,
 )  # fmt: skip
+
+GELU_VANISHED = 6.5  # from where the fits of the share are farther from it than 0 is
 
 # The same share as P(x)^-4, which multiplies the rounding of P by half as much and takes three more terms (4e-8): three passes too many for NumPy.
 GELU_TAIL_FOURTH_ROOT = (

@@ -191,19 +191,19 @@ def weigh(typing: Any, like: Any, scores: Any, step: Any, count: Any, ground: An
 
 
 @intrinsic
-def weigh_slopes(typing: Any, like: Any, scores: Any, slopes: Any, step: Any, count: Any, ground: Any, delta: Any) -> Any:
-    """Each of `count` vectors of scores, `step` bytes apart, becomes the weight p = exp(score - ground), and that of `slopes` p (slope - delta)."""
+def weigh_slopes(typing: Any, like: Any, scores: Any, slopes: Any, step: Any, count: Any, ground: Any, delta: Any, share: Any) -> Any:
+    """Each of `count` vectors of scores, `step` bytes apart, becomes the weight p = exp(score - ground) share, and that of `slopes` p (slope - delta)."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         math, vector, item = arithmetic(context, builder, signature.args[0])
-        _, scores, slopes, step, count, ground, delta = arguments
-        level, shift = (load_at(builder, address, vector, item) for address in (ground, delta))
+        _, scores, slopes, step, count, ground, delta, share = arguments
+        level, shift, factor = (load_at(builder, address, vector, item) for address in (ground, delta, share))
 
         def body(row: Any, value: Any) -> Any:
             offset = builder.mul(row, step)
             places = [builder.add(address, offset) for address in (scores, slopes)]
             score, slope = (load_at(builder, place, vector, item) for place in places)
-            weight = math.exp(builder.fsub(score, level))
+            weight = builder.fmul(math.exp(builder.fsub(score, level)), factor)
             store_at(builder, weight, places[0], item)
             store_at(builder, builder.fmul(weight, builder.fsub(slope, shift)), places[1], item)
             return value
@@ -211,7 +211,7 @@ def weigh_slopes(typing: Any, like: Any, scores: Any, slopes: Any, step: Any, co
         _down(builder, count, level, body)
         return context.get_dummy_value()
 
-    return types.void(like, *[types.int64] * 6), generate
+    return types.void(like, *[types.int64] * 7), generate
 
 
 @intrinsic

@@ -35,7 +35,7 @@ def _gradient(start: int, stop: int, z: In2, label: Integers1, lse: In1, both: I
         shift = lse[r] if lse.size else row_max(z[r])
         # The sum is 1 up to rounding where the log-sum-exp is given, and divided by all the same: 1e4 in float32 is only exact to 1e-3.
         total = exponentials(z[r], shift, dz[r], row_after(z, r, stop))
-        scale(dz[r], z.dtype.type(both[r] / total))
+        scale(dz[r], both[r] / total)
         dz[r, label[r]] -= hard[r]
 
 

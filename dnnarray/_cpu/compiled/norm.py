@@ -1,6 +1,6 @@
 """Norms by rows and by planes of channels, forward and backward.
 
-Each statistic is found in two passes over data that is still in the cache: the mean, then sum and square of the differences from it. The mean is kept
+Each statistic is found in two passes over data that is still in the cache: the mean, then the squares of the differences from it. The mean is kept
 as two numbers, the rounded one and what is left, since x may lie far from 0. With u = (x - mean) rstd and h = g weight the gradient of x is
 rstd (h - average(h) - u average(h u)); for RMS norm without average(h).
 """
@@ -16,10 +16,10 @@ import numpy as np
 from dnnarray._cpu import norm_forms
 from dnnarray._cpu.compiled import arithmetic
 from dnnarray._cpu.compiled.dense import Plan, Written, planned, taken
-from dnnarray._cpu.compiled.kernel import In1, In2, In3, Out1, Out2, Out3, device, driver, kernel, wide
+from dnnarray._cpu.compiled.kernel import Doubles2, In1, In2, In3, Out1, Out2, Out3, OutDoubles2, device, driver, kernel, wide
 from dnnarray._cpu.compiled.memory import row_after
 from dnnarray._cpu.compiled.scalar import const, fma
-from dnnarray._cpu.compiled.sums import row_moments, row_products, row_sum, weighted_products
+from dnnarray._cpu.compiled.sums import row_products, row_squares, row_sum, weighted_products
 from dnnarray._cpu.norm_sums import move
 from dnnarray._problems.norm_base import NormProblem
 
@@ -36,34 +36,36 @@ Array = np.ndarray
 def _statistics(x: Any, eps: Any, centred: Any, ahead: Any) -> Any:
     """(mean, rest, variance, rstd) of a row: the mean is mean + rest. `ahead` is where the next row lies."""
     count = len(x)
-    mean = x.dtype.type(row_sum(x) / count if centred else 0.0)
-    total, squares = row_moments(x, mean, ahead)
-    rest = total / count if centred else 0.0
-    variance = squares / count - rest * rest
+    exact = row_sum(x) / count if centred else 0.0
+    mean = x.dtype.type(exact)
+    rest = exact - float(mean)
+    variance = row_squares(x, mean, ahead) / count - rest * rest
     variance = 0.0 if variance < 0.0 else variance
     return mean, x.dtype.type(rest), variance, x.dtype.type(1.0 / math.sqrt(variance + eps))
 
 
 @device
-def _centre(mean: Any, variance: Any) -> Any:
-    """What is taken from x before anything else: the mean of data far from 0, which is exact there (of equal values the result is 0); near 0 nothing,
-    since the difference would round.
+def _centre(mean: Any, rest: Any, variance: Any) -> Any:
+    """What is taken from x before anything else, in two parts, and what is left of the mean: all of it of data far from 0, where that is exact (of equal values
+    the result is 0); near 0 nothing, since the difference would round.
     """
-    return mean if float(mean) * float(mean) > variance else const(mean, 0.0)
+    if float(mean) * float(mean) > variance:
+        return mean, const(mean, rest), 0.0
+    return const(mean, 0.0), const(mean, 0.0), float(mean) + rest
 
 
 @device
-def _affine(x: Any, centre: Any, scale: Any, shift: Any, y: Any) -> Any:
-    """y = (x - centre) scale + shift."""
+def _affine(x: Any, centre: Any, rest: Any, scale: Any, shift: Any, y: Any) -> Any:
+    """y = (x - centre - rest) scale + shift."""
     for i in range(len(y)):
-        y[i] = fma(x[i] - centre, scale, shift)
+        y[i] = fma((x[i] - centre) - rest, scale, shift)
 
 
 @device
-def _affine_each(x: Any, centre: Any, rstd: Any, shift: Any, weight: Any, bias: Any, y: Any) -> Any:
+def _affine_each(x: Any, centre: Any, rest: Any, rstd: Any, shift: Any, weight: Any, bias: Any, y: Any) -> Any:
     """`_affine`, and then a weight and a bias for each element."""
     for i in range(len(y)):
-        y[i] = fma(fma(x[i] - centre, rstd, shift), weight[i], bias[i])
+        y[i] = fma(fma((x[i] - centre) - rest, rstd, shift), weight[i], bias[i])
 
 
 @device
@@ -89,7 +91,7 @@ def _add_parameters(g: Any, x: Any, mean: Any, rstd: Any, dweight: Any, dbias: A
 
 @device
 def _settle(run: Any, total: Any) -> Any:
-    """The sum of a run of rows goes to that of all."""
+    """The sum of a run of rows goes to that of all, which is float64."""
     for i in range(len(run)):
         total[i] += run[i]
         run[i] = 0
@@ -123,20 +125,19 @@ def _rows(
         if rstd.size:
             rstd[r] = s
         base = (r % period) * pieces
-        centre = _centre(m, v)
-        offset = float(m - centre) + rest
+        centre, near, offset = _centre(m, rest, v)
         if inner == 1:
-            _affine_each(row, centre, s, x.dtype.type(-offset * s), weight[base : base + pieces], bias[base : base + pieces], out)
+            _affine_each(row, centre, near, s, x.dtype.type(-offset * s), weight[base : base + pieces], bias[base : base + pieces], out)
         else:
             for k in range(pieces):
                 scale = s * weight[base + k]
                 a = k * inner
-                _affine(row[a : a + inner], centre, scale, x.dtype.type(bias[base + k] - offset * scale), out[a : a + inner])
+                _affine(row[a : a + inner], centre, near, scale, x.dtype.type(bias[base + k] - offset * scale), out[a : a + inner])
 
 
 @kernel(counted=False, streams=True)
 def _rows_backward(
-    start: int, stop: int, g: In2, x: In2, weight: In1, mean: In1, rstd: In1, dx: Out2, dweight: Out2, dbias: Out2, weight_run: Out2,
+    start: int, stop: int, g: In2, x: In2, weight: In1, mean: In1, rstd: In1, dx: Out2, dweight: OutDoubles2, dbias: OutDoubles2, weight_run: Out2,
     bias_run: Out2, period: int, inner: int, eps: float, centred: bool,
 ) -> None:  # fmt: skip
     wide()
@@ -145,7 +146,7 @@ def _rows_backward(
     zero, sums = x.dtype.type(0), weight_run.shape[1] > 0  # none where neither parameter has a gradient
     for block in range(start, stop):
         first, last = rows * block // len(dweight), rows * (block + 1) // len(dweight)
-        dweight[block, :], dbias[block, :], weight_run[block, :], bias_run[block, :] = zero, zero, zero, zero
+        dweight[block, :], dbias[block, :], weight_run[block, :], bias_run[block, :] = 0.0, 0.0, zero, zero
         of_weight, of_bias = weight_run[block], bias_run[block]
         for r in range(first, last):
             row, grad = x[r], g[r]
@@ -210,12 +211,13 @@ def _by_rows(problem: NormProblem) -> Callable[..., None]:
 
 
 @kernel(counted=False)
-def _totals(start: int, stop: int, parts: In2, total: Out1) -> None:
-    """The sums of the columns of `parts`, one row after the other."""
-    for part in range(len(parts)):
-        row = parts[part]
-        for i in range(start, stop):
-            total[i] = total[i] + row[i] if part else row[i]
+def _totals(start: int, stop: int, parts: Doubles2, total: Out1) -> None:
+    """The sums of the columns of `parts`."""
+    for i in range(start, stop):
+        found = 0.0
+        for part in range(len(parts)):
+            found += parts[part, i]
+        total[i] = found
 
 
 def _by_rows_backward(problem: NormProblem) -> Callable[..., None]:
@@ -227,11 +229,11 @@ def _by_rows_backward(problem: NormProblem) -> Callable[..., None]:
     ones, rest = _or(None, form.parameters, dtype, 1), (form.period, form.inner, problem.eps, problem.centred)
 
     def run(grad: Array, x: Array, weight: Any, mean: Any, rstd: Any, dx: Any, dweight: Any, dbias: Any) -> None:
-        parameters = 0 if dweight is None and dbias is None else form.parameters
-        sums = np.empty((4, min(_BLOCKS, form.rows), parameters), dtype)
+        blocks = 2, min(_BLOCKS, form.rows), 0 if dweight is None and dbias is None else form.parameters
+        sums, runs = np.empty(blocks), np.empty(blocks, dtype)
         inputs = (grad.reshape(shape), x.reshape(shape), ones if weight is None else weight.reshape(-1))
         found = (nothing if a is None else a.reshape(-1) for a in (mean, rstd))
-        _rows_backward(sums.shape[1], *inputs, *found, nowhere if dx is None else dx.reshape(shape), *sums, *rest, work=work)
+        _rows_backward(blocks[1], *inputs, *found, nowhere if dx is None else dx.reshape(shape), *sums, *runs, *rest, work=work)
         for parameter, parts in ((dweight, sums[0]), (dbias, sums[1])):
             if parameter is not None:
                 _totals(form.parameters, parts, parameter.reshape(-1))
@@ -295,21 +297,19 @@ def _planes(start: int, stop: int, x: In3, weight: In1, bias: In1, y: Out3, mean
         for n in range(outer):
             total += row_sum(x[n, c])
         m = x.dtype.type(total / count)
-        total, squares = 0.0, 0.0
+        rest = total / count - float(m)
+        squares = 0.0
         for n in range(outer):
-            part, square = row_moments(x[n, c], m, 0)
-            total += part
-            squares += square
-        rest = total / count
+            squares += row_squares(x[n, c], m, 0)
         v = squares / count - rest * rest
         v = 0.0 if v < 0.0 else v
         s = 1.0 / math.sqrt(v + eps)
         mean[c], rstd[c], variance[c] = m + x.dtype.type(rest), s, v
         scale = x.dtype.type(s * weight[c])
-        centre = _centre(m, v)
-        shift = x.dtype.type(bias[c] - (float(m - centre) + rest) * scale)
+        centre, near, offset = _centre(m, rest, v)
+        shift = x.dtype.type(bias[c] - offset * scale)
         for n in range(outer):
-            _affine(x[n, c], centre, scale, shift, y[n, c])
+            _affine(x[n, c], centre, near, scale, shift, y[n, c])
 
 
 @kernel(counted=False, streams=True)
@@ -339,7 +339,7 @@ def _planes_affine(start: int, stop: int, x: In2, centre: In1, scale: In1, shift
     channels = len(centre)
     for r in range(start, stop):
         c = r % channels
-        _affine(x[r], centre[c], scale[c], shift[c], y[r])
+        _affine(x[r], centre[c], const(centre[c], 0.0), scale[c], shift[c], y[r])
 
 
 @kernel(counted=False, streams=True)
@@ -358,9 +358,9 @@ def _coefficients(
     """What `_affine` takes for each channel, of given statistics."""
     for c in range(start, stop):
         rstd = 1.0 / math.sqrt(float(variance[c]) + eps)
-        centre[c] = _centre(mean[c], variance[c])
+        centre[c], _, offset = _centre(mean[c], 0.0, variance[c])
         scale[c] = rstd * weight[c]
-        shift[c] = bias[c] - float(mean[c] - centre[c]) * scale[c]
+        shift[c] = bias[c] - offset * scale[c]
 
 
 def _form(problem: NormProblem) -> tuple[norm_forms.Planes, tuple[int, int, int]]:

@@ -92,14 +92,16 @@ def _merge(first: Any, last: Any, mean: Any, rest: Any, square: Any, rows: Any, 
 @kernel(counted=False)
 def _statistics(
     start: int, stop: int, mean: In2, rest: In2, square: In2, weight: In1, bias: In1, average: OutDoubles2, spread: OutDoubles2, found: Out2, rstd: Out2,
-    variance: Out2, centre: Out2, scale: Out2, shift: Out2, rows: int, size: int, groups: int, eps: float,
+    variance: Out2, centre: Out2, near: Out2, scale: Out2, shift: Out2, rows: int, size: int, groups: int, eps: float,
 ) -> None:  # fmt: skip
-    """Of the samples from `start` to `stop`, for each channel: mean, rstd and variance of its group, and what makes y of x."""
+    """Of the samples from `start` to `stop`, for each channel: mean, rstd and variance of its group, and what makes y of x. Without blocks, `average` and `spread`
+    are those of the channels already."""
     channels, blocks = average.shape[1], -(-rows // size)
     per = channels // groups
     for n in range(start, stop):
         of_channel, squares = average[n], spread[n]
-        _merge(n * blocks, (n + 1) * blocks, mean, rest, square, rows, size, of_channel, squares)
+        if len(mean):
+            _merge(n * blocks, (n + 1) * blocks, mean, rest, square, rows, size, of_channel, squares)
         for group in range(groups):
             first, total, v = group * per, 0.0, 0.0
             for c in range(first, first + per):
@@ -111,22 +113,24 @@ def _statistics(
             v = 0.0 if v < 0.0 else v
             s, m = 1.0 / math.sqrt(v + eps), weight.dtype.type(total)
             # What is taken from x before anything else: the mean of data far from 0, which is exact there; near 0 nothing, since the difference would round.
-            taken_off = m if total * total > v else const(m, 0.0)
+            far = total * total > v
             for c in range(first, first + per):
                 found[n, c], rstd[n, c], variance[n, c] = m, s, v
-                centre[n, c], scale[n, c] = taken_off, s * weight[c]
-                shift[n, c] = bias[c] - (total - taken_off) * float(scale[n, c])
+                centre[n, c], near[n, c], scale[n, c] = const(m, 0.0), const(m, 0.0), s * weight[c]
+                shift[n, c] = bias[c] - total * float(scale[n, c])
+                if far:
+                    centre[n, c], near[n, c], shift[n, c] = m, total - float(m), bias[c]
 
 
 @kernel(counted=False, streams=True)
-def _affine(start: int, stop: int, x: In2, centre: In2, scale: In2, shift: In2, y: Out2, rows: int) -> None:
-    """y = (x - centre) scale + shift, in the rows from `start` to `stop` of all samples."""
+def _affine(start: int, stop: int, x: In2, centre: In2, near: In2, scale: In2, shift: In2, y: Out2, rows: int) -> None:
+    """y = (x - centre - near) scale + shift, in the rows from `start` to `stop` of all samples."""
     wide()
     for r in range(start, stop):
         row, out, n = x[r], y[r], r // rows
-        c, k, b = centre[n], scale[n], shift[n]
+        c, d, k, b = centre[n], near[n], scale[n], shift[n]
         for i in range(len(out)):
-            out[i] = fma(row[i] - c[i], k[i], b[i])
+            out[i] = fma((row[i] - c[i]) - d[i], k[i], b[i])
 
 
 # --- gradients --------------------------------------------------------------------------------------------------------
@@ -174,18 +178,20 @@ def _slopes(
             s = float(rstd[n, first])
             for c in range(first, first + per):
                 scale[n, c], average[n, c] = s * weight[c], of_one * s / (rows * per)
-                slope[n, c] = of_u * s * s / (rows * per)
+                slope[n, c] = of_u * s / (rows * per)
 
 
 @kernel(counted=False, streams=True)
-def _gradient(start: int, stop: int, g: In2, x: In2, mean: In2, scale: In2, average: In2, slope: In2, dx: Out2, rows: int) -> None:
-    """dx = g scale - average - (x - mean) slope, in the rows from `start` to `stop` of all samples."""
+def _gradient(
+    start: int, stop: int, g: In2, x: In2, mean: In2, rstd: In2, scale: In2, average: In2, slope: In2, dx: Out2, rows: int
+) -> None:
+    """dx = g scale - average - (x - mean) rstd slope, in the rows from `start` to `stop` of all samples."""
     wide()
     for r in range(start, stop):
         grad, row, out, n = g[r], x[r], dx[r], r // rows
-        m, k, a, b = mean[n], scale[n], average[n], slope[n]
+        m, s, k, a, b = mean[n], rstd[n], scale[n], average[n], slope[n]
         for i in range(len(out)):
-            out[i] = fma(m[i] - row[i], b[i], fma(grad[i], k[i], -a[i]))
+            out[i] = fma((m[i] - row[i]) * s[i], b[i], fma(grad[i], k[i], -a[i]))
 
 
 @kernel(counted=False)
@@ -218,26 +224,25 @@ class _Call:
         self.work = form.samples * form.rows * form.channels
 
     def statistics(self, x: Array, weight: Array | None, bias: Array | None) -> tuple[Array, ...]:
-        """(mean, rstd, variance, centre, scale, shift), each (samples, channels); x as rows of all samples."""
+        """(mean, rstd, variance, centre, near, scale, shift), each (samples, channels); x as rows of all samples."""
         form = self.form
         sums = np.empty((3, self.blocks, form.channels), self.dtype)
         doubles = np.empty((2, form.samples, form.channels))
-        found = np.empty((6, form.samples, form.channels), self.dtype)
+        found = np.empty((7, form.samples, form.channels), self.dtype)
         _moments(self.blocks, address(x), *map(address, sums), *self.numbers, self.ones, work=_WORK * self.work)
         parameters = (self.ones if weight is None else weight.reshape(-1), self.zeros if bias is None else bias.reshape(-1))
-        _statistics(
-            form.samples,
-            *sums,
-            *parameters,
-            *doubles,
-            *found,
-            form.rows,
-            self.size,
-            form.groups,
-            self.eps,
-            work=self.blocks * form.channels,
-        )
+        rest = (*parameters, *doubles, *found, form.rows, self.size, form.groups, self.eps)
+        _statistics(form.samples, *sums, *rest, work=self.blocks * form.channels)
+        if not np.isfinite(doubles).all():  # squares of numbers above 1e19 leave the range of float32
+            self._in_float64(x.reshape(form.samples, form.rows, form.channels), *doubles)
+            _statistics(form.samples, *sums[:, :0], *rest, work=self.blocks * form.channels)
         return tuple(found)
+
+    def _in_float64(self, x: Array, average: Array, spread: Array) -> None:
+        """The mean of each channel of each sample, and the sum of the squares of the differences from it."""
+        rows = range(0, self.form.rows, self.size)
+        average[...] = sum(x[:, r : r + self.size].sum(axis=1, dtype=np.float64) for r in rows) / self.form.rows
+        spread[...] = sum(((x[:, r : r + self.size] - average[:, None]) ** 2).sum(axis=1) for r in rows)
 
     def forward(self, x: Array, weight: Array | None, bias: Array | None, y: Array) -> tuple[Array, ...]:
         """y of x, both of the shape of the problem; gives the statistics."""
@@ -256,7 +261,7 @@ class _Call:
         parameter = self.ones if weight is None else weight.reshape(-1)
         _slopes(form.samples, *sums, parameter, rstd, *doubles, *found, form.rows, self.size, form.groups, work=self.blocks * form.channels)
         if dx is not None:
-            _gradient(shape[0], g, rows, mean, *found, dx.reshape(shape), form.rows, work=2 * self.work)
+            _gradient(shape[0], g, rows, mean, rstd, *found, dx.reshape(shape), form.rows, work=2 * self.work)
         for out, totals in ((dbias, doubles[0]), (dweight, doubles[1])):
             if out is not None:
                 _parameter(form.channels, totals, out.reshape(-1))

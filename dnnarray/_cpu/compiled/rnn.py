@@ -26,10 +26,12 @@ from dnnarray._cpu.compiled.tile import BYTES, VECTORS, lanes
 from dnnarray._cpu.products import multiply
 from dnnarray._cpu.rnn_cells import Layer, Tape, layer
 from dnnarray._cpu.rnn_sequence import Gradients, Layers, Run, input_gradient, sum_up, weight_products
+from dnnarray._cpu.sums import of_rows
 from dnnarray._problems.rnn import GATES
 
 _MACS, _CELL = 16, 12  # multiply-adds for an element of a light operation; elements of it for a unit's gates
 _LONGEST = 64  # bytes of a vector
+_LONG_ROWS = 1 << 13  # whose products are added up in the dtype, at the most
 _FEW = 4  # sequences of a share: with fewer the weight is read for too little
 
 
@@ -264,14 +266,30 @@ def _sum_up(part: int, parts: int, weights: _Weights, scratch: np.ndarray, produ
         for _, right, weight, own in products:
             sum_up(left[:, cut], right, weight[cut], [b[cut] for b in own])
         return
-    sums = np.empty(left.shape[1], left.dtype)
-    sides = [(address(right), right.strides[0], right.shape[1], address(weight), weight.strides[0]) for _, right, weight, _ in products]
+    if biases:
+        sums = of_rows(left[:, first:last])
+        for bias in biases:
+            bias[...] = sums
+    if len(left) <= _LONG_ROWS:
+        _weigh(first, last, weights, scratch, [product[:3] for product in products])
+        return
+    totals = [np.zeros((last - first, right.shape[1])) for _, right, _, _ in products]
+    for start in range(0, len(left), _LONG_ROWS):
+        rows = slice(start, start + _LONG_ROWS)
+        _weigh(first, last, weights, scratch, [(left[rows], right[rows], weight) for _, right, weight, _ in products])
+        for total, product in zip(totals, products, strict=True):
+            total += product[2][first:last]
+    for total, product in zip(totals, products, strict=True):
+        product[2][first:last] = total
+
+
+def _weigh(first: int, last: int, weights: _Weights, scratch: np.ndarray, products: list[tuple[Any, ...]]) -> None:
+    """Some gates of products with the same left side, over all rows."""
+    left, size = products[0][0], chunk(scratch.itemsize)
+    sides = [(address(right), right.strides[0], right.shape[1], address(weight), weight.strides[0]) for _, right, weight in products]
     sum_rows.run(
-        first, last, address(left), left.strides[0], len(left), np.array(sides, np.int64), weights.width, size, weights.table, sums,
-        address(sums) if biases else 0, address(scratch),
+        first, last, address(left), left.strides[0], len(left), np.array(sides, np.int64), weights.width, size, weights.table, scratch, address(scratch),
     )  # fmt: skip
-    for bias in biases:
-        bias[...] = sums[first:last]
 
 
 def _input_gradient(part: int, parts: int, weights: _Weights, scratch: np.ndarray, w: Layer, tape: Tape, dx: np.ndarray, add: bool) -> None:

@@ -11,9 +11,10 @@ from math import lcm
 
 from dnnarray._cpu.compiled.conv_copy import clear, copy, copy_rows
 from dnnarray._cpu.compiled.kernel import Integers2, Out1, device, kernel
-from dnnarray._cpu.compiled.rnn_steps import BATCH, add_row, panel_product, put_row
+from dnnarray._cpu.compiled.rnn_steps import BATCH, panel_product, put_row
 from dnnarray._cpu.compiled.tile import BYTES, ROWS, apart, narrow_tile, routine
 
+_LEAST_SPAN, _PARTS = 16, 4  # few rows are several chains, too
 SPAN = 128  # rows that are added up in registers: a short chain, whose panel stays in the first-level cache
 
 
@@ -26,7 +27,7 @@ def room(gates: int, features: Sequence[int], width: int, item: int) -> int:
     """Elements of scratch that `sum_rows` needs for so many gates and so many features of each of its sides."""
     size, panels = chunk(item), [-(-m // width) for m in features]
     beside = sum(width * p for p, m in zip(panels, features, strict=True) if m % width)
-    return (-(-gates // size) * size + sum(panels) * width) * SPAN + gates * (1 + beside)
+    return (-(-gates // size) * size + sum(panels) * width) * SPAN + gates * beside
 
 
 def columns_room(panels: int, depth: int, width: int) -> int:
@@ -43,16 +44,11 @@ def _pack_row(like, source, target, step, count, size, item):
 
 
 @routine
-def _pack_rows(like, item, source, source_row, count, size, packed, rows, sums):
-    """Some rows to [piece][row][element]; where `sums` is not 0, they become those of the rows."""
+def _pack_rows(like, item, source, source_row, count, size, packed, rows):
+    """Some rows to [piece][row][element]."""
     apart()
-    if sums != 0:
-        clear(like, sums, count, item)
     for t in range(rows):
-        row = source + t * source_row
-        _pack_row(like, row, packed + t * size * item, SPAN * size * item, count, size, item)
-        if sums != 0:
-            add_row(like, row, sums, count, item, BYTES // item)
+        _pack_row(like, source + t * source_row, packed + t * size * item, SPAN * size * item, count, size, item)
 
 
 @routine
@@ -68,24 +64,23 @@ def _add_products(like, item, gates, size, packed, panels, number, width, rows, 
 
 @kernel
 def sum_rows(
-    start: int, stop: int, left: int, left_row: int, rows: int, sides: Integers2, width: int, size: int, table: int, like: Out1, bias: int, scratch: int,
+    start: int, stop: int, left: int, left_row: int, rows: int, sides: Integers2, width: int, size: int, table: int, like: Out1, scratch: int,
 ) -> None:  # fmt: skip
-    """For the gates from `start` to `stop`, target[g, j] = sum over rows t of left[t, g] * right[t, j], and the sums of left itself where there is a bias.
+    """For the gates from `start` to `stop`, target[g, j] = sum over rows t of left[t, g] * right[t, j].
 
     `sides` holds for each `right` its address, the bytes from row to row, its features, and the address and the step of rows of its target.
     """
     item, zero, gates = like.itemsize, like.dtype.type(0), stop - start
     panels = scratch + (gates + size - 1) // size * size * SPAN * item
-    sums = panels
+    behind = panels
     for side in range(len(sides)):
-        sums += (sides[side, 2] + width - 1) // width * width * SPAN * item
-    clear(zero, panels, (sums - panels) // item, item)
-    for first in range(0, rows, SPAN):
-        some = min(SPAN, rows - first)
-        _pack_rows(zero, item, left + start * item + first * left_row, left_row, gates, size, scratch, some, sums)
-        if bias != 0:
-            put_row(zero, sums, bias + start * item, gates, item, BYTES // item, first > 0)
-        lanes, beside = panels, sums + gates * item
+        behind += (sides[side, 2] + width - 1) // width * width * SPAN * item
+    clear(zero, panels, (behind - panels) // item, item)
+    span = min(SPAN, max(_LEAST_SPAN, (rows + _PARTS - 1) // _PARTS))
+    for first in range(0, rows, span):
+        some = min(span, rows - first)
+        _pack_rows(zero, item, left + start * item + first * left_row, left_row, gates, size, scratch, some)
+        lanes, beside = panels, behind
         for side in range(len(sides)):
             right, right_row, features, target, target_row = sides[side]
             number = (features + width - 1) // width
@@ -93,7 +88,7 @@ def sum_rows(
             if features % width:
                 into, into_row = beside, number * width * item
                 beside += gates * into_row
-            _pack_rows(zero, item, right + first * right_row, right_row, features, width, lanes, some, 0)
+            _pack_rows(zero, item, right + first * right_row, right_row, features, width, lanes, some)
             _add_products(zero, item, gates, size, scratch, lanes, number, width, some, table, into, into_row, first > 0)
             if features % width and first + some == rows:
                 for g in range(gates):

@@ -6,10 +6,10 @@ from typing import Any
 
 from dnnarray._cpu.compiled.kernel import device
 from dnnarray._cpu.compiled.memory import fetch_run
-from dnnarray._cpu.compiled.scalar import exp, from_order_key, order_key
+from dnnarray._cpu.compiled.scalar import exp, fma, from_order_key, order_key
 
-_RUN = 1024  # elements whose sum is taken in the dtype; sums of sums are float64
-_FETCHED = 256  # the same where the next row is brought near beside it: so many lines at a time wait for no others
+_RUN = 1024  # products whose sum is taken in the dtype; sums of sums, and of exponentials, are float64
+_FETCHED = 256  # elements beside which the next row is brought near: so many lines at a time wait for no others
 
 
 @device
@@ -39,12 +39,10 @@ def exponentials(x: Any, peak: Any, y: Any, ahead: Any) -> Any:
     for first in range(0, len(x), _FETCHED):
         x_, y_ = x[first : first + _FETCHED], y[first : first + _FETCHED]
         fetch_run(ahead, first, x_)
-        part = x.dtype.type(0)
         for i in range(len(y_)):
             e = exp(x_[i] - peak)
             y_[i] = e
-            part += e
-        total += part
+            total += float(e)
     return total
 
 
@@ -55,12 +53,10 @@ def falling_exponentials(x: Any, low: Any, y: Any, ahead: Any) -> Any:
     for first in range(0, len(x), _FETCHED):
         x_, y_ = x[first : first + _FETCHED], y[first : first + _FETCHED]
         fetch_run(ahead, first, x_)
-        part = x.dtype.type(0)
         for i in range(len(y_)):
             e = exp(low - x_[i])
             y_[i] = e
-            part += e
-        total += part
+            total += float(e)
     return total
 
 
@@ -71,10 +67,8 @@ def exponential_sum(x: Any, peak: Any, ahead: Any) -> Any:
     for first in range(0, len(x), _FETCHED):
         x_ = x[first : first + _FETCHED]
         fetch_run(ahead, first, x_)
-        part = x.dtype.type(0)
         for i in range(len(x_)):
-            part += exp(x_[i] - peak)
-        total += part
+            total += float(exp(x_[i] - peak))
     return total
 
 
@@ -93,6 +87,8 @@ def dot(a: Any, b: Any) -> Any:
 
 @device
 def scale(y: Any, factor: Any) -> Any:
-    """y times a number, in place."""
+    """y times a float64 number, in place: by its rounded value and what that lacks, or all of a row would be off by the same."""
+    near = y.dtype.type(factor)
+    rest = y.dtype.type(factor - float(near))
     for i in range(len(y)):
-        y[i] = y[i] * factor
+        y[i] = fma(y[i], near, y[i] * rest)

@@ -24,7 +24,7 @@ def _softmax(start: int, stop: int, x: In2, y: Out2) -> None:
     wide()
     for r in range(start, stop):
         total = exponentials(x[r], row_max(x[r]), y[r], row_after(x, r, stop))
-        scale(y[r], x.dtype.type(1.0 / total))
+        scale(y[r], 1.0 / total)
 
 
 @kernel(counted=False, streams=True)
@@ -32,7 +32,7 @@ def _softmin(start: int, stop: int, x: In2, y: Out2) -> None:
     wide()
     for r in range(start, stop):
         total = falling_exponentials(x[r], row_min(x[r]), y[r], row_after(x, r, stop))
-        scale(y[r], x.dtype.type(1.0 / total))
+        scale(y[r], 1.0 / total)
 
 
 @kernel(counted=False, streams=True)

@@ -1,4 +1,4 @@
-"""Sums over a row for kernels: short runs in vectors of the dtype, their sums in float64, so that long rows lose nothing."""
+"""Sums over a row for kernels, so that long rows lose nothing: in float64, or by short runs in vectors of the dtype whose sums are float64."""
 
 from __future__ import annotations
 
@@ -12,33 +12,24 @@ _RUN, _FETCHED = 1024, 256  # as in `rows`
 
 @device(sums=True, counted=False)
 def row_sum(x: Any) -> Any:
-    """The sum of x."""
+    """The sum of x: terms of both signs leave little of it, and every rounding would be large beside that."""
     total = 0.0
-    for first in range(0, len(x), _RUN):
-        run = x[first : first + _RUN]
-        part = x.dtype.type(0)
-        for i in range(len(run)):
-            part += run[i]
-        total += part
+    for i in range(len(x)):
+        total += float(x[i])
     return total
 
 
 @device(sums=True, counted=False)
-def row_moments(x: Any, mean: Any, ahead: Any) -> Any:
-    """The sums of x - mean and of its square, while the row at `ahead` is brought near."""
-    total, squares = 0.0, 0.0
+def row_squares(x: Any, mean: Any, ahead: Any) -> Any:
+    """The sum of the squares of x - mean, which may leave the range of float32, while the row at `ahead` is brought near."""
+    squares = 0.0
     for first in range(0, len(x), _FETCHED):
         run = x[first : first + _FETCHED]
         fetch_run(ahead, first, run)
-        part = x.dtype.type(0)
-        square = x.dtype.type(0)
         for i in range(len(run)):
-            d = run[i] - mean
-            part += d
-            square += d * d
-        total += part
-        squares += square
-    return total, squares
+            d = float(run[i] - mean)
+            squares += d * d
+    return squares
 
 
 @device(sums=True, counted=False)
