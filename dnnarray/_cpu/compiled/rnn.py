@@ -1,7 +1,6 @@
 """LSTM and GRU layers: the input's products by the BLAS, then all steps of a block in one region of threads. Imports Numba.
 
-All of it runs on the same threads, which sleep while they are not wanted, and the BLAS takes one thread inside each of them: OpenMP's threads as well as
-the BLAS's own wait busily for some milliseconds, on the cores where the other one works next.
+All of it runs on the threads of the team, with the BLAS at one thread inside each of them.
 """
 
 from __future__ import annotations
