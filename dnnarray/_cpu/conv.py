@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dnnarray._cpu import compiled, matrix_unit
-from dnnarray._cpu.conv_blocks import Way, scratch_bytes
+from dnnarray._cpu.conv_blocks import Way
 from dnnarray._cpu.conv_channel_lanes import SUMMARY_LANES, channel_lanes_cost
 from dnnarray._cpu.conv_depthwise import DEPTHWISE, SUMMARY_DEPTHWISE_LANES, lanes_cost, rejects_lanes
 from dnnarray._cpu.conv_fft import FFT, FFT_TILED
@@ -24,7 +24,7 @@ from dnnarray._cpu.conv_maps import (
     conv_transpose,
     conv_transpose_backward,
 )
-from dnnarray._cpu.conv_shares import scratch_of, weight_parts
+from dnnarray._cpu.conv_shares import Shapes, scratch_of, weight_parts
 from dnnarray._cpu.conv_shifted import SUMMARY, SUMMARY_WEIGHT, huge, shifted_cost, shifted_weight_cost, strided_cost
 from dnnarray._cpu.conv_shifted import rejects as rejects_shifted
 from dnnarray._cpu.conv_split import SUMMARY_SHIFTS, rejects_shifts, shifts_cost, split_cost
@@ -83,6 +83,22 @@ def _is_empty(g: Geometry) -> bool:
     return 0 in g.sizes
 
 
+def _workspace(way: Way, problem: ConvProblem) -> int:
+    """Bytes of scratch that hold each of the maps, one at a time."""
+    g, runs = problem.geometry, problem.runs
+    if _is_empty(g):
+        return 0
+    needed: list[tuple[Geometry, Shapes, bool]] = [(g, way.buffers, False)] * runs.correlates
+    if runs.spreads and way.input_buffers is not None:
+        needed.append((g, way.input_buffers, False))
+    elif runs.spreads:
+        needed += [(phase.geometry, way.buffers, False) for phase in g.phases]
+    if runs.weighs:
+        assert way.weight_buffers is not None  # `rejects` has asked for the gradient of the weight
+        needed += [(part.geometry, way.weight_buffers, True) for part in weight_parts(g)]
+    return max((scratch_of(way, each, shapes, problem.itemsize, weighs) for each, shapes, weighs in needed), default=0)
+
+
 def _method(op: str, way: Way) -> Method:
     run = _OPERATIONS[op]
 
@@ -94,17 +110,7 @@ def _method(op: str, way: Way) -> Method:
         return next((r for r in map(way.rejects, _correlations(problem)) if r is not None), None)
 
     def workspace(problem: ConvProblem) -> int:
-        g = problem.geometry
-        if _is_empty(g):
-            return 0
-        if way.input_buffers is not None and problem.runs.spreads:
-            needed = [(g, way.input_buffers, False)]
-        else:
-            needed = [(c, way.buffers, False) for c in _correlations(problem)]
-        if problem.runs.weighs:
-            assert way.weight_buffers is not None  # `rejects` has asked for the gradient of the weight
-            needed += [(part.geometry, way.weight_buffers, True) for part in weight_parts(g)]
-        return max((scratch_of(way, c, shapes, problem.itemsize, weighs) for c, shapes, weighs in needed), default=0)
+        return max(_workspace(each, problem) for each in ((way, DIRECT) if way.mixes else (way,)))
 
     def cost(problem: ConvProblem, device: Device) -> Cost:
         g = problem.geometry
@@ -120,7 +126,7 @@ def _method(op: str, way: Way) -> Method:
 
     def bound(problem: ConvProblem, outputs: Any, scratch: Scratch, *arrays: Any) -> None:
         if way.mixes and not all(_is_finite(a) for i, a in enumerate(arrays) if i not in problem.unread):
-            run(DIRECT, problem, outputs, None, *arrays)  # so that NaN and infinity stay where the definition puts them
+            run(DIRECT, problem, outputs, scratch, *arrays)  # so that NaN and infinity stay where the definition puts them
         else:
             run(way, problem, outputs, scratch, *arrays)
 
@@ -195,7 +201,7 @@ class _CompiledWay(NamedTuple):
         """The entry of an operation."""
 
         def workspace(problem: ConvProblem) -> int:
-            return _method(op, self.way(op)).workspace(problem)
+            return _workspace(self.way(op), problem)
 
         module, driver = ("conv_backward", f"{self.name}_{op}") if op in _BACKWARD else (self.module, op)
         return compiled.method(
@@ -228,10 +234,7 @@ class _CompiledWeight(NamedTuple):
             return self.rejects(problem.geometry)
 
         def workspace(problem: ConvProblem) -> int:
-            shapes = import_module(f"dnnarray._cpu.compiled.{self.module}").WAY.weight_buffers
-            if _is_empty(problem.geometry):
-                return 0
-            return max(scratch_bytes(shapes(part.geometry), problem.itemsize) for part in weight_parts(problem.geometry))
+            return _workspace(import_module(f"dnnarray._cpu.compiled.{self.module}").WAY, problem)
 
         def cost(problem: ConvProblem, device: Device) -> Cost:
             g = problem.geometry

@@ -130,12 +130,18 @@ def scratch_bytes(shapes: Sequence[Shape], itemsize: int) -> int:
     return sum(_rounded(math.prod(s) * itemsize) for s in shapes)
 
 
+def scratch_elements(shapes: Sequence[Shape]) -> int:
+    """Elements, of 4 bytes or more, whose memory is enough for `carve`."""
+    return scratch_bytes(shapes, 4) // 4
+
+
 def carve(scratch: np.ndarray | None, shapes: Sequence[Shape], dtype: np.dtype) -> list[np.ndarray]:
-    """Flat arrays of the sizes of `shapes`, one behind the other in `scratch` (uint8)."""
+    """Flat arrays of the sizes of `shapes`, one behind the other in `scratch` (uint8; None is no bytes at all). Too few bytes are an error."""
     parts, start = [], 0
+    memory = np.empty(0, np.uint8) if scratch is None else scratch
     for shape in shapes:
         size = math.prod(shape)
-        parts.append(np.ndarray((size,), dtype, scratch, start))  # type: ignore[arg-type]
+        parts.append(np.ndarray((size,), dtype, memory, start))
         start += _rounded(size * dtype.itemsize)
     return parts
 

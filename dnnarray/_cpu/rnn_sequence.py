@@ -104,9 +104,9 @@ class Packing:
 
 
 def carve(scratch: np.ndarray | None, plan: dict[str, tuple[int, ...]], dtype: np.dtype) -> dict[str, np.ndarray]:
-    """The arrays of `plan` one after the other in `scratch`. Wherever that begins, NumPy takes them, but aligned ones faster."""
-    arrays, at = {}, 0
+    """The arrays of `plan` one after the other in `scratch`, the first from the first cache line on that begins in it."""
     scratch = np.empty(0, np.uint8) if scratch is None else scratch  # an empty batch needs none
+    arrays, at = {}, -scratch.__array_interface__["data"][0] % _ALIGNMENT
     for name, shape in plan.items():
         nbytes = math.prod(shape) * dtype.itemsize
         arrays[name] = scratch[at : at + nbytes].view(dtype).reshape(shape)
@@ -125,7 +125,8 @@ def unrolled(tape: np.ndarray, problem: RecurrentProblem) -> dict[str, np.ndarra
 
 def workspace(plan: dict[str, tuple[int, ...]], dtype: np.dtype) -> int:
     """Bytes that `carve` needs."""
-    return sum(-(-math.prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT for shape in plan.values())
+    needed = sum(-(-math.prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT for shape in plan.values())
+    return needed + _ALIGNMENT - 1 if needed else 0
 
 
 # --- forward ----------------------------------------------------------------------------------------------------------

@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from dnnarray._cpu import conv_maps
 from dnnarray._cpu.compiled.kernel import Driver, Kernel, driver
-from dnnarray._cpu.conv_blocks import Way, carve
+from dnnarray._cpu.conv_blocks import Shape, Way, carve, scratch_elements
 from dnnarray._cpu.conv_gemm import DIRECT
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 
 
-def by_definition(g: Geometry, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
-    """A correlation whose numbers a way cannot take: NaN and infinity stay where the definition puts them."""
-    DIRECT.correlate(g, carve(None, DIRECT.buffers(g), y.dtype), x, w, y)
+def by_definition(g: Geometry, memory: np.ndarray, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
+    """A correlation whose numbers a way cannot take: NaN and infinity stay where the definition puts them.
+
+    `memory` is the last buffer of the way, which `with_definition` has made large enough.
+    """
+    DIRECT.correlate(g, carve(memory.view(np.uint8), DIRECT.buffers(g), y.dtype), x, w, y)
+
+
+def weight_by_definition(g: Geometry, memory: np.ndarray, x: np.ndarray, grad: np.ndarray, w: np.ndarray) -> None:
+    """The same for the gradient of a weight."""
+    assert DIRECT.weight_gradient is not None
+    assert DIRECT.weight_buffers is not None
+    DIRECT.weight_gradient(g, carve(memory.view(np.uint8), DIRECT.weight_buffers(g), w.dtype), x, grad, w)
+
+
+def with_definition(shapes: Sequence[Shape], geometries: Iterable[Geometry], weighs: bool = False) -> tuple[Shape, ...]:
+    """The scratch of a way, whose last buffer also holds that of the definition for each of these geometries, one at a time."""
+    needed = DIRECT.weight_buffers if weighs else DIRECT.buffers
+    assert needed is not None
+    *others, last = shapes
+    return (*others, (max(math.prod(last), *(scratch_elements(needed(g)) for g in geometries)),))
 
 
 def bound(way: Way, operation: Callable[..., None], *kernels: Kernel) -> Driver:

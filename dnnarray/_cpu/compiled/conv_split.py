@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dnnarray._cpu.compiled.conv_drivers import by_definition, correlations
+from dnnarray._cpu.compiled.conv_drivers import by_definition, correlations, with_definition
 from dnnarray._cpu.compiled.split_product import ITEM, fits, multiply, multiply_images, pack_columns, split_plan
 from dnnarray._cpu.conv_blocks import Shape, Way
 from dnnarray._cpu.conv_split import rejects, split_cost
@@ -35,13 +35,13 @@ def _correlate(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.
     assert rows is not None
     assert out is not None
     if not multiply(rows, columns, out, buffers[0].view(np.uint8)):
-        by_definition(g, x, w, y)
+        by_definition(g, buffers[0], x, w, y)
     elif target is not y:
         y[...] = target
 
 
 def _buffers(g: Geometry) -> Sequence[Shape]:
-    return ((-(-split_plan(g.n * g.pixels, g.k, g.c).memory // ITEM),),)
+    return with_definition([(-(-split_plan(g.n * g.pixels, g.k, g.c).memory // ITEM),)], [g])
 
 
 WAY = Way("split_gemm", "", rejects, _buffers, _correlate, split_cost)

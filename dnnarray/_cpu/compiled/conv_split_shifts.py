@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dnnarray._cpu.compiled.conv_copy import aligned_array, box_of, clear, copy, line_of
-from dnnarray._cpu.compiled.conv_drivers import by_definition, correlations
+from dnnarray._cpu.compiled.conv_drivers import by_definition, correlations, with_definition
 from dnnarray._cpu.compiled.conv_split_plan import (
     BEFORE_AT,
     BESIDE,
@@ -418,7 +418,7 @@ def _run(
 
 def _correlate(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
     if not _run((g,), buffers[0], aligned_array(x), (aligned_array(w),), (y,)):
-        by_definition(g, x, w, y)
+        by_definition(g, buffers[0], x, w, y)
 
 
 def _phases(g: Geometry) -> tuple[Geometry, ...]:
@@ -435,11 +435,11 @@ def _input_gradient(g: Geometry, buffers: Sequence[np.ndarray], grad: np.ndarray
     weights, results = [turned[at(p.taps)] for p in g.phases], [x[at(p.target)] for p in g.phases]
     if not _run(_phases(g), buffers[0], aligned_array(grad), weights, results):
         for p, weight, result in zip(g.phases, weights, results, strict=True):
-            by_definition(p.geometry, grad, weight, result)
+            by_definition(p.geometry, buffers[0], grad, weight, result)
 
 
 def _elements(geometries: tuple[Geometry, ...]) -> Sequence[Shape]:
-    return ((-(-shifts_plan(geometries).memory // ITEM),),) if geometries else ((0,),)
+    return with_definition([(-(-shifts_plan(geometries).memory // ITEM),)], geometries) if geometries else ((0,),)
 
 
 WAY = Way(

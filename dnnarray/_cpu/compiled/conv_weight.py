@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from dnnarray._cpu import conv_maps
 from dnnarray._cpu.compiled.conv_copy import aligned_array, clear, copy, line_of
 from dnnarray._cpu.compiled.conv_depthwise_weight import fits_nine, nine_weight, nine_weight_gradient
+from dnnarray._cpu.compiled.conv_drivers import weight_by_definition, with_definition
 from dnnarray._cpu.compiled.conv_load import load_image, place_pixels, task_box
 from dnnarray._cpu.compiled.conv_plan import (
     BEFORE_AT,
@@ -40,7 +42,7 @@ from dnnarray._cpu.compiled.conv_weight_lanes import collect_lanes, lanes_buffer
 from dnnarray._cpu.compiled.kernel import Integers1, Out1, driver, kernel
 from dnnarray._cpu.compiled.memory import address
 from dnnarray._cpu.compiled.tile import DOTS, apart, dots, read, routine, write
-from dnnarray._cpu.conv_blocks import Shape, carve
+from dnnarray._cpu.conv_blocks import Shape
 from dnnarray._cpu.conv_gemm import DIRECT
 from dnnarray._cpu.conv_shifted import outputs_fill_lanes
 from dnnarray._problems.conv import ConvProblem
@@ -117,10 +119,11 @@ def depthwise_weight(
                 _add_dots(zero, geo, image, gradient, count, taps, sums, target)
 
 
+@lru_cache(maxsize=1024)
 def weight_buffers(g: Geometry) -> Sequence[Shape]:
     """Scratch of the gradient of a weight."""
     if _is_depthwise(g):
-        return buffers(g, gaps=True)[1:2]
+        return with_definition(buffers(g, gaps=True)[1:2], [g], weighs=True)
     return lanes_buffers(g) if outputs_fill_lanes(g) else dense_buffers(g)
 
 
@@ -144,10 +147,7 @@ def _depthwise(g: Geometry, scratch: Sequence[np.ndarray], x: np.ndarray, grad: 
     if np.isfinite(np.sum(weight)):
         w[...] = weight.reshape(w.shape)
     else:  # gaps between the rows times what is no number: the definition says where it belongs
-        direct = DIRECT
-        assert direct.weight_gradient
-        assert direct.weight_buffers
-        direct.weight_gradient(g, carve(None, direct.weight_buffers(g), w.dtype), x, grad, w)
+        weight_by_definition(g, scratch[0], x, grad, w)
 
 
 def _weight_gradient(g: Geometry, scratch: Sequence[np.ndarray], x: np.ndarray, grad: np.ndarray, w: np.ndarray) -> None:

@@ -16,7 +16,7 @@ from dnnarray._cpu import matrix_unit, threads
 from dnnarray._cpu import rnn as numpy_rnn
 from dnnarray._cpu.compiled.dense import taken
 from dnnarray._cpu.compiled.kernel import Kernel, driver
-from dnnarray._cpu.compiled.memory import ALIGNMENT, address, aligned
+from dnnarray._cpu.compiled.memory import address, aligned
 from dnnarray._cpu.compiled.rnn_products import SPAN, chunk, columns_room, room, rows_with_columns, sum_rows
 from dnnarray._cpu.compiled.rnn_split import KERNELS, Split
 from dnnarray._cpu.compiled.rnn_steps import BATCH, backward_steps, forward_steps, pack_columns, pack_turned
@@ -312,11 +312,9 @@ _LAYERS = Layers(_forward, _backward, keeps=True)
 
 
 def _with_shares(run: Callable[..., None], plan: Callable[..., Any]) -> Callable[..., None]:
-    """NumPy's algorithm with the compiled layers, in scratch memory that kernels take as arrays."""
+    """NumPy's algorithm with the compiled layers."""
 
     def layers(problem: Any, outputs: Any, scratch: Any, *arrays: Any, **runtime: Any) -> None:
-        if scratch is not None and address(scratch) % ALIGNMENT:
-            scratch = aligned(1, scratch.size, scratch.dtype)[0]
         run(problem, outputs, scratch, *arrays, **runtime, layers=_LAYERS, plan=plan)
 
     return layers

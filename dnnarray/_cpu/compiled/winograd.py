@@ -15,7 +15,7 @@ import numpy as np
 
 from dnnarray._cpu import threads
 from dnnarray._cpu.compiled.conv_copy import aligned_array, copy, line_of
-from dnnarray._cpu.compiled.conv_drivers import by_definition, correlations
+from dnnarray._cpu.compiled.conv_drivers import by_definition, correlations, with_definition
 from dnnarray._cpu.compiled.kernel import Integers1, Out1, Out2, device, kernel
 from dnnarray._cpu.compiled.memory import ALIGNMENT, address
 from dnnarray._cpu.compiled.tile import BYTES, ROWS, VECTORS, apart, lanes, narrow_tile, read, routine, write
@@ -97,7 +97,7 @@ def _plan(g: Geometry, item: int) -> _Plan:
 @lru_cache(maxsize=1024)
 def _buffers(g: Geometry) -> Sequence[Shape]:
     """Scratch for elements of any size."""
-    return tuple(max(pair) for pair in zip(_plan(g, 4).shapes, _plan(g, 8).shapes, strict=True))
+    return with_definition([max(pair) for pair in zip(_plan(g, 4).shapes, _plan(g, 8).shapes, strict=True)], [g])
 
 
 # --- the input --------------------------------------------------------------------------------------------------------
@@ -304,7 +304,7 @@ def _correlate(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.
         work=g.macs // _MACS,
     )  # fmt: skip
     if not np.isfinite(finite).all():
-        by_definition(g, x, w, y)
+        by_definition(g, memory, x, w, y)
 
 
 WAY = Way("winograd_4x4", "", rejects, _buffers, _correlate, cost_4x4)

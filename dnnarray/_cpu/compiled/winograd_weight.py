@@ -15,11 +15,12 @@ import numpy as np
 
 from dnnarray._cpu import conv_maps, threads
 from dnnarray._cpu.compiled.conv_copy import aligned_array, clear, copy_rows, line_of, turn_rows
+from dnnarray._cpu.compiled.conv_drivers import weight_by_definition, with_definition
 from dnnarray._cpu.compiled.kernel import Integers1, Out1, device, driver, kernel
 from dnnarray._cpu.compiled.memory import ALIGNMENT, address
 from dnnarray._cpu.compiled.tile import ROWS, VECTORS, apart, lanes, narrow_tile, read, routine, write
 from dnnarray._cpu.compiled.winograd_lanes import REACH, TAPS, TILE, gradient_factors, input_factors, weight_taps
-from dnnarray._cpu.conv_blocks import Shape, carve, even_parts
+from dnnarray._cpu.conv_blocks import Shape, even_parts
 from dnnarray._cpu.conv_gemm import DIRECT
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
@@ -85,9 +86,10 @@ def _plan(g: Geometry, item: int) -> _Plan:
     return _Plan(np.array(numbers, np.int64), offsets, parts, ((splits * sums,), (parts * memory + ALIGNMENT,)))
 
 
+@lru_cache(maxsize=1024)
 def _buffers(g: Geometry) -> Sequence[Shape]:
     """Scratch for elements of any size."""
-    return [max(pair) for pair in zip(_plan(g, 4).shapes, _plan(g, 8).shapes, strict=True)]
+    return with_definition([max(pair) for pair in zip(_plan(g, 4).shapes, _plan(g, 8).shapes, strict=True)], [g], weighs=True)
 
 
 # --- kernels ----------------------------------------------------------------------------------------------------------
@@ -256,10 +258,7 @@ def _weight_gradient(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, 
         g.groups * g.k, address(sums), p.numbers, memory, scratch, address(w), np.array(w.strides, np.int64), work=_BACK * w.size
     )
     if not np.isfinite(np.sum(w)):  # so that NaN and infinity stay where the definition puts them
-        direct = DIRECT
-        assert direct.weight_gradient
-        assert direct.weight_buffers
-        direct.weight_gradient(g, carve(None, direct.weight_buffers(g), w.dtype), x, grad, w)
+        weight_by_definition(g, memory, x, grad, w)
 
 
 WAY = DIRECT._replace(weight_buffers=_buffers, weight_gradient=_weight_gradient)
