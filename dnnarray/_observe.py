@@ -101,7 +101,7 @@ def note_algorithm(problem: Any, name: str, workspace: int) -> None:
 
 
 def note_layout_copy() -> None:
-    """The engine had to copy an array because of its strides."""
+    """The engine had to copy an array because of its strides or its address."""
     op = getattr(_active, "op", None)
     if op is not None:
         with _lock:

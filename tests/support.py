@@ -13,7 +13,7 @@ import numpy as np
 import dnnarray as dnn
 from dnnarray._cpu.compiled import Compiled
 from dnnarray._introspect import question
-from dnnarray._operation import dispatch, find
+from dnnarray._operation import dispatch, find, operations
 from dnnarray._problems.base import leaves, tree_map
 from dnnarray._spec import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, HALF
 
@@ -113,12 +113,12 @@ def call(op: str, arrays: tuple[Any, ...], options: dict[str, Any]) -> Any:
     return operation.call(bound, chosen | plain)
 
 
-def call_by(algorithm: str, op: str, arrays: tuple[Any, ...], options: dict[str, Any], out: Any = None) -> Any:
+def call_by(algorithm: str, op: str, arrays: tuple[Any, ...], options: dict[str, Any], out: Any = None, workspace: Any = None) -> Any:
     """`call` by the algorithm of this name, also where the public function has no argument for it."""
     operation = find(op)
     bound, chosen = operation.bind(arrays, options)
     static, runtime = (tuple(chosen[n] for n in names) for names in (operation.static, operation.runtime))
-    return dispatch(operation, bound, static, runtime, out, None, algorithm)
+    return dispatch(operation, bound, static, runtime, out, workspace, algorithm)
 
 
 def candidates(op: str, arrays: tuple[Any, ...], options: dict[str, Any]) -> list[str]:
@@ -193,6 +193,24 @@ def check_forward(case: Case, dtype: np.dtype, oracle: Callable[..., Any], algor
 _FD_STEP = 1e-5
 _FD_TOLERANCE = 1e-6
 _FD_ELEMENTS = 40  # elements of each array that are differentiated one by one
+
+
+def gradient_call(case: Case, arrays: tuple[Any, ...]) -> tuple[str, tuple[Any, ...], dict[str, Any]] | None:
+    """The call of the gradient for a drawn gradient of the first result: operation, arrays and options; None where there is none."""
+    operation = find(case.op)
+    if f"{operation.base}_backward" not in operations():
+        return None
+    backward = operations()[f"{operation.base}_backward"]
+    specs = question(case.op, arrays, dict(case.options)).problem.outputs
+    rng = np.random.default_rng(11)
+    first = next(s for s in specs if s is not None)
+    grad = rng.standard_normal(first.shape).astype(first.dtype)
+    if "grad" in backward.nested and len(specs) > 1:
+        grad = (grad, *(None for _ in specs[1:]))
+    bound, options = operation.bind(arrays, case.options)
+    given = dict(zip(operation.arrays, bound, strict=True)) | options
+    kept = {n: v for n, v in given.items() if n in backward.arrays or n in backward.defaults}
+    return backward.name, *backward.bind((grad,), kept)
 
 
 def check_gradient(case: Case, **extra: Any) -> None:

@@ -27,13 +27,13 @@ def _kernels(device):
     return sorted({k for _, _, program in _programs(device) for k in program.kernels}, key=lambda k: k.symbol)
 
 
-def _programs(device):
+def _programs(device, alignments=(True, False)):
     """(problem, method, program) of all that any case or large call plans, in every dtype, aligned and not."""
     for call in (*calls_of_cases(), *(c for dtype in (FLOAT16, FLOAT32, FLOAT64) for c in large(dtype))):
         problem = call.problem()
         for method in METHODS.get(call.base, ()):
             for here in (device, replace(device, aligned=False)):
-                if method.rejects(problem, here) is None:
+                if here.aligned in alignments and method.rejects(problem, here) is None:
                     yield problem, method, method.run(problem, here, here.aligned)
 
 

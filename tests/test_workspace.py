@@ -11,12 +11,12 @@ import dnnarray as dnn
 from dnnarray._cpu import engine
 from dnnarray._cpu.compiled import Compiled, compile_now, compiler
 from dnnarray._introspect import question
-from dnnarray._operation import find, operations
+from dnnarray._operation import find
 from dnnarray._options import Options
 from dnnarray._problems.base import leaves
 from tests import guarded
 from tests.registry import CASES, ORACLES
-from tests.support import FLOAT16, FLOAT32, FLOAT64, as_float64, assert_close, call, call_by, flat
+from tests.support import FLOAT16, FLOAT32, FLOAT64, as_float64, assert_close, call, call_by, flat, gradient_call
 
 _GUARD, _POISON = 0xA5, 0xFF  # the second is NaN in every floating dtype and -1 in integers
 
@@ -58,24 +58,6 @@ def _check(op, arrays, options, exact, reduction, condition=1.0):
     return {(op, method.name) for method, _ in found}
 
 
-def _gradient(case, arrays):
-    """The call of the gradient for a drawn gradient of each floating result where it takes them all, else of the first; None where there is none."""
-    operation = find(case.op)
-    if f"{operation.base}_backward" not in operations():
-        return None
-    backward = operations()[f"{operation.base}_backward"]
-    specs = question(case.op, arrays, dict(case.options)).problem.outputs
-    rng = np.random.default_rng(11)
-    first = next(s for s in specs if s is not None)
-    grad = rng.standard_normal(first.shape).astype(first.dtype)
-    if "grad" in backward.nested and len(specs) > 1:
-        grad = (grad, *(None for _ in specs[1:]))
-    bound, options = operation.bind(arrays, case.options)
-    given = dict(zip(operation.arrays, bound, strict=True)) | options
-    kept = {n: v for n, v in given.items() if n in backward.arrays or n in backward.defaults}
-    return backward.name, *backward.bind((grad,), kept)
-
-
 _DTYPES = (FLOAT64, FLOAT32, FLOAT16)
 
 
@@ -89,7 +71,7 @@ def test_the_declared_bytes_are_enough(case, dtype):
 @pytest.mark.parametrize(("case", "dtype"), [(c, d) for c in CASES if c.gradient for d in _DTYPES if d in c.dtypes], ids=str)
 def test_the_declared_bytes_are_enough_for_the_gradient(case, dtype):
     """The gradients in float64 are held to finite differences elsewhere."""
-    found = _gradient(case, case.draw(dtype))
+    found = gradient_call(case, case.draw(dtype))
     if found is None:
         pytest.skip("it has no gradient")
     op, arrays, options = found

@@ -125,7 +125,7 @@ class GemmMaps:
                         a, b = Matrix(rows.at(row * g.k), g.k, each * g.k, True), Matrix(columns.at(row * width), width, each * width)
                         self._product(a, b, Matrix(sums.at(at * size), width, size), g.k, width, each, batch, FLOAT32, FLOAT32)
                         at += batch
-        steps.add(sum_splits(sums, at, weight, self._setting.weight_shape))
+        steps.add(sum_splits(sums, at, weight, self._setting.weight_shape, steps.aligned))
 
     # --- blocks -------------------------------------------------------------------------------------------------------
 

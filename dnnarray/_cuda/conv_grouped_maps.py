@@ -69,7 +69,7 @@ class GroupedMaps:
             sums = self._steps.take(FLOAT32, count * math.prod(shape))
             self._steps.add(first(g, small, large, sums))
             terms = None if large.dtype == FLOAT32 else WeightTerms(g, small, large)  # products of halves are filled up with zeros
-            self._steps.add(sum_splits(sums, count, weight, shape, terms))
+            self._steps.add(sum_splits(sums, count, weight, shape, self._steps.aligned, terms))
 
     def _launch(self, g: Geometry, x: Operand, w: Operand, y: Operand, e: Epilogue) -> Plan:
         if x.dtype == FLOAT32:

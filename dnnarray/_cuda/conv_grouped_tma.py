@@ -186,7 +186,7 @@ class GroupedTmaMaps:
             first: Any = halo_sums if isinstance(split, HaloSplit) else window_sums
             self._steps.add(first(blocks(self._g), split, small, large, partial, self._units, size=self._g.c))
             terms = WeightTerms(self._g, small, large) if split.fills_up else None
-            self._steps.add(sum_splits(partial, split.count, weight, shape, terms))
+            self._steps.add(sum_splits(partial, split.count, weight, shape, self._steps.aligned, terms))
 
     def _launch(self, g: Geometry, x: Operand, w: Operand, y: Operand, e: Epilogue, transposed: bool) -> Plan:
         f, axes, chosen, wide = formula(e.activation, x.dtype), axes_of(g), choose(g, self._units, x.dtype.itemsize), whole(g)

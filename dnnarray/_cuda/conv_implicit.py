@@ -116,7 +116,8 @@ class ImplicitMaps:
         with self._steps.borrowed():
             partial = self._steps.take(FLOAT32, split.count * math.prod(shape))
             terms = WeightTerms(self._g, small, large) if split.fills_up else None
-            self._steps.add(self.partial_sums(split, small, large, partial), sum_splits(partial, split.count, weight, shape, terms))
+            self._steps.add(self.partial_sums(split, small, large, partial))
+            self._steps.add(sum_splits(partial, split.count, weight, shape, self._steps.aligned, terms))
 
     def divided(self, g: Geometry) -> Any:
         """How the pixels of a weight gradient are divided: what `partial_sums` takes, with the `count` of its parts."""

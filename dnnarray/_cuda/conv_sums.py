@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from dnnarray._cuda.conv_common import dense_strides, extents
-from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan
+from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, vector_length
 from dnnarray._cuda.core.planner import Operand
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen
@@ -13,7 +13,7 @@ from dnnarray._records import frozen
 _THREADS = 256
 _REPAIR = 22  # numbers of a repair
 _SLICES = (32, 16, 8, 4, 2)  # threads that share the parts of an element's sum
-_GROUPS, _WIDEST = (8, 4, 2, 1), 16  # neighbouring channels that a thread adds up, and bytes of the result
+_GROUPS = (8, 4, 2, 1)  # neighbouring channels that a thread adds up
 
 
 @frozen
@@ -37,10 +37,12 @@ class WeightTerms:
     large: Operand
 
 
-def sum_splits(partial: Operand, count: int, weight: Operand, shape: tuple[int, ...], terms: WeightTerms | None = None) -> Plan:
+def sum_splits(
+    partial: Operand, count: int, weight: Operand, shape: tuple[int, ...], aligned: bool, terms: WeightTerms | None = None
+) -> Plan:
     """The weight's gradient from its parts, which lie as (K, window, C). With `terms`, what is NaN is computed again."""
     size, slices = math.prod(shape), next((s for s in _SLICES if count >= 4 * s), 1)
-    widest = _WIDEST // weight.dtype.itemsize
+    widest = vector_length(weight.dtype, aligned)
     group = next(n for n in _GROUPS if n <= widest and shape[1] % n == 0)
     steps = dense_strides(shape, (0, 2, 3, 4, 1))
     wide = (1, group, 1, 1, 1)  # a thread adds up groups of channels

@@ -310,7 +310,7 @@ def weigh(setting: Setting, small: Operand, large: Operand, weight: Operand, how
         same = all(a == b or n == 1 for a, b, n in zip(weight.strides, as_made, shape, strict=True))
         result = weight if same else steps.take(weight.dtype, size)
         flat = Operand(result.array, result.dtype, (size, 1, size, size, size))
-        steps.add(sum_splits(partial, count, flat, (1, size, 1, 1, 1)))
+        steps.add(sum_splits(partial, count, flat, (1, size, 1, 1, 1), steps.aligned))
         if result is not weight:
             steps.add(rearrange(Operand(result.array, result.dtype, as_made), weight, shape))
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import lru_cache, partial
 from importlib import import_module
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import cupy
 import numpy as np
@@ -21,9 +21,9 @@ from dnnarray._body import Kind
 from dnnarray._cpu.engine import drawn
 from dnnarray._cuda.core import module
 from dnnarray._cuda.core.device import alone, architecture, facts
-from dnnarray._cuda.core.dialect import VECTOR, Dialect, Shape, by_addresses, empty, on_cupy
+from dnnarray._cuda.core.dialect import VECTOR, Dialect, Shape, alike, by_addresses, copy_elements, empty, on_cupy
 from dnnarray._cuda.core.launch import Launches
-from dnnarray._cuda.core.plan import Plan, Program
+from dnnarray._cuda.core.plan import Plan, Program, moved_by
 from dnnarray._cuda.core.warm import compile_call, hand_on, span
 from dnnarray._errors import ArrayTypeError, OptionError, UnsupportedError, WorkspaceError, fail
 from dnnarray._options import Options
@@ -189,8 +189,7 @@ class Prepared:
     def __init__(self, op: Operation, problem: Problem, method: Method, config: Options, algorithm: str | None = None) -> None:
         self.op, self.problem, self.method, self.config, self._algorithm = op, problem, method, config, algorithm
         self._program: Program | None = method.run(problem, device(), True)
-        workspace = self._program.workspace
-        self.workspace: int = method.workspace(problem) if workspace is None else workspace
+        self.workspace = _workspace_of(problem, method, self._program)
         self.outputs = [Output(spec) for spec in problem.outputs if spec is not None]
         self.absent = [i for i, spec in enumerate(problem.outputs) if spec is None]
         self.pack = problem.returns
@@ -278,40 +277,51 @@ class Prepared:
             return None
 
     def _launch(self, inputs: Any, targets: Any, runtime: tuple[Any, ...], workspace: Any) -> None:
-        pointers, bits, here = [], 0, self.device
         given = [*inputs, *targets]
-        if self.workspace or workspace is not None:
-            scratch = self._scratch(workspace)  # kept alive until the launches are queued; the pool reuses memory in stream order
-            if self.workspace:  # launches that need none do not take a caller's either
-                if workspace is not None:
-                    check_apart(self.problem.op, scratch[: self.workspace], given, _overlap)
-                given.append(scratch)
-        for array in given:
-            data = array.data
-            if data.device_id != here:
-                self._another_device(data.device_id)
-            pointers.append(pointer := data.ptr)
-            bits |= pointer
-        if not (aligned := bits % VECTOR == 0):
+        pointers = self._addresses(given)
+        if not (aligned := not any(pointer % VECTOR for pointer in pointers)):
             self._check_addresses(given)
         ready = self._ready[aligned] or self._prepare(aligned)
         if self._telemetry:
-            _observe.note_algorithm(self.problem, self._methods[aligned].name, self.workspace)
+            _observe.note_algorithm(self.problem, self._methods[aligned].name, ready.workspace)
+        if ready.workspace or workspace is not None:
+            scratch = self._scratch(workspace, ready.workspace)  # kept until all is queued; the pool reuses memory in stream order
+            if ready.workspace:  # launches that need none do not take a caller's either
+                if workspace is not None:
+                    check_apart(self.problem.op, scratch[: ready.workspace], given, _overlap)
+                pointers += self._addresses([scratch])
         copies = []  # kept alive likewise
         for i, order in ready.copied:
             _observe.note_layout_copy()
             copies.append(self._dense(inputs[i].transpose(order)))
             pointers[i] = copies[-1].data.ptr
+        moved = {i: self._elsewhere(given[i], i < len(inputs)) for i in ready.moved if pointers[i] % VECTOR}
+        for i, array in moved.items():
+            pointers[i] = array.data.ptr
         ready.queue(pointers, runtime)
+        for i, array in moved.items():
+            if i >= len(inputs):
+                copy_elements(array, given[i])
+
+    def _elsewhere(self, array: Any, filled: bool) -> Any:
+        """An aligned array for one that is not, lying as it does; `filled` with its numbers."""
+        _observe.note_layout_copy()
+        copy = self._allocated(lambda: alike(array), "copy of an array that is not aligned")
+        if filled:
+            copy_elements(array, copy)
+        return copy
+
+    def _addresses(self, arrays: list[Any]) -> list[int]:
+        other = next((a.data.device_id for a in arrays if a.data.device_id != self.device), None)
+        if other is not None:
+            raise ArrayTypeError(f"{self.problem.op}: the arrays live on CUDA devices {self.device} and {other}; expected one device.")
+        return [array.data.ptr for array in arrays]
 
     def _check_addresses(self, given: list[Any]) -> None:
         for array in given:
             if array.data.ptr % array.dtype.itemsize and array.size:
                 expected = f"multiples of its {array.dtype.itemsize} bytes an element, as where an allocation begins"
                 fail(ArrayTypeError, self.problem.op, "an array", f"at the address {array.data.ptr:#x}", expected)
-
-    def _another_device(self, other: int) -> NoReturn:
-        raise ArrayTypeError(f"{self.problem.op}: the arrays live on CUDA devices {self.device} and {other}; expected one device.")
 
     def _prepare(self, aligned: bool) -> Launches:
         here = device()
@@ -322,17 +332,16 @@ class Prepared:
         copied = [(i, order) for i, (spec, order, read) in given if read and order is not None and not _lies(spec, order)]
         plans = tuple(plan for plan in program.plans if not isinstance(plan, Plan) or 0 not in plan.grid)
         functions = module.load([plan.kernel for plan in plans if isinstance(plan, Plan)], self.device, architecture(here))
-        count = len(self._specs) + len(self.outputs) + bool(self.workspace)
-        self._ready[aligned] = ready = Launches(plans, functions, count, copied, self.device)
+        count, workspace = len(self._specs) + len(self.outputs), _workspace_of(self.problem, method, program)
+        moved = () if aligned else moved_by(plans, count)
+        self._ready[aligned] = ready = Launches(plans, functions, count + bool(workspace), copied, self.device, moved, workspace)
         if aligned:
             self._program = None
         # A family's problems may share a form that has more inputs than this operation takes; those are None.
         inputs, beyond = self.problem.inputs[: len(self.op.arrays)], self.problem.inputs[len(self.op.arrays) :]
-        usual = not (copied or self._telemetry or any(map(_backwards, self._specs)))
+        usual = not (copied or moved or self._telemetry or any(map(_backwards, self._specs)))
         if usual and len(inputs) == len(self.op.arrays) and all(spec is None for spec in beyond):
-            self._shapes[aligned] = Shape(
-                inputs, tuple(self.outputs), tuple(self.absent), self.workspace, self.device, aligned, self._over()
-            )
+            self._shapes[aligned] = Shape(inputs, tuple(self.outputs), tuple(self.absent), workspace, self.device, aligned, self._over())
             self.warm = self._compile(ARRAY, on_cupy)
         return ready
 
@@ -364,31 +373,24 @@ class Prepared:
         return frozenset((i, j) for i, j in self._in_place if lies(self.outputs[j].shape, self.outputs[j].element_strides, lying[i]))
 
     def _allocate(self) -> list[Any]:
-        try:
-            return list(map(empty, self.outputs))
-        except OutOfMemoryError:
-            return self._after_freeing(lambda: list(map(empty, self.outputs)), "result")
+        return self._allocated(lambda: list(map(empty, self.outputs)), "result")
 
-    def _scratch(self, workspace: Any) -> Any:
+    def _scratch(self, workspace: Any, needed: int) -> Any:
         if workspace is not None:
-            checked = check_workspace(self.problem.op, workspace, self.workspace, ARRAY)
-            if self.workspace and checked.data.ptr % VECTOR:
+            checked = check_workspace(self.problem.op, workspace, needed, ARRAY)
+            if needed and checked.data.ptr % VECTOR:
                 fix = "Begin it where an allocation begins."
                 fail(OptionError, self.problem.op, "workspace", "at an odd address", f"memory aligned to {VECTOR} bytes", fix)
             return checked
-        try:
-            return ARRAY((self.workspace,), np.uint8)
-        except OutOfMemoryError:
-            return self._after_freeing(lambda: ARRAY((self.workspace,), np.uint8), "workspace")
+        return self._allocated(lambda: ARRAY((needed,), np.uint8), "workspace")
 
     def _dense(self, array: Any) -> Any:
-        try:
-            return cupy.ascontiguousarray(array)
-        except OutOfMemoryError:
-            return self._after_freeing(lambda: cupy.ascontiguousarray(array), "copy of an input in another memory order")
+        return self._allocated(lambda: cupy.ascontiguousarray(array), "copy of an input in another memory order")
 
-    def _after_freeing(self, allocate: Callable[[], Any], what: str) -> Any:
-        """Once more, after the memory that the pool keeps for later went back to the device."""
+    def _allocated(self, allocate: Callable[[], Any], what: str) -> Any:
+        """What `allocate` gives; where memory runs out, once more after what the pool keeps for later went back to the device."""
+        with suppress(OutOfMemoryError):
+            return allocate()
         cupy.get_default_memory_pool().free_all_blocks()
         try:
             return allocate()
@@ -403,6 +405,11 @@ class Prepared:
 def _with(device: Device, aligned: bool) -> Device:
     """The device as one whose arrays are all aligned, or not."""
     return device if aligned else changed(device, aligned=False)
+
+
+def _workspace_of(problem: Problem, method: Method, program: Program) -> int:
+    """Bytes of scratch memory that the launches take."""
+    return method.workspace(problem) if program.workspace is None else program.workspace
 
 
 def _backwards(spec: Spec) -> bool:

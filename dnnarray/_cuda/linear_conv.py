@@ -80,10 +80,6 @@ def _setting(kind: _Kind, problem: LinearProblem, aligned: bool, units: int) -> 
     return plan(kind.maps, as_conv(problem), aligned, kind.precision, units)
 
 
-def _workspace(kind: _Kind, problem: LinearProblem) -> int:
-    return _setting(kind, problem, True, 1).steps.workspace
-
-
 def _rejects(kind: _Kind, problem: LinearProblem, device: Device) -> str | None:
     if 0 in (problem.rows, problem.features, problem.outs, problem.products):
         return "there is nothing to multiply"
@@ -106,7 +102,11 @@ def methods(orders: Callable[[LinearProblem], _Orders], library: Callable[[Linea
             steps = _setting(kind, problem, True, device.units).steps if aligned else library(problem, False, kind.precision)
             return Program(tuple(steps.plans), orders(problem), steps.workspace)
 
-        rejects, workspace, cost = partial(_rejects, kind), partial(_workspace, kind), partial(_cost, kind)
+        def workspace(problem: LinearProblem) -> int:
+            """The larger of what both kinds of addresses need."""
+            return max(_setting(kind, problem, True, 1).steps.workspace, library(problem, False, kind.precision).workspace)
+
+        rejects, cost = partial(_rejects, kind), partial(_cost, kind)
         return Method(kind.name, run, kind.summary, rejects, workspace, cost, precision=kind.precision)
 
     return tuple(map(method, _KINDS))

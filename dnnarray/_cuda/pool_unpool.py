@@ -213,7 +213,7 @@ def _near(g: Geometry, x: Spec, indices: Spec, aligned: bool, near: tuple[Cut, C
     per_row = max(w.own * span // own, 1)
     dividers = [n for number in (per_row, w.seen, w.y) for n in (number, divisor(number))]
     shares = channels, groups, divisor(groups), divisor(w.tiles), divisor(h.tiles)
-    pointers = Array(0), Array(1), Array(2), Array(3 if tiles > 1 else 2)
+    pointers = Array(0), Array(1), Array(2), Array(3) if tiles > 1 else 0
     shared = -(-2 * x.dtype.itemsize * span * room // 16) * 16
     kernel, items = Kernel("pool/unpool_near.cu", symbol, config), _items(g, span)
     plan = Plan(kernel, (items * tiles, 1, 1), _NEAR_THREADS, (*pointers, *shares, *h.numbers(), *w.numbers(), room, *dividers), shared)

@@ -92,6 +92,16 @@ def empty(output: Output) -> Any:
     return cupy.ndarray(output.shape, output.dtype, alloc(output.spec.nbytes), output.strides)
 
 
+def alike(array: Any) -> Any:
+    """New memory for an array without gaps, in the same order of its axes."""
+    return cupy.ndarray(array.shape, array.dtype, alloc(array.nbytes), array.strides)
+
+
+def copy_elements(array: Any, to: Any) -> None:
+    """Copy an array to another of its shape and dtype, wherever the two lie."""
+    elementwise_copy(array, to)
+
+
 def on_cupy(shape: Shape) -> Dialect:
     """CuPy's arrays."""
     scope: dict[str, Any] = {"Array": cupy.ndarray, "blank": cupy.ndarray.__base__.__new__, "alloc": alloc, "lies": lies}

@@ -38,15 +38,16 @@ class Launches:
     Attributes
     ----------
     copied : the inputs to be copied before the launches, each with its order of axes
+    moved : the arrays that steps take at aligned addresses alone, whatever the call's are
+    workspace : bytes of scratch memory
     scope : what the text of `lines` speaks of
     """
 
-    __slots__ = ("_buffer", "_functions", "_overlapping", "_plans", "_queue", "copied", "scope")
+    __slots__ = ("_buffer", "_functions", "_overlapping", "_plans", "_queue", "copied", "moved", "scope", "workspace")
 
-    def __init__(
-        self, plans: tuple[Step, ...], functions: list[Any], count: int, copied: list[tuple[int, tuple[int, ...]]], device: int = -1
-    ) -> None:
-        self.copied = copied
+    def __init__(self, plans: tuple[Step, ...], functions: list[Any], count: int, copied: list[tuple[int, tuple[int, ...]]], device: int = -1,
+                 moved: tuple[int, ...] = (), workspace: int = 0) -> None:  # fmt: skip
+        self.copied, self.moved, self.workspace = copied, moved, workspace
         self._plans, self._functions = plans, functions  # the code stays loaded as long as it can be called
         kernels = [plan for plan in plans if isinstance(plan, Plan)]
         for plan, function in zip(kernels, functions, strict=True):

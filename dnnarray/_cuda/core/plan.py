@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dnnarray._records import frozen
-from dnnarray._spec import BFLOAT16, FLOAT16, FLOAT32, FLOAT64
+from dnnarray._spec import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, HALF
 
 if TYPE_CHECKING:
     from dnnarray._cuda.core.arguments import Arguments
@@ -245,6 +246,12 @@ class Transform:
 
 
 Step = Plan | MatMul | Transform
+
+
+def moved_by(steps: Iterable[Step], count: int) -> tuple[int, ...]:
+    """Which of the first `count` arrays libraries take at multiples of 16 bytes alone: cuBLAS those of half types, and cuFFT all."""
+    libraries = [s for s in steps if isinstance(s, Transform) or (isinstance(s, MatMul) and s.dtype in HALF)]
+    return tuple(sorted({a.index for step in libraries for a in step.arrays if a.index < count}))
 
 
 @frozen

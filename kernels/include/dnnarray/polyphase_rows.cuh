@@ -23,11 +23,19 @@ constexpr int power_of_two(int n) { return n <= 1 ? 1 : 2 * power_of_two((n + 1)
 constexpr int kIn = piece_of(Columns::kOwn), kOut = piece_of(Columns::kOut);
 constexpr int kSide = power_of_two(Columns::kHalo) <= kIn ? power_of_two(Columns::kHalo) : 1;
 
-// N neighbours, or zeros, as they come.
+// N neighbours, or zeros, as they come; one by one where memory is aligned to elements alone.
 template <int N>
 __device__ __forceinline__ Wordwise<T, N> load_if(const T* p, bool there) {
   Wordwise<T, N> found = {};
-  if (there) found = load_wordwise<T, N>(p);
+  if constexpr (kPiece == 1 && N > 1) {
+    Vec<T, N> elements = {};
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      if (there) elements.at[i] = p[i];
+    memcpy(&found, &elements, sizeof elements);
+  } else {
+    if (there) found = load_wordwise<T, N>(p);
+  }
   return found;
 }
 
@@ -158,7 +166,13 @@ __device__ __forceinline__ void put(T* y, const Line& line, long long step) {
     A part[kOut * kChannels];
 #pragma unroll
     for (int j = 0; j < kOut * kChannels; ++j) part[j] = line[o + j / kChannels][j % kChannels];
-    store(y + o * step, narrow_all<T>(part));
+    const auto narrowed = narrow_all<T>(part);
+    if constexpr (kPiece == 1) {
+#pragma unroll
+      for (int j = 0; j < kOut * kChannels; ++j) y[o * step + j] = narrowed.at[j];
+    } else {
+      store(y + o * step, narrowed);
+    }
   }
 }
 
