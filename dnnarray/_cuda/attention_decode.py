@@ -98,11 +98,11 @@ def decode(problem: AttentionProblem, device: Device, aligned: bool) -> Program:
     """One launch, and one that puts the parts together."""
     if not aligned:
         return attention_tiled.forward(problem, device, aligned)
+    if not _rows(problem):
+        return Program(())
     arrays, sizes, splits = arrays_of(problem), problem.sizes, splits_of(problem, device)
     (q, k, v), (y, lse) = (arrays[name] for name in "qkv"), arrays.results
     assert q.spec is not None
-    if not _rows(problem):
-        return Program(())
     dtype, width = q.spec.dtype, panel_width(problem)
     shares, lse_shares = Array(arrays.scratch), Array(arrays.scratch, _share_bytes(problem))
     scratch = (shares, lse_shares) if splits > 1 else (NOTHING, NOTHING)

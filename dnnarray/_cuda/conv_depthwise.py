@@ -23,7 +23,7 @@ from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Kernel, Plan, Program,
 from dnnarray._cuda.loss_sums import NOTHING, pointers
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._records import frozen
-from dnnarray._select import Cost, Device, Method
+from dnnarray._select import Cost, Device, Method, share_of_peak
 from dnnarray._spec import FLOAT32, FLOAT64, Spec
 
 _THREADS = 128
@@ -302,7 +302,7 @@ def _cost(problem: ConvProblem, device: Device) -> Cost:
         speed = _weight_speed(c, device)
         seconds += max(speed.seconds(c, device), walk_of_rows(c) + speed.launches * device.launch if speed is _WEIGHT_DIRECT else 0.0)
     peak = device.peak["float32"]
-    share = min(problem.flops / peak / seconds, 1.0) if problem.flops else 1.0
+    share = share_of_peak(problem.flops, seconds, peak)
     return Cost(problem.flops, problem.bytes, share, 0, "float32")  # the seconds hold the launches
 
 

@@ -12,7 +12,7 @@ from dnnarray._cuda.epilogue import THREADS, Epilogue
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen
-from dnnarray._select import Cost, Device
+from dnnarray._select import Cost, Device, share_of_peak
 
 _BLOCKS, _GATED = 1 << 30, 2048
 _LOOKED_AT = 8  # elements that a thread of a repair looks at
@@ -130,4 +130,4 @@ def cost(op: str, problem: ConvProblem, device: Device) -> Cost:
     outputs = sum(spec.size for spec in problem.outputs if spec is not None)
     seconds = max(problem.flops / rate + outputs * _OUTPUT, _chain(op, g, weighs))
     peak = device.peak.get(unit) or device.peak["float32"]
-    return Cost(problem.flops, problem.bytes, min(problem.flops / peak / seconds, 1.0) if problem.flops else 1.0, problem.maps, unit)
+    return Cost(problem.flops, problem.bytes, share_of_peak(problem.flops, seconds, peak), problem.maps, unit)

@@ -10,7 +10,7 @@ from dnnarray._cuda.core.parts import NUMERICS
 from dnnarray._cuda.core.planner import Operand
 from dnnarray._cuda.epilogue import Epilogue
 from dnnarray._problems.conv import ConvProblem
-from dnnarray._select import Cost, Device
+from dnnarray._select import Cost, Device, share_of_peak
 from dnnarray._spec import FLOAT32
 
 NAMES = {"highest": "few_channels", "high": "few_channels_tf32", "medium": "few_channels_bf16"}  # of the algorithms
@@ -67,4 +67,4 @@ def cost(op: str, problem: ConvProblem, device: Device, precision: str = "highes
     peak = device.peak.get(f"{how.dtype.name}_mma") or device.peak["float32"]
     flops = 2 * g.macs * len(asked)
     launches = len(asked) + sum(o == "conv_backward_weight" for o in asked)
-    return Cost(flops, problem.bytes, min(flops / (seconds * peak), 1.0), launches, f"{how.dtype.name}_mma")
+    return Cost(flops, problem.bytes, share_of_peak(flops, seconds, peak), launches, f"{how.dtype.name}_mma")

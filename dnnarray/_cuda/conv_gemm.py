@@ -19,7 +19,7 @@ from dnnarray._cuda.core.planner import Operand
 from dnnarray._cuda.epilogue import Epilogue, accumulator, apply
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
-from dnnarray._select import Cost, Device
+from dnnarray._select import Cost, Device, share_of_peak
 from dnnarray._spec import FLOAT32, HALF, name_of
 
 _SCRATCH = 256 << 20  # bytes of columns, and of results that wait for their epilogue, of a block of images
@@ -338,7 +338,7 @@ def cost(op: str, problem: ConvProblem, device: Device, precision: str = "highes
         seconds += 8 * g.sizes[1] * g.n * g.pixels / _terms_of_part(g) / device.bandwidth
     behind = _behind(problem)
     own = problem.bytes * (1 if straight else _CROOKED) * (_ROUNDED if plain and precision == "high" else 1) + behind
-    return Cost(problem.flops, own, min(problem.flops / peak / seconds, 1.0), launches + (behind > 0), peak_of)
+    return Cost(problem.flops, own, share_of_peak(problem.flops, seconds, peak), launches + (behind > 0), peak_of)
 
 
 def _chain(op: str, g: Geometry, last: bool, size: int) -> float:

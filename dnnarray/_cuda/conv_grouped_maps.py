@@ -25,7 +25,7 @@ from dnnarray._cuda.core.planner import Operand
 from dnnarray._cuda.epilogue import Epilogue
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
-from dnnarray._select import Cost, Device
+from dnnarray._select import Cost, Device, share_of_peak
 from dnnarray._spec import FLOAT32, HALF
 
 
@@ -252,4 +252,4 @@ def cost(op: str, problem: ConvProblem, device: Device) -> Cost:
         seconds += _COPIES * 2 * problem.bytes * problem.maps / device.bandwidth
     of_peak = unit(dtype, "highest")
     peak = device.peak.get(of_peak or "") or device.peak["float32"]
-    return Cost(problem.flops, problem.bytes, min(problem.flops / peak / seconds, 1.0) if problem.flops else 1.0, 0, of_peak)
+    return Cost(problem.flops, problem.bytes, share_of_peak(problem.flops, seconds, peak), 0, of_peak)

@@ -37,7 +37,7 @@ from dnnarray._problems.base import remembered
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import changed, frozen
-from dnnarray._select import Cost, Device
+from dnnarray._select import Cost, Device, share_of_peak
 from dnnarray._spec import FLOAT32, HALF
 
 SIZES = (8, 16, 32)  # channels of a group, on both sides; of float32 4, too
@@ -320,4 +320,4 @@ def cost(op: str, problem: ConvProblem, device: Device) -> Cost:
         seconds += _COPIES * 2 * problem.bytes * problem.maps / device.bandwidth
     of_peak = unit(dtype, "high")
     peak = device.peak.get(of_peak or "") or device.peak["float32"]
-    return Cost(problem.flops, problem.bytes, min(problem.flops / peak / seconds, 1.0) if problem.flops else 1.0, 0, of_peak)
+    return Cost(problem.flops, problem.bytes, share_of_peak(problem.flops, seconds, peak), 0, of_peak)

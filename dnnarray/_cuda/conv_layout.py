@@ -26,7 +26,7 @@ from dnnarray._problems.base import remembered
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import changed, frozen
-from dnnarray._select import Cost, Device
+from dnnarray._select import Cost, Device, share_of_peak
 from dnnarray._spec import HALF
 
 _CHUNK = 8  # channels that the kernels move at once
@@ -360,7 +360,7 @@ def cost(op: str, problem: ConvProblem, device: Device, tile: Callable[[Geometry
     of_peak = unit(dtype, "highest")
     of_all = device.peak.get(of_peak or "") or device.peak["float32"]
     if last and (thin := conv_thin.seconds(op, g, dtype, device.units)):
-        return Cost(2 * g.macs, problem.bytes, min(2 * g.macs / (thin * of_all), 1.0), 1, of_peak)
+        return Cost(2 * g.macs, problem.bytes, share_of_peak(2 * g.macs, thin, of_all), 1, of_peak)
     share = efficiency(op, f, device.units, of_all, weighing, tile)
     own: float = problem.bytes
     if tile is choose and op != "conv_backward_weight":

@@ -26,7 +26,7 @@ from dnnarray._cuda.epilogue import THREADS, Epilogue
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen
-from dnnarray._select import Cost, Device
+from dnnarray._select import Cost, Device, share_of_peak
 from dnnarray._spec import FLOAT32
 
 _CHUNK = 8  # channels that 16 bytes of a part hold
@@ -349,7 +349,7 @@ def cost(op: str, problem: ConvProblem, device: Device, precision: str = "highes
             seconds += split.count * weight * (_SECTOR - 4) / (_FAST * device.bandwidth)
     flops = 2 * g.macs * (correlations + spreads + weights)
     peak = device.peak.get(f"{how.dtype.name}_mma") or device.peak["float32"]
-    return Cost(flops, problem.bytes, min(flops / (seconds * peak), 1.0), 1, f"{how.dtype.name}_mma")
+    return Cost(flops, problem.bytes, share_of_peak(flops, seconds, peak), 1, f"{how.dtype.name}_mma")
 
 
 def _passes(size: int, how: Numerics) -> float:

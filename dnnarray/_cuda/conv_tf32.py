@@ -16,7 +16,7 @@ from dnnarray._cuda.conv_tma import misfit as misfit_tma
 from dnnarray._cuda.core.device import unit
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
-from dnnarray._select import Cost, Device
+from dnnarray._select import Cost, Device, share_of_peak
 from dnnarray._spec import FLOAT32
 
 NAME, SUMMARY = "implicit_tma_tf32", "windows gathered and rounded by the copy engine, TF32 products by wgmma"
@@ -67,4 +67,4 @@ def cost(op: str, problem: ConvProblem, device: Device) -> Cost:
     large, _, small = g.sizes
     read, written = (large, small) if op == "conv" else (small, large)
     moved = FLOAT32.itemsize * (_READ * read + _WRITTEN * written)
-    return Cost(2 * g.macs, moved, min(2 * g.macs / (seconds * peak), 1.0), len(asked), of_peak)
+    return Cost(2 * g.macs, moved, share_of_peak(2 * g.macs, seconds, peak), len(asked), of_peak)

@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 from dnnarray._problems.base import remembered
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen
+from dnnarray._select import share_of_peak
 
 T = TypeVar("T")
 
@@ -187,4 +188,4 @@ def efficiency(
     found = [weight(g).seconds] if op.endswith(("backward", "backward_weight")) else []
     if op != "conv_backward_weight":
         found.append(sum(tile(p.geometry, units).seconds for p in g.phases) if spreads else tile(g, units).seconds)
-    return min(2 * g.macs * len(found) / (sum(found) * peak), 1.0)
+    return share_of_peak(2 * g.macs * len(found), sum(found), peak)

@@ -19,7 +19,7 @@ from dnnarray._cuda.epilogue import Epilogue
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen
-from dnnarray._select import Cost, Device
+from dnnarray._select import Cost, Device, share_of_peak
 from dnnarray._spec import FLOAT32
 
 _THREADS = 128
@@ -216,4 +216,4 @@ def cost(op: str, problem: ConvProblem, device: Device) -> Cost:
     domain = 2 * 4 * _POINTS * (tiles * (inputs + outputs) + inputs * outputs)
     seconds = products + domain / (_DOMAIN * device.bandwidth) + (problem.bytes + 4 * math.prod(p.target)) / device.bandwidth
     blocks = -(-g.n // p.images)
-    return Cost(problem.flops, problem.bytes, min(problem.flops / peak / seconds, 1.0), 4 * blocks + 2, "float32")
+    return Cost(problem.flops, problem.bytes, share_of_peak(problem.flops, seconds, peak), 4 * blocks + 2, "float32")

@@ -17,7 +17,7 @@ from dnnarray._cuda.core.planner import Operand, Planner
 from dnnarray._cuda.epilogue import Epilogue, accumulator, add_channel_sums, apply, slope
 from dnnarray._problems.base import leaves
 from dnnarray._problems.linear import LinearProblem
-from dnnarray._select import Cost, Device, Method
+from dnnarray._select import Cost, Device, Method, share_of_peak
 from dnnarray._spec import FLOAT32, HALF, Spec
 
 _SCRATCH = 256 << 20  # bytes of float32 results that wait for their epilogue, at most
@@ -198,7 +198,7 @@ def _cost(precision: str, launches: int, problem: LinearProblem, device: Device)
     of_peak = unit(dtype, precision)
     peak = device.peak.get(of_peak or "") or device.peak["float32"]
     seconds = problem.flops / (peak * (_LIBRARY_HALF if dtype in HALF else _LIBRARY)) + waits / device.bandwidth
-    return Cost(problem.flops, problem.bytes, min(problem.flops / peak / seconds, 1.0) if problem.flops else 1.0, launches, of_peak)
+    return Cost(problem.flops, problem.bytes, share_of_peak(problem.flops, seconds, peak), launches, of_peak)
 
 
 def _methods(plan: _Planner, launches: int) -> tuple[Method, ...]:

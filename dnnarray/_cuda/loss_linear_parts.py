@@ -19,7 +19,7 @@ from dnnarray._cuda.loss_linear_products import Block, Gradients, Layer, Library
 from dnnarray._problems import conv as conv_problems
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.loss_linear import LinearProblem
-from dnnarray._select import Cost, Device
+from dnnarray._select import Cost, Device, share_of_peak
 from dnnarray._spec import FLOAT32, Spec
 
 _BYTE = np.dtype(np.uint8)
@@ -152,4 +152,4 @@ def cost(problem: LinearProblem, layer: Layer, device: Device) -> Cost:
     peak = device.peak.get(unit or "") or device.peak["float32"]
     seconds = sum(c.flops / (c.efficiency * peak) for c in found)
     blocks = len(list(layer.class_blocks())) * len(list(layer.row_blocks()))
-    return Cost(problem.flops, problem.bytes, min(problem.flops / peak / seconds, 1.0), _OF_BLOCK * blocks, unit)
+    return Cost(problem.flops, problem.bytes, share_of_peak(problem.flops, seconds, peak), _OF_BLOCK * blocks, unit)

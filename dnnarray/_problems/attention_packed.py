@@ -52,6 +52,8 @@ def attention_varlen(
     head_arrays(op, q, sequences, heads, alibi_slopes, sink)
     queries = checks.integer(op, "max_seqlen_q", max_seqlen_q, 0, _LONGEST)
     keys = checks.integer(op, "max_seqlen_k", max_seqlen_k, 0, _LONGEST)
+    for side, total, longest in (("q", q.shape[0], queries), ("k", total_k, keys)):
+        _long_enough(op, side, sequences, total, longest)
     with_lse = checks.boolean(op, "return_lse", return_lse)
     lse = Spec((heads, q.shape[0]), checks.statistics_dtype(q))
     return AttentionProblem(
@@ -64,6 +66,15 @@ def attention_varlen(
         layout="SHD",
         arrays=_PACKED,
     )
+
+
+def _long_enough(op: str, side: str, sequences: int, total: int, longest: int) -> None:
+    """That so many sequences can hold all rows, whatever their bounds are."""
+    if not sequences and total:
+        fail(ShapeError, op, f"cu_seqlens_{side}", "of no sequence", f"the bounds of {total} rows", f"It ends with {total}.")
+    if total > sequences * longest:
+        expected = f"{-(-total // sequences)} or more, since {sequences} sequences have {total} rows"
+        fail(OptionError, op, f"max_seqlen_{side}", longest, expected)
 
 
 def _bounds(op: str, cu_seqlens_q: Spec, cu_seqlens_k: Spec) -> int:

@@ -25,6 +25,11 @@ class Cost:
     unit: str | None = None
 
 
+def share_of_peak(flops: float, seconds: float, peak: float) -> float:
+    """The `Cost.efficiency` of what takes so many seconds; 1 where nothing is computed, or in no time (a gradient that no tap of the window meets)."""
+    return min(flops / peak / seconds, 1.0) if flops and seconds else 1.0
+
+
 def plain_cost(problem: Problem, device: Device) -> Cost:
     """The definition's own operations and bytes: right for every algorithm that reads and writes once."""
     return Cost(problem.flops, problem.bytes)
