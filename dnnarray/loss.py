@@ -150,6 +150,7 @@ def cross_entropy_backward(
     reduction="mean",
     axis=1,
     lse=None,
+    needs=None,
     out=None,
     workspace=None,
 ):
@@ -168,6 +169,9 @@ def cross_entropy_backward(
         As in `cross_entropy`.
     lse : array (N, *space), optional
         What the forward returned with ``return_lse=True``; float32 for half types. It saves a pass over the scores.
+    needs : tuple of str, optional
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
+        default) for all.
     out, workspace : array, optional
         As in `cross_entropy`.
 
@@ -392,6 +396,7 @@ def linear_cross_entropy_backward(
     reduction="mean",
     lse=None,
     tape=None,
+    needs=None,
     out=None,
     workspace=None,
     algorithm=None,
@@ -413,6 +418,9 @@ def linear_cross_entropy_backward(
     tape : array, optional
         What the forward returned with ``return_tape=True`` for the same arrays and options: the gradients are it times `grad`, which is all that is read
         beside it. Not with ``reduction="none"``.
+    needs : tuple of str, optional
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
+        default) for all.
     out : tuple of arrays, optional
         Where to write the gradients; two without `bias`.
     workspace

@@ -91,7 +91,9 @@ def grid_sample(x, grid, /, *, mode="bilinear", padding_mode="zeros", align_corn
 
 
 @operation(problems.grid_sample_backward)
-def grid_sample_backward(grad, x, grid, /, *, mode="bilinear", padding_mode="zeros", align_corners=False, out=None, workspace=None):
+def grid_sample_backward(
+    grad, x, grid, /, *, mode="bilinear", padding_mode="zeros", align_corners=False, needs=None, out=None, workspace=None
+):
     """Gradients of `grid_sample` with respect to `x` and `grid`.
 
     Each output's gradient goes to its taps by their weights; that of a coordinate is the sum over taps of the weight's slope times
@@ -105,6 +107,9 @@ def grid_sample_backward(grad, x, grid, /, *, mode="bilinear", padding_mode="zer
         Inputs of the forward.
     mode, padding_mode, align_corners : optional
         As in `grid_sample`.
+    needs : tuple of str, optional
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
+        default) for all.
     out : tuple of array, optional
         Where to write the results.
     workspace : uint8 array, optional

@@ -6,7 +6,6 @@ from itertools import combinations
 import pytest
 
 from dnnarray._cuda.core import module
-from dnnarray._cuda.core.plan import Array, Plan, TensorMap
 from dnnarray._operation import find
 from dnnarray._problems.base import leaves
 from dnnarray._select import Device
@@ -41,12 +40,7 @@ def _wanting(call, needs):
 
 def _touched(program):
     """The numbers of the arrays that the launches are given."""
-    found = set()
-    for plan in program.plans:
-        arguments = plan.arguments if isinstance(plan, Plan) else plan.arrays
-        arguments = [a.array if isinstance(a, TensorMap) else a for a in arguments]
-        found |= {a.index for a in arguments if isinstance(a, Array)}
-    return found
+    return {array.index for plan in program.plans for array in plan.arrays}
 
 
 @pytest.mark.parametrize("device", _DEVICES.values(), ids=_DEVICES)

@@ -7,7 +7,7 @@ import pytest
 
 import dnnarray as dnn
 from dnnarray._operation import find, operations
-from dnnarray._problems.base import leaves
+from dnnarray._problems.base import leaves, tree_map
 from dnnarray._spec import FLOAT32, FLOAT64
 from tests.registry import CASES
 from tests.support import as_float64, assert_close, call_by, candidates, flat
@@ -38,6 +38,12 @@ def _backward(case, dtype):
     return backward.name, taken, rest
 
 
+def _returns_a_tuple(case):
+    name, arrays, options = _backward(case, FLOAT64)
+    specs = tree_map(lambda a: dnn.Spec(a.shape, a.dtype), arrays)
+    return isinstance(dnn.infer(name, *specs, **options).output, tuple)
+
+
 def _fields(gradients):
     """The fields that are there, by name; none of a result that is a single array."""
     return {n: g for n, g in gradients._asdict().items() if leaves(g)} if hasattr(gradients, "_asdict") else {}
@@ -46,6 +52,10 @@ def _fields(gradients):
 @pytest.mark.parametrize("name", _SEVERAL)
 def test_every_operation_with_several_gradients_has_a_case(name):
     assert any(f"{find(c.op).base}_backward" == name for c in _CASES)
+
+
+def test_every_operation_with_several_gradients_takes_needs():
+    assert {f"{find(c.op).base}_backward" for c in CASES if c.gradient and _returns_a_tuple(c)} == set(_SEVERAL)
 
 
 _X, _WEIGHT, _GRAD = np.ones((3, 4)), np.ones((5, 4)), np.ones((3, 5))

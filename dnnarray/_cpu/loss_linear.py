@@ -109,12 +109,11 @@ def _shares(block: Block, problem: LinearProblem) -> tuple[int, ...]:
     rounded sums: in the gradient of x, and in that of a block of w; with a tape, the sums for all of w go on side by side, and keep nothing.
     """
     scores, rows = block.rows * block.classes, math.prod(problem.rows)
-    if not (problem.gradient or problem.taped):
-        return scores, 0, 0, 0, 0
-    products = max(block.rows, block.classes) * problem.features
+    of_x, of_w, _ = problem.summed
+    products = max(block.rows * of_x, block.classes * of_w) * problem.features
     many_classes, many_rows = problem.classes > _MANY * block.classes, rows > _MANY * block.rows
-    rest_x = (block.rows if problem.taped else rows) * problem.features if many_classes else 0
-    rest_w = block.classes * problem.features if many_rows and not problem.taped else 0
+    rest_x = (block.rows if problem.taped else rows) * problem.features if many_classes and of_x else 0
+    rest_w = block.classes * problem.features if many_rows and of_w and not problem.taped else 0
     return scores, products, block.rows * problem.classes if problem.taped else 0, rest_x, rest_w
 
 
@@ -215,7 +214,7 @@ def _with_gradients(problem: LinearProblem, layer: Layer, chosen: Labels, weight
 def _backward(
     block: Block,
     problem: LinearProblem,
-    outputs: tuple[np.ndarray, ...],
+    outputs: tuple[np.ndarray | None, ...],
     scratch: np.ndarray,
     grad: np.ndarray,
     x: np.ndarray,
@@ -234,17 +233,18 @@ def _backward(
         known = found.peak.astype(layer.x.dtype), found.log_sum.astype(layer.x.dtype)
     else:
         known = (lse.reshape(chosen.index.shape),)
-    of_bias = np.zeros(0 if bias is None else bias.size)
-    gradients = Gradients(problem, layer, chosen, weight, known, row_factors(problem, grad, chosen, weight), of_bias)
     dx, dw, db = outputs
-    flat = flattened(dx, layer.x.shape)
-    if not len(layer.x):
+    of_bias = np.zeros(0 if db is None else db.size)
+    gradients = Gradients(problem, layer, chosen, weight, known, row_factors(problem, grad, chosen, weight), of_bias)
+    flat = None if dx is None else flattened(dx, layer.x.shape)
+    if not len(layer.x) and dw is not None:
         dw[...] = 0  # no block of rows comes by to write it
     for classes in layer.class_blocks():
         for rows in layer.row_blocks():
             gradients.accumulate(layer.scores(rows, classes), rows, classes, flat, dw)
-    deliver(flat, dx)
-    if bias is not None:
+    if flat is not None and dx is not None:
+        deliver(flat, dx)
+    if db is not None:
         db[...] = of_bias
 
 
@@ -257,7 +257,7 @@ def _scaled(problem: LinearProblem, outputs: tuple[np.ndarray, ...], scratch: np
 
 @dataclass
 class Gradients:
-    """All that the gradient of a block of scores depends on, and where its sums for the bias go; empty where there is none.
+    """All that the gradient of a block of scores depends on, and where its sums for the bias go; empty where they are not wanted.
 
     `lse` is the log-sum-exp, or the largest score and the logarithm of the sum below it, which round less.
     """
@@ -282,11 +282,13 @@ class Gradients:
         inside, position = _labels_of_block(self.chosen, rows, classes, z.shape[1])
         z[inside, position] -= hard[inside]
 
-    def accumulate(self, z: np.ndarray, rows: slice, classes: slice, dx: np.ndarray, dw: np.ndarray) -> None:
-        """What a block of scores, which are lost, adds to the sums; the first block of a sum begins it."""
+    def accumulate(self, z: np.ndarray, rows: slice, classes: slice, dx: np.ndarray | None, dw: np.ndarray | None) -> None:
+        """What a block of scores, which are lost, adds to the sums that are wanted; the first block of a sum begins it."""
         self.of_scores(z, rows, classes)
-        self.layer.add_to_x(z, rows, classes, dx)
-        self.layer.add_to_w(z, rows, classes, dw)
+        if dx is not None:
+            self.layer.add_to_x(z, rows, classes, dx)
+        if dw is not None:
+            self.layer.add_to_w(z, rows, classes, dw)
         if self.bias.size:
             self.bias[classes] += of_rows(z)
 

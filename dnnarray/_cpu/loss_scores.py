@@ -109,7 +109,7 @@ def _block_expected(problem: ScoresProblem, z: np.ndarray, target: np.ndarray, s
 
 def _cross_entropy_backward(
     problem: ScoresProblem,
-    outputs: tuple[np.ndarray, ...],
+    outputs: tuple[np.ndarray | None, ...],
     scratch: Any,
     grad: np.ndarray,
     logits: np.ndarray,
@@ -117,15 +117,15 @@ def _cross_entropy_backward(
     weight: np.ndarray | None,
     lse: np.ndarray | None,
 ) -> None:
-    z, dz = logits.reshape(problem.shape), flattened(outputs[0], problem.shape)
+    z, flat = logits.reshape(problem.shape), [None if out is None else flattened(out, problem.shape) for out in outputs]
     shift = None if lse is None else lse.reshape(problem.row_shape)
     if problem.probabilities:
-        dt = flattened(outputs[1], problem.shape)
-        _expected_gradients(problem, grad, z, target.reshape(problem.shape), weight, shift, dz, dt)
-        deliver(dt, outputs[1])
-    else:
-        _label_gradient(problem, grad, z, target, weight, shift, dz)
-    deliver(dz, outputs[0])
+        _expected_gradients(problem, grad, z, target.reshape(problem.shape), weight, shift, *flat)
+    elif flat[0] is not None:
+        _label_gradient(problem, grad, z, target, weight, shift, flat[0])
+    for array, out in zip(flat, outputs, strict=True):
+        if array is not None and out is not None:
+            deliver(array, out)
 
 
 def _exponentials(z: np.ndarray, shift: np.ndarray | None, out: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -168,22 +168,24 @@ def _expected_gradients(
     target: np.ndarray,
     weight: np.ndarray | None,
     shift: np.ndarray | None,
-    dz: np.ndarray,
-    dt: np.ndarray,
+    dz: np.ndarray | None,
+    dt: np.ndarray | None,
 ) -> None:
     shape = problem.row_shape
     own = np.broadcast_to(unreduce(problem, grad, math.prod(shape), shape), shape)
     scale = _along_classes(weight, z.ndim)
     for block, rows in _blocks(problem.shape, _BLOCK):
-        part, g = dz[block], own[rows][:, None]
+        g, part = own[rows][:, None], np.empty_like(z[block]) if dz is None else dz[block]
         used, sums = _exponentials(z[block], None if shift is None else shift[rows], part)
-        distribution = _smoothed(problem, target[block], scale)
-        part *= _over_classes(distribution) / sums
-        part -= distribution
-        part *= g
-        log_probs = z[block] - used
-        log_probs -= np.log(sums)
-        np.multiply(log_probs, -(1 - problem.label_smoothing) * g * scale, out=dt[block])
+        if dz is not None:
+            distribution = _smoothed(problem, target[block], scale)
+            part *= _over_classes(distribution) / sums
+            part -= distribution
+            part *= g
+        if dt is not None:
+            log_probs = z[block] - used
+            log_probs -= np.log(sums)
+            np.multiply(log_probs, -(1 - problem.label_smoothing) * g * scale, out=dt[block])
 
 
 def _nll_loss(

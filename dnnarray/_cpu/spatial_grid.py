@@ -232,27 +232,29 @@ def _sample_planes(problem: GridSampleProblem, outputs: tuple[np.ndarray, ...], 
 
 
 def _grid_sample_backward(
-    problem: GridSampleProblem, outputs: tuple[np.ndarray, ...], scratch: Any, grad: np.ndarray, x: np.ndarray, grid: np.ndarray
+    problem: GridSampleProblem, outputs: tuple[np.ndarray | None, ...], scratch: Any, grad: np.ndarray, x: np.ndarray, grid: np.ndarray
 ) -> None:
-    needed = table_bytes(problem.x, 1)
-    sums = SumTable(outputs[0], 1, scratch)
-    moves = problem.mode != "nearest"
-    table = as_table(x, 1, scratch, needed) if moves else None
-    outputs[1][...] = 0
-    for block in _blocks(problem, grid):
+    of_x, of_grid = outputs
+    sums = None if of_x is None else SumTable(of_x, 1, scratch)
+    table = as_table(x, 1, scratch, 0 if of_x is None else table_bytes(problem.x, 1)) if problem.moves else None
+    if of_grid is not None:
+        of_grid[...] = 0
+    for block in _blocks(problem, grid) if sums is not None or table is not None else ():
         incoming = block.rows_of(grad)
         incoming = incoming.reshape(-1, incoming.shape[-1]) if incoming.size else np.zeros((len(block.base), x.shape[1]), x.dtype)
         slopes: list[Any] = [0] * len(block.axes)
         for taps, rows, inside in block.taps():
-            _add_to_pixels(sums, incoming, rows, inside, _weight(taps))
+            if sums is not None:
+                _add_to_pixels(sums, incoming, rows, inside, _weight(taps))
             if table is not None:
                 values = _gathered(table, rows, inside)
                 along = total(values, (1,), incoming)[:, 0]
                 give(values)
                 slopes = [s + along * tap.slope * _weight(taps, i) for i, (s, tap) in enumerate(zip(slopes, taps, strict=True))]
-        if moves:
-            _put_slopes(outputs[1][block.where], block.axes, slopes)
-    sums.finish()
+        if table is not None and of_grid is not None:
+            _put_slopes(of_grid[block.where], block.axes, slopes)
+    if sums is not None:
+        sums.finish()
 
 
 def _add_to_pixels(sums: SumTable, incoming: np.ndarray, rows: np.ndarray, inside: np.ndarray | None, weight: Any) -> None:
@@ -331,7 +333,7 @@ def _plane_cost(problem: GridSampleProblem, device: Device) -> Cost:
 
 def _sample_backward_bytes(problem: GridSampleProblem) -> int:
     """The sums and, where the places have a gradient, the pixels."""
-    return table_bytes(problem.x, 1) * (1 if problem.mode == "nearest" else 2)
+    return table_bytes(problem.x, 1) * ((problem.outputs[0] is not None) + problem.moves)
 
 
 def _no_corners(problem: GridSampleProblem, device: Device) -> str | None:

@@ -93,16 +93,16 @@ class _Room:
 
 
 def _room(problem: LinearProblem, layer: Layer, index: int, lse: Any) -> _Room:
-    scratch, size, bias, item = Scratch(index), layer.computed.itemsize, problem.inputs[4], layer.x.dtype.itemsize
-    terms = 1 + layer.split
+    scratch, size, item, terms = Scratch(index), layer.computed.itemsize, layer.x.dtype.itemsize, 1 + layer.split
+    of_x, of_w, of_bias = problem.summed
     z, dz = scratch.take(layer.score_bytes, 1), scratch.take(terms * layer.rows * layer.pitch, item)
     state = scratch.take(5 * layer.block_rows, size)
     rows = scratch.take(layer.rows, size) if problem.inputs[6] is None else lse
     sums, total, shares = scratch.take(label_blocks(layer.rows), size), scratch.take(1, size), scratch.take(1, size)
-    ones = NOTHING if bias is None else scratch.take(terms * layer.rows, item)
+    ones = scratch.take(terms * layer.rows, item) if of_bias else NOTHING
     several = layer.x.dtype in HALF and (layer.split or layer.pitch < layer.classes)
-    dx = scratch.take(layer.rows * layer.features, size) if several else NOTHING
-    dw = scratch.take(layer.pitch * layer.features, size) if layer.split else NOTHING
+    dx = scratch.take(layer.rows * layer.features, size) if several and of_x else NOTHING
+    dw = scratch.take(layer.pitch * layer.features, size) if layer.split and of_w else NOTHING
     return _Room(z, dz, state, rows, sums, total, shares, ones, dx, dw, scratch.size)
 
 
@@ -157,11 +157,11 @@ _AGAIN = "blocks of scores computed again, their gradients through matrix produc
 
 
 def _cost(terms: int, problem: LinearProblem, device: Device) -> Cost:
-    """In half types a second term of the scores' gradient takes two products more. One term has to gain more than a launch, since it rounds."""
-    x = problem.x
-    if problem.products == 1 or x.dtype not in HALF:
+    """In half types a second term of the scores' gradient takes each product with it twice. One term has to gain more than a launch, since it rounds."""
+    x, gradients = problem.x, sum(problem.summed[:2])
+    if not gradients or x.dtype not in HALF:
         return Cost(problem.flops, problem.bytes, unit="tf32_mma" if terms == 1 and x.dtype == FLOAT32 else None)
-    return Cost(problem.flops / problem.products * (problem.products + 2 * (terms - 1)), problem.bytes, launches=3 - terms)
+    return Cost(problem.flops / problem.products * (problem.products + gradients * (terms - 1)), problem.bytes, launches=3 - terms)
 
 
 def _on(run: _Run, precision: str, parts: bool, problem: LinearProblem, device: Device, aligned: bool) -> Program:

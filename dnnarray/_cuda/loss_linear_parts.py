@@ -16,6 +16,7 @@ from dnnarray._cuda.core.planner import Operand, Planner
 from dnnarray._cuda.epilogue import Epilogue
 from dnnarray._cuda.linear_conv import OPTIONS
 from dnnarray._cuda.loss_linear_products import Block, Gradients, Layer, LibraryProducts, advanced
+from dnnarray._cuda.loss_sums import NOTHING
 from dnnarray._problems import conv as conv_problems
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.loss_linear import LinearProblem
@@ -44,7 +45,7 @@ class PartsProducts:
         self._library = LibraryProducts(layer, x, w, aligned=True)
         self._steps = Planner(problem, aligned=True)
         self._steps.take(_BYTE, reserved)
-        self._spare = self._steps.take(FLOAT32, layer.rows * layer.features).array if problem.gradient or problem.taped else x
+        self._spare = self._steps.take(FLOAT32, layer.rows * layer.features).array if problem.summed[0] else x
         self._x = Operand(x, FLOAT32)
         shape = (1, layer.features, layer.rows)
         self._x_parts = conv_parts.in_parts(self._steps, self._x, NUMERICS[layer.precision], shape, last=True)
@@ -65,19 +66,23 @@ class PartsProducts:
         assert alpha == 1
         if not self._whole(classes):
             return self._library.gradients(g, rows, classes, alpha)
-        steps, features, (row, count) = self._steps, self._layer.features, rows
-        offset = row * features
         maps, setting, x = self._maps(rows, classes[1])
-        target, before = self._sums(g.x, classes[0])
-        target, before = advanced(target, offset, FLOAT32.itemsize), before and advanced(before, offset, FLOAT32.itemsize)
-        with steps.borrowed():
-            dz = _rows(g.dz, count, classes[1])
-            maps.spread(dz, self._weight(setting, self._w, classes), _rows(target, count, features), Epilogue(None, before, None))
-            if row == 0:
+        dz = _rows(g.dz, rows[1], classes[1])
+        with self._steps.borrowed():
+            if g.x != NOTHING:
+                self._spread(maps, setting, dz, g.x, rows, classes)
+            if g.w != NOTHING and rows[0] == 0:
                 maps.weigh(dz, x, self._weight(setting, g.w, classes))
-            else:
+            elif g.w != NOTHING:
                 self._add(maps, setting, dz, x, g.w, classes)
         return self._planned() + self._library.of_bias(g, rows, classes, alpha)
+
+    def _spread(self, maps: PartsMaps, setting: Setting, dz: Operand, dx: Array, rows: Block, classes: Block) -> None:
+        """The term of dx."""
+        features, (row, count) = self._layer.features, rows
+        offset, (target, before) = row * features, self._sums(dx, classes[0])
+        target, before = advanced(target, offset, FLOAT32.itemsize), before and advanced(before, offset, FLOAT32.itemsize)
+        maps.spread(dz, self._weight(setting, self._w, classes), _rows(target, count, features), Epilogue(None, before, None))
 
     def _add(self, maps: PartsMaps, setting: Setting, dz: Operand, x: Operand, dw: Array, classes: Block) -> None:
         """What later rows add to dw."""
@@ -132,7 +137,9 @@ def products_of(
 
 def _maps_of(problem: LinearProblem) -> tuple[str, ...]:
     """The products as operations of a convolution."""
-    return ("conv",) if problem.products == 1 else ("conv_backward_input", "conv_backward_weight", *("conv",) * (problem.products - 2))
+    of_x, of_w, _ = problem.summed
+    scores = ("conv",) * (problem.products - of_x - of_w)
+    return *("conv_backward_input",) * of_x, *("conv_backward_weight",) * of_w, *scores
 
 
 def rejects(problem: LinearProblem, layer: Layer, device: Device) -> str | None:

@@ -112,7 +112,7 @@ def _rows_within(limit: int, rows: int) -> int:
 
 @frozen
 class Gradients:
-    """What the products with a block of gradients of scores write to, and what they read beside x and w.
+    """What the products with a block of gradients of scores write to, of what is wanted, and what they read beside x and w.
 
     `spare_x` and `spare_w` stand for `x` and `w` where those cannot take sums of several products themselves; `ones` has as many rows as the scores' gradients.
     `taped`: `x`, `w` and `bias` are of the dtype of the arithmetic, and sums over blocks of rows are added up in them.
@@ -167,7 +167,8 @@ class LibraryProducts:
         first, count = classes
         if layer.features:
             for term in range(1 + layer.split):
-                plans += [self._of_x(g, term, rows, classes, alpha), self._of_w(g, term, rows, classes, alpha)]
+                plans += [self._of_x(g, term, rows, classes, alpha)] if g.x != NOTHING else []
+                plans += [self._of_w(g, term, rows, classes, alpha)] if g.w != NOTHING else []
             if g.spare_w != NOTHING:
                 target = advanced(g.w, first * layer.features, layer.x.dtype.itemsize)
                 plans.append(convert(g.spare_w, target, layer.x.dtype, count * layer.features, self._aligned))

@@ -251,7 +251,7 @@ def cross_entropy_backward(problem: ScoresProblem, device: Device, aligned: bool
     (kind, name), own = target_type(problem, target), problem.reduction == "none"
     settings = _settings(problem, scores, kind) | {"row_gradients": own}
     tail = f"{SHORT[scores.dtype]}_{name}{'_smoothing' * settings['smoothing']}{'_rows' * own}"
-    arguments = (grad, z, labels, weight, total, outputs[0], outputs[1] if problem.probabilities else NOTHING, lie.rows)
+    arguments = (grad, z, labels, weight, total, outputs[0], *(outputs[1:] or (NOTHING,)), lie.rows)
     options = (problem.ignore_index, float(problem.label_smoothing), float(divisor(problem)), parts)
     call = _Call(settings, tail, scores, lie, problem.classes, arguments, options, aligned)
     short = (z, labels, weight, grad, NOTHING, total, NOTHING, outputs[0])
@@ -261,9 +261,9 @@ def cross_entropy_backward(problem: ScoresProblem, device: Device, aligned: bool
 
 
 def _two_orders(problem: ScoresProblem, device: Device) -> str | None:
-    """The gradients lie as their arrays do, and one pass writes both."""
+    """The gradients lie as their arrays do, and one pass in the order of the scores writes both."""
     _, scores, target, _, _ = problem.inputs
-    if problem.probabilities and scores.like() != target.like():
+    if problem.probabilities and problem.outputs[1] is not None and scores.like() != target.like():
         return "logits and probabilities lie in different memory orders; copy one of them into the order of the other"
     return None
 

@@ -136,17 +136,20 @@ def scattered(
 def scattering(
     run: Callable[..., Any], image_cost: Callable[[int, Any, Device], Cost], rejects: Callable[[Any, Device], str | None]
 ) -> tuple[Method, Method]:
-    """The methods whose ``run(fixed, problem, device, aligned)`` scatters sums into the image `problem.x`; ``image_cost(bytes, problem, device)``
+    """The methods whose ``run(fixed, problem, device, aligned)`` scatters sums into the image that is its first output; ``image_cost(bytes, problem, device)``
     knows the scratch memory."""
 
     def method(name: str, fixed: bool, summary: str, size: Callable[[Spec], int]) -> Method:
+        def scratch(problem: Any) -> int:
+            return 0 if problem.outputs[0] is None else size(problem.outputs[0])
+
         return Method(
             name,
             partial(run, fixed),
             summary,
             rejects=rejects,
-            workspace=lambda problem: size(problem.x),
-            cost=lambda problem, device: image_cost(size(problem.x), problem, device),
+            workspace=scratch,
+            cost=lambda problem, device: image_cost(scratch(problem), problem, device),
             deterministic=fixed,
         )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from dnnarray._cuda.common.zero import zero
 from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Program
+from dnnarray._cuda.loss_sums import NOTHING, pointers
 from dnnarray._cuda.spatial_common import (
     THREADS,
     channels_last,
@@ -20,7 +21,7 @@ from dnnarray._cuda.spatial_common import (
     three_extents,
 )
 from dnnarray._cuda.spatial_grid import options, sizes, split_channels, too_long
-from dnnarray._cuda.spatial_grid_lists import lists, lists_bytes, lists_cost, no_lists, taps
+from dnnarray._cuda.spatial_grid_lists import lists, lists_bytes, lists_cost, no_lists, taps, zeros
 from dnnarray._cuda.spatial_grid_slopes import slopes
 from dnnarray._problems.spatial_grid import GridSampleProblem
 from dnnarray._records import frozen
@@ -65,15 +66,16 @@ def _scatter(problem: GridSampleProblem, fixed: bool, sums: Any, flags: Any, lar
 def grid_sample_backward(fixed: bool, problem: GridSampleProblem, device: Device, aligned: bool) -> Program:
     """The gradient of the image by scattered sums, that of the places by a gather."""
     grad, x, grid = problem.inputs
-    plans = []
-    if grad.size:
+    orders = (order_of(grad), order_of(x), tuple(range(grid.ndim)))
+    if not grad.size:
+        return Program(zeros(problem, aligned), orders)
+    plans, (_, (of_x, of_grid), scratch) = [], pointers(problem)
+    if of_x != NOTHING:
         terms = math.prod(grad.shape[2:]) * taps(problem)
-        plans += scattered(x, Array(3), 5, fixed, grad, Array(0), terms, aligned, partial(_scatter, problem, fixed))
-    elif x.size:
-        plans.append(zero(Array(3), x.nbytes, aligned))
-    if grid.size:
-        plans.append(slopes(problem, aligned) if grad.size and problem.mode != "nearest" else zero(Array(4), grid.nbytes, aligned))
-    return Program(tuple(plans), (order_of(grad), order_of(x), tuple(range(grid.ndim))))
+        plans += scattered(x, of_x, scratch, fixed, grad, Array(0), terms, aligned, partial(_scatter, problem, fixed))
+    if of_grid != NOTHING:
+        plans.append(slopes(problem, aligned) if problem.moves else zero(of_grid, grid.nbytes, aligned))
+    return Program(tuple(plans), orders)
 
 
 @frozen
@@ -110,16 +112,17 @@ def gradients(problem: GridSampleProblem, device: Device, aligned: bool) -> Prog
     grad, x, grid = problem.inputs
     orders = tuple(tuple(range(s.ndim)) for s in problem.inputs)
     if not grad.size:
-        results = ((Array(3), x), (Array(4), grid))
-        return Program(tuple(zero(out, s.nbytes, aligned) for out, s in results if s.size), orders)
+        return Program(zeros(problem, aligned), orders)
     (settings, name), channels, nearest = options(problem), x.shape[1], problem.mode == "nearest"
     lanes, threads = 1 if nearest else _lanes(problem), _threads(problem, device)
     config = GradientsConfig(*settings, lanes, threads)
     kernel = Kernel("spatial/grid_sample_gradients.cu", f"grid_sample_gradients_{name}_{lanes}_{threads}", config, ("sampling",))
-    planes, others = x.shape[0] * channels, grid.size if nearest else grid.size // grid.shape[-1] * lanes
+    inputs, (of_x, of_grid), _ = pointers(problem)
+    planes = 0 if of_x == NOTHING else x.shape[0] * channels
+    others = 0 if of_grid == NOTHING else grid.size if nearest else grid.size // grid.shape[-1] * lanes
     bits = (math.prod(grad.shape[2:]) * taps(problem)).bit_length()
     strides = (x.shape[0], channels, *sizes(problem, Spec(grad.shape, grad.dtype)), *five_strides(grid, grid.ndim - 1))
-    arguments = (*map(Array, range(5)), planes, bits, *strides)
+    arguments = (*inputs, of_x, of_grid, planes, bits, *strides)
     return Program((Plan(kernel, (planes + -(-others // threads), 1, 1), threads, arguments, _plane_sums(problem)),), orders)
 
 
@@ -139,12 +142,15 @@ def _gradients_cost(problem: GridSampleProblem, device: Device) -> Cost:
     """A scattered addition in shared memory costs as much as 12 bytes, on as many multiprocessors as there are planes."""
     grad, x, _ = problem.inputs
     idle = max(device.units / max(x.shape[0] * x.shape[1], 1), 1)
-    return Cost(problem.flops, problem.bytes + 12 * grad.size * taps(problem) * idle)
+    added = 12 * grad.size * taps(problem) * idle
+    return Cost(problem.flops, problem.bytes + (added if problem.outputs[0] is not None else 0))
 
 
 def _scatter_cost(scratch: int, problem: GridSampleProblem, device: Device) -> Cost:
     """A scattered addition costs as much as 50 bytes where neighbours lie apart, 16 where they are channels of a pixel."""
     grad, x, _ = problem.inputs
+    if problem.outputs[0] is None:
+        return Cost(problem.flops, problem.bytes)
     added = grad.size * taps(problem) * (16 if channels_last(x) else 50)
     return Cost(problem.flops, problem.bytes + added + 4 * scratch, launches=4)
 

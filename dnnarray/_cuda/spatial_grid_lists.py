@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from dnnarray._cuda.common.zero import zero
 from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Program
+from dnnarray._cuda.loss_sums import NOTHING, pointers
 from dnnarray._cuda.spatial_common import THREADS, arithmetic, channels_last, grid_1d, order_of, strides_of, three_extents
 from dnnarray._cuda.spatial_grid import MODES, options, too_long
 from dnnarray._cuda.spatial_grid_slopes import Slopes, most_ranges, slopes
@@ -35,8 +36,8 @@ def taps(problem: GridSampleProblem) -> int:
 
 def _lists(problem: GridSampleProblem) -> Lists:
     grad, x, _ = problem.inputs
-    sources, pixels = math.prod(grad.shape[2:]), math.prod(x.shape[2:])
-    return Lists(x.shape[0], sources, taps(problem), pixels, arithmetic(x), 5, x.shape[0], sources)
+    sources, pixels, scratch = math.prod(grad.shape[2:]), math.prod(x.shape[2:]), pointers(problem)[2]
+    return Lists(x.shape[0], sources, taps(problem), pixels, arithmetic(x), scratch, x.shape[0], sources)
 
 
 def _fill(problem: GridSampleProblem, found: Lists) -> Plan:
@@ -47,30 +48,39 @@ def _fill(problem: GridSampleProblem, found: Lists) -> Plan:
     return Plan(kernel, grid_1d(places), THREADS, (Array(2), found.targets_of, found.weights, places, *three_extents(x.shape[2:])))
 
 
+def zeros(problem: GridSampleProblem, aligned: bool) -> tuple[Plan, ...]:
+    """The launches where there is no place."""
+    results = zip(pointers(problem)[1], problem.outputs, strict=True)
+    return tuple(zero(out, spec.nbytes, aligned) for out, spec in results if spec is not None and spec.size)
+
+
 def lists(problem: GridSampleProblem, device: Device, aligned: bool) -> Program:
-    """Taps, their order by pixel, the gather, and the slopes of the places."""
+    """Taps, their order by pixel and the gather for the image; the slopes of the places."""
     grad, x, grid = problem.inputs
     laid = x.like(grad.shape)  # the gradient as the gather reads it: in the memory order of x
     problem = replace(problem, inputs=(laid, x, grid))
     orders = (order_of(laid), order_of(x), tuple(range(grid.ndim)))
     if not grad.size:
-        results = ((Array(3), x), (Array(4), grid))
-        return Program(tuple(zero(out, s.nbytes, aligned) for out, s in results if s.size), orders)
-    found, planes, last = _lists(problem), Slopes(problem, device), channels_last(x)
-    plans = [_fill(problem, found), *found.plans(last)]
-    plans.append(found.gather(device, aligned, x.dtype, x.shape[1], last, Array(0), Array(3)))
-    if problem.mode == "nearest":
-        plans.append(zero(Array(4), grid.nbytes, aligned))
-    elif planes.planes:
-        plans += planes.plans(aligned, found.targets_of, found.weights, Array(5, -(-found.end // 16) * 16))
-    else:
-        plans.append(slopes(problem, aligned))
+        return Program(zeros(problem, aligned), orders)
+    found, last, plans = _lists(problem), channels_last(x), list[Plan]()
+    _, (of_x, of_grid), scratch = pointers(problem)
+    of_places = problem.moves and Slopes(problem, device).planes
+    if of_x != NOTHING or of_places:
+        plans.append(_fill(problem, found))
+    if of_x != NOTHING:
+        plans += [*found.plans(last), found.gather(device, aligned, x.dtype, x.shape[1], last, Array(0), of_x)]
+    if of_places:
+        plans += Slopes(problem, device).plans(aligned, found.targets_of, found.weights, Array(scratch, -(-found.end // 16) * 16))
+    elif of_grid != NOTHING:
+        plans.append(slopes(problem, aligned) if problem.moves else zero(of_grid, grid.nbytes, aligned))
     return Program(tuple(plans), orders)
 
 
 def lists_bytes(problem: GridSampleProblem) -> int:
     """Taps, their order, and the sums of the slopes over ranges of channels, no more of them than make a launch large."""
     grid, found = problem.inputs[2], _lists(problem)
+    if problem.outputs[0] is None and not most_ranges(problem):
+        return 0
     return -(-found.end // 16) * 16 + most_ranges(problem) * grid.size * arithmetic(problem.x).itemsize
 
 
@@ -89,4 +99,6 @@ def lists_cost(problem: GridSampleProblem, device: Device) -> Cost:
     """The sort is as dear as 150 bytes a tap, a look-up as 6 bytes."""
     grad, x, _ = problem.inputs
     looked_up = grad.size * taps(problem)
+    if problem.outputs[0] is None:
+        return Cost(problem.flops, problem.bytes + 6 * looked_up, launches=3)
     return Cost(problem.flops, problem.bytes + 150 * looked_up / max(x.shape[1], 1) + 6 * looked_up, launches=10)

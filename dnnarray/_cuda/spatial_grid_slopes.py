@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, vector_length
+from dnnarray._cuda.loss_sums import pointers
 from dnnarray._cuda.spatial_common import THREADS, channels_last, five_strides, grid_1d, strides_of
 from dnnarray._cuda.spatial_grid import options, sizes
 from dnnarray._cuda.spatial_lists import planes_that_fit, planes_threads
@@ -64,12 +65,17 @@ def slopes(problem: GridSampleProblem, aligned: bool) -> Plan:
     kernel = Kernel("spatial/grid_sample_slopes.cu", f"grid_sample_slopes_{name}_{lanes}x{vector}", config, ("sampling",))
     places = grid.size // grid.shape[-1]
     strides = (*sizes(problem, grad), *five_strides(grid, grid.ndim - 1))
-    return Plan(kernel, grid_1d(places * lanes), THREADS, (Array(0), Array(1), Array(2), Array(4), x.shape[0], x.shape[1], *strides))
+    return Plan(kernel, grid_1d(places * lanes), THREADS, (*map(Array, range(3)), _result(problem), x.shape[0], x.shape[1], *strides))
+
+
+def _result(problem: GridSampleProblem) -> Array:
+    """The gradient of the grid as a launch argument."""
+    return pointers(problem)[1][1]
 
 
 def most_ranges(problem: GridSampleProblem) -> int:
     """Ranges of channels that `Slopes` may sum up by themselves, whatever the device."""
-    return max(1, min(_RANGES, problem.x.shape[1])) if problem.mode == "bilinear" and problem.x.ndim == 4 else 0
+    return max(1, min(_RANGES, problem.x.shape[1])) if problem.moves and problem.mode == "bilinear" and problem.x.ndim == 4 else 0
 
 
 @frozen
@@ -122,4 +128,4 @@ class Slopes:
             "spatial/grid_sample_slopes_finish.cu", f"grid_sample_slopes_finish_{name}", FinishConfig(*settings, THREADS), ("sampling",)
         )
         total = x.shape[0] * places
-        return [first, Plan(kernel, grid_1d(total), THREADS, (Array(2), sums, Array(4), ranges, total, *x.shape[2:]))]
+        return [first, Plan(kernel, grid_1d(total), THREADS, (Array(2), sums, _result(self.problem), ranges, total, *x.shape[2:]))]

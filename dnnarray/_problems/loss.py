@@ -66,6 +66,11 @@ class ScoresProblem(RowsProblem):
     probabilities: bool = False
 
     @property
+    def fields(self) -> tuple[str, ...]:
+        """Labels have no gradient."""
+        return super().fields or ("logits",)
+
+    @property
     def flops(self) -> int:
         return 5 * math.prod(self.shape)
 

@@ -78,14 +78,33 @@ class LinearCrossEntropyGradients(NamedTuple):
 class LinearProblem(RowsProblem):
     """Scores that are never there as a whole: ``x @ w.T + bias``, N rows of D features against V classes.
 
-    `products` are the matrix products of that size which the definition needs; `gradient` says that it is the backward. `taped`: the forward gives, or
-    the backward takes, the gradients for a loss whose own gradient is 1.
+    `gradient` says that it is the backward. `taped`: the forward gives, or the backward takes, the gradients for a loss whose own gradient is 1.
     """
 
     features: int
-    products: int = 1
     gradient: bool = False
     taped: bool = False
+
+    @property
+    def summed(self) -> tuple[bool, bool, bool]:
+        """Whether the gradients of x, of w and of the bias come from scores."""
+        if self.gradient == self.taped:
+            return (False, False, False)
+        x, w, bias = self.outputs if self.gradient else (self.x, self.inputs[1], self.inputs[3])
+        return x is not None, w is not None, bias is not None
+
+    @property
+    def products(self) -> int:
+        """Matrix products of the size of the scores which the definition needs."""
+        if self.gradient and self.taped:
+            return 0
+        again = self.gradient and self.inputs[6] is None
+        return 1 + again + sum(self.summed[:2])
+
+    @property
+    def unread(self) -> frozenset[int]:
+        """With a tape, all but the gradient, the tape and the labels, which may be checked."""
+        return frozenset((1, 2, 4, 5, 6)) if self.gradient and self.taped else self.shapes
 
     @property
     def flops(self) -> int:
@@ -141,7 +160,7 @@ def _with_tape(forward: LinearProblem) -> LinearProblem:
     """The forward that takes the gradients too, while a block of scores is there."""
     _check_scalar(forward, "return_tape", "True")
     result = TapedCrossEntropyOutput if forward.return_lse else TapedLoss
-    return replace(forward, outputs=(*forward.outputs, forward.tape_spec), returns=result, products=3, taped=True)
+    return replace(forward, outputs=(*forward.outputs, forward.tape_spec), returns=result, taped=True)
 
 
 def _check_scalar(forward: LinearProblem, name: str, got: str) -> None:
@@ -173,7 +192,6 @@ def linear_cross_entropy_backward(
         inputs=(grad, x, w, target, bias, weight, lse, tape),
         outputs=(Spec(x.shape, x.dtype), Spec(w.shape, w.dtype), None if bias is None else bias.like()),
         returns=LinearCrossEntropyGradients,
-        products=0 if tape is not None else 3 if lse is not None else 4,
         gradient=True,
         taped=tape is not None,
     )

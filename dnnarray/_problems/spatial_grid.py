@@ -39,6 +39,16 @@ class GridSampleProblem(Problem):
         grid = self.inputs[-1]
         return 2 * (grid.size // grid.shape[-1]) * self.x.shape[1] * _TAPS[self.mode] ** (self.x.ndim - 2)
 
+    @property
+    def moves(self) -> bool:
+        """Whether it is the gradient of the places, which the nearest pixel does not depend on."""
+        return len(self.outputs) == 2 and self.outputs[1] is not None and self.mode != "nearest"
+
+    @property
+    def unread(self) -> frozenset[int]:
+        """The gradient of the image is a sum over places, whatever the image is."""
+        return frozenset((1,)) if len(self.outputs) == 2 and not self.moves else self.shapes
+
 
 def grid_sample(op: str, x: Spec, grid: Spec, *, mode: Any, padding_mode: Any, align_corners: Any) -> GridSampleProblem:
     checks.same_dtype(op, x=x, grid=grid)

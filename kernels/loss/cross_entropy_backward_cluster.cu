@@ -85,9 +85,8 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads)
   if (edge >= 0) Rows::take(found, widen(beside), shares, edge);
   found = combine(table, found, rank);
   const Factors<float> f = factors<Config::kSmoothing>(found, label, own, incoming / total, shares);
+  T *to = further<kProbabilities>(dz, start), *other = further<kProbabilities>(dq, start);
 #pragma unroll 2
-  for (int k = 0; k < mine; ++k) {
-    Rows::put(line[k * kThreads], f, shares, dz + start, dq + start, first + static_cast<long long>(k) * kStep);
-  }
-  if (edge >= 0) Rows::put(Vec<T, 1>{beside}, f, shares, dz + start, dq + start, edge);
+  for (int k = 0; k < mine; ++k) Rows::put(line[k * kThreads], f, shares, to, other, first + static_cast<long long>(k) * kStep);
+  if (edge >= 0) Rows::put(Vec<T, 1>{beside}, f, shares, to, other, edge);
 }

@@ -55,15 +55,15 @@ __device__ __forceinline__ void put(const Factors<A> (&f)[kVector], const Class 
     if (kShares) d[v] -= f[v].scale * shares[v].of(c);
     if (!kProbabilities && c == labels[v]) d[v] -= f[v].hard;
   }
-  store(dz, narrow_all<T>(d));
-  if constexpr (kProbabilities) {
+  if (!kProbabilities || dz) store(dz, narrow_all<T>(d));
+  if (kProbabilities && dq) {
 #pragma unroll
     for (int v = 0; v < kVector; ++v) other[v] = f[v].target * shares[v].weight_of(c) * (other[v] - f[v].log_sum);
     store(dq, narrow_all<T>(other));
   }
 }
 
-// `grad`, `totals` and `divisor` as in cross_entropy_backward_rows.
+// Arguments as in cross_entropy_backward_rows.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, kShares ? 1 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ z, const Config::Target* __restrict__ target,
                    const T* __restrict__ weight, const A* __restrict__ totals, T* __restrict__ dz, T* __restrict__ dq, long long rows,
@@ -103,19 +103,20 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, kShares ? 1 : 0)
     f[v] = factors<Config::kSmoothing>(found[v], label, own, incoming[v] / total, shares[v]);
     places[v] = label.kept && label.valid ? static_cast<Class>(labels[v]) : -1;
   }
-  T *to = dz + offset, *other = dq + offset;
+  T *to = further<kProbabilities>(dz, offset), *other = further<kProbabilities>(dq, offset);
   if constexpr (Config::kKept) {
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       forget_unpacked(part[u]);
       if (u >= static_cast<int>(classes)) break;
       put(f, places, part[u], shares, to, other, u);
-      to += inner, other += inner;
+      to = further<kProbabilities>(to, inner), other = further<kProbabilities>(other, inner);
     }
   } else {
 #pragma unroll 4
     for (long long c = classes - 1; c >= 0; --c) {
-      put(f, places, load<T, kVector>(from + c * inner), shares, to + c * inner, other + c * inner, c);
+      const V scores = load<T, kVector>(from + c * inner);
+      put(f, places, scores, shares, further<kProbabilities>(to, c * inner), further<kProbabilities>(other, c * inner), c);
     }
   }
 }

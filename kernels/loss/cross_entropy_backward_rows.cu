@@ -37,7 +37,7 @@ using Rows = RowKernel<T, kProbabilities, Config::kSmoothing>;
 static_assert(!Config::kRagged || kLanes >= 2 * (kVector - 1), "one thread for each class beside the vectors");
 
 // `grad` holds the gradient of each row's loss or (kRowGradients false) that of their sum over the sum of `parts` totals, or
-// over `divisor` where those are not given.
+// over `divisor` where those are not given. Beside probabilities dz or dq may be null, which is not wanted then.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 1 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ z, const Config::Target* __restrict__ target,
                    const T* __restrict__ weight, const A* __restrict__ totals, T* __restrict__ dz, T* __restrict__ dq, long long rows,
@@ -74,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 
   combine<kLanes, Config::kThreads, kShares>(found, shared);
   if (!there) return;
   const Factors<A> f = factors<Config::kSmoothing>(found, label, own, incoming / total, shares);
-  T *to = dz + start, *other = dq + start;
+  T *to = further<kProbabilities>(dz, start), *other = further<kProbabilities>(dq, start);
   for (k -= kBatch; Config::kLong && k >= kKeep; k -= kBatch) {
     const long long c = first + static_cast<long long>(k) * kStep;
     fetch(part, row + c, mine - k, kStep);

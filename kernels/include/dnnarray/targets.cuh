@@ -72,6 +72,12 @@ struct RowVectors {
   }
 };
 
+// So many elements further on in an array; null where there is none, of one that may be null.
+template <bool kMayBeNull, typename T>
+__device__ __forceinline__ T* further(T* array, long long steps) {
+  return !kMayBeNull || array ? array + steps : nullptr;
+}
+
 // What `Rows` of scores are to kernels: takes vectors and single classes into what is found of a row, and writes their gradients.
 template <typename T, bool kProbabilities, bool kSmoothing>
 struct RowKernel {
@@ -100,7 +106,7 @@ struct RowKernel {
     if (kShares) found.add_share(z, shares.of(c));
   }
 
-  // The gradients of a vector of scores at class c of a row that begins at dz and dq.
+  // The gradients of a vector of scores at class c of a row that begins at dz and dq; beside probabilities, one that is null is not wanted.
   template <int kVector>
   static __device__ __forceinline__ void put(const Vec<T, kVector>& part, const Factors<A>& f, const Shares<T, kProbabilities>& shares, T* dz,
                                              T* dq, long long c) {
@@ -117,8 +123,8 @@ struct RowKernel {
 #pragma unroll
       for (int v = 0; v < kVector; ++v) d[v] -= v == static_cast<int>(place) ? f.hard : A(0);
     }
-    store(dz + c, narrow_all<T>(d));
-    if constexpr (kProbabilities) {
+    if (!kProbabilities || dz) store(dz + c, narrow_all<T>(d));
+    if (kProbabilities && dq) {
 #pragma unroll
       for (int v = 0; v < kVector; ++v) z[v] = f.target * shares.weight_of(c + v) * (z[v] - f.log_sum);
       store(dq + c, narrow_all<T>(z));
