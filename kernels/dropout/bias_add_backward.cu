@@ -1,11 +1,11 @@
 // The gradients of m (x + bias[c]) + residual: dx = m g, dresidual = g, and the first stage of dbias[c], the sum of dx over all but the
-// channel (channels.cuh). The mask m is drawn again.
+// channel (channels.cuh). The mask m is drawn again. A pointer is null where the result is not wanted.
 //
-// Layout:  all arrays are outer x channels x inner in memory. Numbers are counted in C order: with kPermuted the place of an element in it
+// Layout:  All arrays are outer x channels x inner in memory. Numbers are counted in C order: with kPermuted the place of an element in it
 //          is computed from its place in memory.
-// Needs:   kColumns 0: inner a multiple of kVector; else channels x inner; pointers aligned to kVector elements;
-//          kVector 1 where permuted.
-// Bound:   memory: g read once, dx and dresidual written once (kResidual; else it is left to another launch), each where it is not null.
+// Needs:   With kColumns 0 inner is a multiple of kVector, else channels x inner is; pointers are aligned to kVector elements; kVector is 1
+//          where permuted.
+// Bound:   Memory: g is read once, dx is written once, and dresidual with kResidual; otherwise another launch writes it.
 
 #include "dnnarray/channels.cuh"
 #include "dnnarray/philox.cuh"
@@ -18,6 +18,17 @@ struct Config {
   static constexpr int kColumns = 32;
   static constexpr int kVector = 4;
   static constexpr int kThreads = 128;
+};
+struct Arguments {
+  unsigned long long seed;
+  unsigned long long offset;
+  unsigned threshold;
+  double scale;
+  dnnarray::Strided place;
+  long long outer;
+  long long channels;
+  long long inner;
+  long long splits;
 };
 #define DNNARRAY_ENTRY dropout_bias_add_backward_default
 #endif
@@ -55,10 +66,8 @@ struct Body {
 };
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 1 : 6)
-    DNNARRAY_ENTRY(const T* __restrict__ g, const T* __restrict__ bias, T* __restrict__ dx, T* __restrict__ dresidual,
-                   A* __restrict__ partial, long long outer, long long channels, long long inner, long long splits,
-                   unsigned long long seed, unsigned long long offset, long long threshold, double scale, long long n1, long long n2,
-                   long long n3, long long n4, long long s0, long long s1, long long s2, long long s3, long long s4) {
-  const Body body = {g, dx, dresidual, seed, offset, static_cast<unsigned>(threshold), A(scale), {n1, n2, n3, n4, s0, s1, s2, s3, s4}};
-  sum_channels<Config::kVector, Config::kThreads, Config::kColumns>(body, bias, partial, outer, channels, inner, splits);
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ bias, T* __restrict__ dx, T* __restrict__ dresidual,
+                   A* __restrict__ partial, const __grid_constant__ Arguments a) {
+  const Body body = {grad, dx, dresidual, a.seed, a.offset, a.threshold, A(a.scale), a.place};
+  sum_channels<Config::kVector, Config::kThreads, Config::kColumns>(body, bias, partial, a.outer, a.channels, a.inner, a.splits);
 }

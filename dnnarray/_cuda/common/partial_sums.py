@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import numpy as np
 
-from dnnarray._cuda.core.arguments import Arguments, Extent, Out, Pointer
+from dnnarray._cuda.core.arguments import Arguments, Extent, InArithmetic, Out
 from dnnarray._cuda.core.extents import blocks_of
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan
 from dnnarray._cuda.core.planner import planned
 from dnnarray._records import frozen
 
 _THREADS = 256
-Partial = Annotated[Array | None, Pointer("dnnarray::arithmetic_t<Config::Element>", True)]
 
 
 @frozen
@@ -29,7 +26,7 @@ class PartialSumsConfig(Config):
 class PartialSumsArguments(Arguments):
     """What ``kernels/common/partial_sums.cu`` is called with."""
 
-    partial: Partial
+    partial: InArithmetic
     out: Out
     size: Extent
     parts: Extent

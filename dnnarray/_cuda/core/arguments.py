@@ -80,9 +80,12 @@ class Map:
 # absent is None, and a null pointer in the kernel.
 In = Annotated[Array | None, Pointer("Config::Element", True)]
 Out = Annotated[Array | None, Pointer("Config::Element", False)]
+InArithmetic = Annotated[Array | None, Pointer("dnnarray::arithmetic_t<Config::Element>", True)]  # what partial sums are kept in
+OutArithmetic = Annotated[Array | None, Pointer("dnnarray::arithmetic_t<Config::Element>", False)]
 Extent = Annotated[int, Number("long long", "q")]
 Extents = Annotated[Sequence[int], Number("long long", "q", True)]
 Int = Annotated[int, Number("int", "i")]
+Unsigned = Annotated[int, Number("unsigned", "I")]
 Float = Annotated[float, Number("float", "f")]
 Double = Annotated[float, Number("double", "d")]
 Seed = Annotated[Runtime, Option()]

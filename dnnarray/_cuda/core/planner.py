@@ -76,8 +76,8 @@ class Planner:
         self.add(planned(kernel, grid, block, arguments, **how))
 
     def program(self, orders: tuple[tuple[int, ...] | None, ...] = ()) -> Program:
-        """The launches so far, for inputs that lie in these orders."""
-        return Program(tuple(self.plans), orders, self.workspace)
+        """The launches so far, for inputs that lie in these orders. The method says how much scratch memory they need, aligned or not."""
+        return Program(tuple(self.plans), orders)
 
 
 def planned(kernel: Kernel, grid: tuple[int, int, int], block: int, arguments: Arguments, **how: Any) -> Plan:
