@@ -3,7 +3,8 @@
 For a block of queries and a block of keys, with scores transposed as in the forward: weights p = exp(s - lse) and slopes ds = p (dp - delta) take two products,
 the gradients of keys, values and queries three more. Those of keys and values are summed up over all queries of a head in memory of the
 part's own, a vector's multiple wide; the micro-kernel reads keys and values where they lie. A split takes every so many blocks of queries, where
-there are fewer heads than cores, and `combine` adds the splits. One query alone goes row by row, as in the forward.
+there are fewer heads than cores, and `combine` adds the splits. Over many blocks of queries the keys are taken in bands, whose sums are float64. One
+query alone goes row by row, as in the forward.
 """
 
 from __future__ import annotations
@@ -48,10 +49,11 @@ _CHAIN = (
     32  # products that are added up in a row: scores are held against a log-sum-exp that may come from another algorithm and be more exact
 )
 _MANY = 64  # blocks, the sums over more of which are float64
+_BANDS = 16  # of the keys at most, of one of which there are sums in float64 at a time
 _WORK = 16  # multiply-adds of a light operation
 
 # Behind the numbers of both passes; the last three say which gradients are wanted.
-_BLOCK, _PITCH, _D_PITCH, _V_PITCH, _SPLITS, _OF_Q, _OF_K, _OF_V = range(10, 18)
+_BLOCK, _PITCH, _D_PITCH, _V_PITCH, _SPLITS, _BAND, _OF_Q, _OF_K, _OF_V = range(10, 19)
 # Byte strides over batch, head and row; elements of a row lie side by side.
 _Q, _K, _V, _Y, _G = range(0, 15, 3)
 
@@ -118,28 +120,27 @@ def _write_sums(own, keys, d_pitch, v_pitch, dk, dv, add):
 
 
 @device
-def _write_queries(across, factor, dq):
+def _write_queries(across, factor, dq, add):
     """The gradient of a block of queries from its columns."""
     for i in range(dq.shape[0]):
         for c in range(dq.shape[1]):
-            dq[i, c] = across[c, i] * factor
+            dq[i, c] = dq[i, c] + across[c, i] * factor if add else across[c, i] * factor
 
 
 @device(counted=False)
 def _carry(sums, whole):
     """whole += sums, which begin anew."""
     for i in range(len(sums)):
-        for j in range(sums.shape[1]):
-            whole[i, j] += sums[i, j]
-            sums[i, j] = 0
+        whole[i] += sums[i]
+        sums[i] = 0
 
 
 @device(counted=False)
 def _settle(sums, whole):
-    """sums += whole."""
+    """sums += whole, which begins anew."""
     for i in range(len(sums)):
-        for j in range(sums.shape[1]):
-            sums[i, j] = whole[i, j] + sums[i, j]
+        sums[i] = whole[i] + sums[i]
+        whole[i] = 0
 
 
 @routine
@@ -160,12 +161,13 @@ def backward(
     reach_last: Integers2, scale: float, share: float, memory: Out2, place: int, sums: Out2, sums_at: int, whole: OutDoubles2, tables: Integers2, tables_at: int,
 ) -> None:  # fmt: skip
     """Tasks are splits of the queries of a head of the keys. `sums` holds the gradients of its keys and values: a row for each task, or, where a head is one
-    task, a row for each part, from where they go to dk and dv; of many blocks of queries, their sums go on in `whole`, which is empty for few."""
+    task, a row for each part, from where they go to dk and dv. All queries of the head are multiplied with one band of the keys after the other; of many
+    blocks of queries, the sums of a band go on in `whole`, which is empty for few."""
     item, d, d_value, block, pitch = sizes[ITEM], sizes[D], sizes[DV], sizes[_BLOCK], sizes[_PITCH]
     d_pitch, v_pitch, keys, vector = sizes[_D_PITCH], sizes[_V_PITCH], sizes[KEY_COUNT], BYTES // sizes[ITEM]
     zero, factor = memory.dtype.type(0), memory.dtype.type(scale)
     first, last = np.empty(block, np.int64), np.empty(block, np.int64)
-    dq_whole = np.empty((d if keys > _MANY * _KEYS else 0, pitch))
+    dq_whole = np.zeros(d * pitch if sizes[_BAND] > _MANY * _KEYS else 0)
     row = pitch * item
     along, d_steps, v_steps = tables_at, tables_at + tables.shape[1] * 8, tables_at + 2 * tables.shape[1] * 8
     kv_heads = sizes[HEADS] // sizes[GROUP]
@@ -176,7 +178,7 @@ def backward(
         q_across = slopes + _KEYS * row
         g_across = q_across + d * row
         dq_across = g_across + d_value * row
-        dq_memory = own[(2 * _KEYS + d + d_value) * pitch : (2 * _KEYS + 2 * d + d_value) * pitch].reshape((d, pitch))
+        dq_memory = own[(2 * _KEYS + d + d_value) * pitch : (2 * _KEYS + 2 * d + d_value) * pitch]
         rest = own[(2 * _KEYS + 2 * d + d_value) * pitch :]
         ground, offsets, shares = rest[:block], rest[pitch : pitch + block], rest[2 * pitch : 2 * pitch + block]
         ground_at = dq_across + d * row
@@ -187,14 +189,20 @@ def backward(
             b, kv = unit // kv_heads, unit % kv_heads
             slot, done = task if sizes[_SPLITS] > 1 else part, 0
             sums[slot, :] = zero
-            if whole.size:
-                whole[slot, :] = 0.0
             dk_at = sums_at + slot * sums.shape[1] * item
             dv_at = dk_at + keys * d_pitch * item
-            for member in range(sizes[GROUP]):
-                h = kv * sizes[GROUP] + member
+            held = sums[slot]
+            for step in range(-(-keys // sizes[_BAND]) * sizes[GROUP]):
+                h, band = kv * sizes[GROUP] + step % sizes[GROUP], step // sizes[GROUP] * sizes[_BAND]
+                band_end = min(band + sizes[_BAND], keys)
+                of_keys = held[band * d_pitch : band_end * d_pitch]
+                of_values = held[keys * d_pitch + band * v_pitch : keys * d_pitch + band_end * v_pitch]
                 for at in range(split * block, sizes[QUERIES], sizes[_SPLITS] * block):
                     count = min(block, sizes[QUERIES] - at)
+                    low, high, common_low, common_high = limits(reach_first, reach_last, b, at, count, keys, first, last)
+                    low, high = max(low, band), min(high, band_end)
+                    if low >= high and band:
+                        continue
                     columns = (count + vector - 1) // vector * vector
                     source = q + b * strides[_Q] + h * strides[_Q + 1] + at * strides[_Q + 2]
                     _load_queries(zero, source, strides[_Q + 2], count, block, d, d_pitch, q_rows, q_across, pitch, factor, item)
@@ -203,9 +211,7 @@ def backward(
                         zero, source, strides[_G + 2], count, block, d_value, v_pitch, g_rows, g_across, pitch, memory.dtype.type(1), item
                     )
                     _statistics(lse[b, h, at : at + count], delta[b, h, at : at + count], count, share, ground, offsets, shares)
-                    low, high, common_low, common_high = limits(reach_first, reach_last, b, at, count, keys, first, last)
                     dq_memory[:] = zero
-                    dq_whole[:] = 0.0
                     for j in range(low, high, _KEYS):
                         if dq_whole.size and (j - low) % (_MANY * _KEYS) == 0:
                             _carry(dq_memory, dq_whole)
@@ -230,12 +236,14 @@ def backward(
                     if sizes[_OF_Q]:
                         if dq_whole.size:
                             _settle(dq_memory, dq_whole)
-                        _write_queries(dq_memory, factor, dq[b, h, at : at + count])
+                        _write_queries(dq_memory.reshape((d, pitch)), factor, dq[b, h, at : at + count], band > 0)
                     done += 1
                     if whole.size and done % _MANY == 0:
-                        _carry(sums[slot : slot + 1], whole[slot : slot + 1])
-            if whole.size:
-                _settle(sums[slot : slot + 1], whole[slot : slot + 1])
+                        _carry(of_keys, whole[slot, : len(of_keys)])
+                        _carry(of_values, whole[slot, len(of_keys) : len(of_keys) + len(of_values)])
+                if whole.size and (step + 1) % sizes[GROUP] == 0:
+                    _settle(of_keys, whole[slot, : len(of_keys)])
+                    _settle(of_values, whole[slot, len(of_keys) : len(of_keys) + len(of_values)])
             if sizes[_SPLITS] == 1 and (sizes[_OF_K] or sizes[_OF_V]):
                 _write_sums(sums[slot], keys, d_pitch, v_pitch, dk[b, kv], dv[b, kv], False)
 
@@ -307,6 +315,12 @@ def _odd_lines(elements: int, itemsize: int) -> int:
     return (-(-elements * itemsize // ALIGNMENT) | 1) * ALIGNMENT // itemsize
 
 
+def _is_long(problem: AttentionProblem, step: int) -> bool:
+    """Whether the gradients of keys and values are sums over many blocks of queries, `step` queries apart."""
+    s = problem.sizes
+    return -(-s.queries // step) * (s.heads // s.kv_heads) > _MANY
+
+
 def _numbers(problem: AttentionProblem, itemsize: int) -> np.ndarray:
     s = problem.sizes
     vector = lanes(itemsize)
@@ -315,8 +329,9 @@ def _numbers(problem: AttentionProblem, itemsize: int) -> np.ndarray:
     block = -(-_QUERIES // width) * width
     splits = max(min(splits, -(-s.queries // block)), 1)
     parts = min(threads.cores(), s.batch * s.kv_heads * splits)
+    band = -(-s.keys // (_BANDS * _KEYS)) * _KEYS if _is_long(problem, block * splits) else s.keys
     pitches = (_odd_lines(block, itemsize), -(-s.width // vector) * vector, -(-s.value_width // vector) * vector)
-    return np.concatenate((sizes_of(problem, itemsize, parts), [block, *pitches, splits, *problem.wanted[:3]]))
+    return np.concatenate((sizes_of(problem, itemsize, parts), [block, *pitches, splits, band, *problem.wanted[:3]]))
 
 
 def _again(problem: AttentionProblem, arrays: tuple[Any, ...], dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
@@ -370,14 +385,13 @@ def _tiles(problem: AttentionProblem, inputs: Any, rows: Any, results: Any, reac
     s, dtype = problem.sizes, results[0].dtype
     q, k, v, grad_y = map(dense_rows, inputs)
     sizes = _numbers(problem, dtype.itemsize)
-    block, pitch, d_pitch, v_pitch, splits = (int(n) for n in sizes[_BLOCK:_OF_Q])
+    block, pitch, d_pitch, v_pitch, splits, band = (int(n) for n in sizes[_BLOCK:_OF_Q])
     across = (2 * _KEYS + 2 * s.width + s.value_width + 3) * pitch
     memory = aligned(int(sizes[PARTS]), across + block * (d_pitch + v_pitch), dtype)
     memory[:, across:] = 0  # columns beyond the width are never written
     units = s.batch * s.kv_heads
     sums = aligned(units * splits if splits > 1 else int(sizes[PARTS]), s.keys * (d_pitch + v_pitch), dtype)
-    blocks = -(-s.queries // (block * splits)) * (s.heads // s.kv_heads)
-    whole = np.empty(sums.shape if blocks > _MANY else (0, 0))
+    whole = np.zeros((len(sums), band * (d_pitch + v_pitch)) if _is_long(problem, block * splits) else (0, 0))
     table = np.arange(max(_KEYS, s.width, s.value_width, block))
     tables = np.stack([table * (p * dtype.itemsize) for p in (pitch, d_pitch, v_pitch)])
     strides = np.array([n for a in (q, k, v, q, grad_y) for n in a.strides[:3]], np.int64)
