@@ -7,7 +7,7 @@ from pathlib import Path
 _LAUNCHING = ["engine", "core/dialect", "core/launch", "core/matmul", "core/overlap", "core/warm"]
 collect_ignore = [] if find_spec("cupy") else [*(f"dnnarray/_cuda/{name}.py" for name in _LAUNCHING), "tests/made_up_device.py"]
 # Kernels and their drivers need Numba at import; what names and asks for them does not.
-_NAMING = ("__init__", "compiler")
+_NAMING = ("__init__", "compiler", "crew")
 if not find_spec("numba"):
     collect_ignore += ["tests/guard_pages.py", "tests/kernels_of_tests.py"]
     collect_ignore += [str(path) for path in Path(__file__).parent.glob("dnnarray/_cpu/compiled/*.py") if path.stem not in _NAMING]

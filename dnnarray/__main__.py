@@ -1,4 +1,4 @@
-"""The command line: ``python -m dnnarray {info, check, bench, tune, record, explain, cache}``."""
+"""The command line: ``python -m dnnarray {info, check, warmup, bench, tune, record, explain, cache}``."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import dnnarray as dnn
+from dnnarray import _cache
 from dnnarray._arrays import engine_of
 from dnnarray._calls import read_lines, read_spec, read_value
 from dnnarray._introspect import Question, question
@@ -60,7 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(report)
         return 0 if report.ok else 1
     if chosen.command == "cache":
-        return _cache(chosen.action)
+        return _caches(chosen.action)
+    if chosen.command == "warmup":
+        return _told(partial(_warmup, chosen.op, chosen.dtypes))
     if chosen.command == "record":
         return _told(lambda: _record(chosen.file, chosen.script, chosen.rest))
     command, samples = _COMMANDS[chosen.command], list[shipped.Sample]()
@@ -115,11 +118,14 @@ def _record(file: str, script: str, rest: Sequence[str]) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m dnnarray", description="Deep-learning primitives for any array.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="{info,check,bench,tune,record,explain,cache}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="{info,check,warmup,bench,tune,record,explain,cache}")
     commands.add_parser("info", help="print versions, for bug reports")
     commands.add_parser("check", help="look for what keeps dnnarray from running right or fast; exit code 1 if there is a problem")
-    cache = commands.add_parser("cache", help="show the folder of measured times, or clear it")
+    cache = commands.add_parser("cache", help="show what is kept on disk (measured times, compiled kernels), or clear it")
     cache.add_argument("action", nargs="?", choices=("show", "clear"), default="show", help="what to do; show by default")
+    warmup = commands.add_parser("warmup", help="compile the kernels of the CPU engine, a line for each algorithm")
+    warmup.add_argument("op", nargs="*", metavar="OP", help="names of functions of dnnarray; none stands for all")
+    warmup.add_argument("--dtypes", nargs="+", default=["float32"], metavar="DTYPE", help="float32 by default")
     record = commands.add_parser("record", help="run a script and write down its calls, for tune", description=_RECORD)
     record.add_argument("file", metavar="FILE", help="where the calls are added")
     record.add_argument("script", metavar="SCRIPT", help="a Python script")
@@ -150,6 +156,7 @@ def _explain(name: str, rest: Sequence[str]) -> str:
 def _bench(name: str, rest: Sequence[str]) -> str:
     arrays, options = _call(name, rest)
     asked = question(name, tuple(arrays), options)
+    asked.engine.make_ready(asked.operation, asked.problem)
     usable = [judged for judged in asked.rank() if judged.reason is None]
     times = asked.engine.measure(asked.operation, asked.problem, asked.arrays, asked.runtime, [j.method for j in usable])
     rates = {n: (asked.problem.flops / ms / 1e6, asked.problem.bytes / ms / 1e6) for n, ms in times.items()}
@@ -165,8 +172,9 @@ def _tune(name: str, rest: Sequence[str], samples: list[shipped.Sample] | None =
         samples += _samples(asked, measured)
     print("\n".join(f"{a.name:<16} {a.measured_ms:10.4g} ms" for a in measured))
     if asked.measured() is None:  # a warning has said why
-        raise _CommandError(f"nothing is remembered in {tuning.folder()}; python -m dnnarray cache clear takes away what cannot be read.")
-    return f"remembered in {tuning.folder()}"
+        mend = "python -m dnnarray cache clear takes away what cannot be read."
+        raise _CommandError(f"nothing is remembered in {_cache.folder()}; {mend}")
+    return f"remembered in {_cache.folder()}"
 
 
 def _samples(asked: Question, measured: Sequence[Algorithm]) -> list[shipped.Sample]:
@@ -186,25 +194,46 @@ def _ship(file: Path, samples: Sequence[shipped.Sample]) -> str:
 _COMMANDS = {"explain": _explain, "bench": _bench, "tune": _tune}
 
 
-def _cache(action: str) -> int:
-    tables = sorted(tuning.folder().glob("tuning_*.json"))
-    print(tuning.folder())
-    code = 0
-    for table in tables:
-        try:
-            print(f"  {table.name}: {_removed(table) if action == 'clear' else f'{len(tuning.rows(table))} measured calls'}")
-        except OSError as error:
-            print(f"  {table.name}: cannot be removed ({error.strerror})")
-            code = 1
+def _warmup(names: Sequence[str], dtypes: Sequence[str]) -> str:
+    ready = dnn.warmup(*names, dtypes=dtypes, progress=True)
+    return f"{ready} algorithms are compiled, for all later processes too: python -m dnnarray cache shows where."
+
+
+def _caches(action: str) -> int:
+    """Show or clear measured times, kernels and machine code."""
+    print(_cache.folder())
+    tables = sorted(_cache.folder().glob("tuning_*.json"))
+    faults = [_shown(f"{table.name}: ", partial(_table, table, action)) for table in tables]
     if not tables:
         print("  no measured times")
+    for kind in _cache.KINDS:
+        faults += [_shown("", partial(_stored, survey, kind, action)) for survey in _cache.survey(kind)]
     tuning.forget_loaded()
-    return code
+    return int(any(faults))
 
 
-def _removed(table: Path) -> str:
-    table.unlink(missing_ok=True)
-    return "removed"
+def _shown(name: str, tell: Callable[[], str]) -> bool:
+    """Print a line on an entry of the cache; whether it could not be removed."""
+    try:
+        print(f"  {name}{tell()}")
+    except OSError as error:
+        print(f"  {name}cannot be removed ({error.strerror})")
+        return True
+    return False
+
+
+def _table(table: Path, action: str) -> str:
+    if action == "clear":
+        table.unlink(missing_ok=True)
+        return "removed"
+    return f"{len(tuning.rows(table))} measured calls"
+
+
+def _stored(survey: _cache.Survey, kind: str, action: str) -> str:
+    if action == "clear":
+        _cache.clear(kind)
+        return f"{survey}: removed"
+    return str(survey)
 
 
 def _call(name: str, rest: Sequence[str]) -> tuple[list[Any], dict[str, Any]]:

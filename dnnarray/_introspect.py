@@ -52,6 +52,7 @@ class Question:
 
     def rank(self) -> list[Judged]:
         """The candidates as the call itself would judge them: by measured times where there are some."""
+        self.engine.look_on_disk(self.operation, self.problem)
         device = self.engine.device_for(self.arrays)
         return rank(self.problem, device, current(), self.engine.methods(self.operation), self.measured())
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dnnarray import _cache
 from dnnarray._cpu.engine import device
 from dnnarray._records import frozen
 
@@ -101,7 +102,7 @@ def check() -> Report:
     """Look for what keeps dnnarray from running right or fast on this machine, and say how to mend it.
 
     Looked at are the versions of NumPy and ml_dtypes, the kind of processor that OpenBLAS is told to work for, the number of
-    threads, and on a machine with a CUDA device its driver, the devices, CuPy and the compiler of the kernels. A machine without
+    threads, the caches on disk, and on a machine with a CUDA device its driver, the devices, CuPy and the compiler of the kernels. A machine without
     a CUDA device, or without CuPy, is no problem: the CPU engine does the work.
 
     Returns
@@ -114,10 +115,10 @@ def check() -> Report:
     >>> import dnnarray as dnn
     >>> report = dnn.check()
     >>> [item.name for item in report.items]
-    ['numpy', 'ml-dtypes', 'BLAS core type', 'threads', 'Numba', 'matrix unit', 'CUDA']
+    ['numpy', 'ml-dtypes', 'BLAS core type', 'threads', 'Numba', 'matrix unit', 'cache', 'CUDA']
     """
     versions = (_check_version(name, least) for name, least in _REQUIRED.items())
-    return Report((*versions, _check_core_type(), _check_threads(), _check_numba(), _check_matrix_unit(), *_check_cuda()))
+    return Report((*versions, _check_core_type(), _check_threads(), _check_numba(), _check_matrix_unit(), _check_cache(), *_check_cuda()))
 
 
 def _version(package: str) -> str | None:
@@ -201,7 +202,7 @@ def _check_numba() -> Item:
         reason = compiler.import_numba()
     if reason is not None:
         return Item("Numba", False, f"{reason}. {_NUMBA_BRINGS}", "pip install --upgrade 'dnnarray[cpu]'.")
-    return Item("Numba", True, f"{_version('numba')}, {compiler.where()}")
+    return Item("Numba", True, str(_version("numba")))
 
 
 def _check_matrix_unit() -> Item:
@@ -211,6 +212,22 @@ def _check_matrix_unit() -> Item:
 
     reason = compiler.missing() or matrix_unit.missing()
     return Item("matrix unit", True, "used for products of float32 (Intel AMX)" if reason is None else f"not used: {reason}")
+
+
+def _check_cache() -> Item:
+    """What lies on disk, and what of it is not used. A cache that is not there is no problem."""
+    base = _cache.folder()
+    found = [survey for kind in _cache.KINDS for survey in _cache.survey(kind)]
+    looked_at = base, *base.glob("tuning_*.json")
+    refused = [f"{path} {reason}" for path in looked_at if (reason := _cache.refusal(path)) is not None]
+    text = "; ".join([*map(str, found), *refused]) or f"{base}: empty"
+    if refused or any(survey.refused for survey in found):
+        mend = "Take away what is not yours, and chmod go-w the rest."
+        return Item("cache", False, f"{text}. What others own or can write is not used.", mend)
+    if any(survey.damaged for survey in found):
+        mend = "python -m dnnarray cache clear removes them."
+        return Item("cache", False, f"{text}. They are made anew when they are wanted.", mend)
+    return Item("cache", True, text)
 
 
 def _check_cuda() -> tuple[Item, ...]:

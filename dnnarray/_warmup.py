@@ -16,8 +16,8 @@ _BAR = 24  # characters
 def warmup(*ops: Any, dtypes: Any = ("float32",), progress: bool | None = None) -> int:
     """Compile what the CPU engine has for these operations, and wait for it; later processes load it from disk.
 
-    Without a warm-up the first large call starts the compiler in the background, and NumPy gives the answers until it is done. Where
-    Numba is not installed there is nothing to compile.
+    Without a warm-up the first large call starts the compiler in the background, and NumPy gives the answers until it
+    is done. Here one process for each core compiles. Where Numba is not installed there is nothing to compile.
 
     Parameters
     ----------
@@ -26,7 +26,8 @@ def warmup(*ops: Any, dtypes: Any = ("float32",), progress: bool | None = None) 
     dtypes : dtype or iterable of dtype, optional
         What the arrays will be of, by default float32. The half types compute in float32.
     progress : bool, optional
-        Draw a progress bar on the standard error; None (the default) does so on a terminal.
+        Tell on the standard error how far it is: by a bar on a terminal, elsewhere (a log) by a line for each algorithm.
+        None (the default) does so on a terminal alone; ``python -m dnnarray warmup`` does so everywhere.
 
     Returns
     -------
@@ -52,8 +53,12 @@ def warmup(*ops: Any, dtypes: Any = ("float32",), progress: bool | None = None) 
     several = isinstance(dtypes, Iterable) and not isinstance(dtypes, str)
     arithmetic = {_arithmetic(dtype) for dtype in (dtypes if several else (dtypes,))}
     units = compiled.units([engine.methods(op) for op in chosen], sorted(arithmetic))
-    drawn = sys.stderr.isatty() if progress is None else progress
-    return compiled.build(units, _draw if drawn else _silent)
+    terminal = sys.stderr.isatty()
+    if not (terminal if progress is None else progress):
+        return compiled.build(units)
+    if terminal and units:
+        _draw(0, len(units), "")
+    return compiled.build(units, _draw if terminal else _log)
 
 
 def _arithmetic(dtype: Any) -> str:
@@ -66,8 +71,8 @@ def _arithmetic(dtype: Any) -> str:
     return "float64" if found == FLOAT64 else "float32"
 
 
-def _silent(done: int, total: int, name: str) -> None:
-    pass
+def _log(done: int, total: int, name: str) -> None:
+    print(f"dnnarray: compiled {done}/{total} {name}", file=sys.stderr, flush=True)
 
 
 def _draw(done: int, total: int, name: str) -> None:

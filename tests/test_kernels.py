@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import tempfile
 from dataclasses import replace
 from functools import lru_cache
 
@@ -130,4 +131,5 @@ def test_a_kernel_that_does_not_compile_leaves_nothing_behind(monkeypatch):
 def test_a_cache_that_cannot_be_written_costs_nothing_else(tmp_path, monkeypatch):
     (tmp_path / "cubin").write_text("a file where the folder should be")
     monkeypatch.setenv("DNNARRAY_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "cubin"))
     assert module.cubin(_by_source("sm_90a")["common/zero.cu"][0], "sm_90a").startswith(b"\x7fELF")

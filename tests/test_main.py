@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -119,8 +120,15 @@ def test_bench_measures_every_algorithm(capsys):
     assert {line.split()[0] for line in lines[1:]} == {"blocks", "small_blocks"}
 
 
-def test_tune_remembers_and_cache_shows_and_clears(capsys, tmp_path, monkeypatch):
+@pytest.fixture
+def own_folders(tmp_path, monkeypatch):
+    """For the caches of the test alone."""
     monkeypatch.setenv("DNNARRAY_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+
+
+@pytest.mark.usefixtures("own_folders")
+def test_tune_remembers_and_cache_shows_and_clears(capsys, tmp_path):
     assert main(["cache"]) == 0
     assert "no measured times" in capsys.readouterr().out
     assert main(["tune", "linear_cross_entropy", "4,3", "5,3", "4:int64"]) == 0
@@ -132,10 +140,10 @@ def test_tune_remembers_and_cache_shows_and_clears(capsys, tmp_path, monkeypatch
     assert not list(tmp_path.glob("tuning_*.json"))
 
 
-def test_tune_and_cache_say_what_could_not_be_written_or_removed(capsys, tmp_path, monkeypatch, pytestconfig):
+@pytest.mark.usefixtures("own_folders")
+def test_tune_and_cache_say_what_could_not_be_written_or_removed(capsys, tmp_path, pytestconfig):
     if pytestconfig.getoption("--compiled"):
         pytest.skip("what is remembered is made up there")
-    monkeypatch.setenv("DNNARRAY_CACHE_DIR", str(tmp_path))
     table = tuning.path_of(engine_of(()).device())
     table.mkdir()  # neither read, nor written, nor removed
     with pytest.warns(UserWarning, match="cannot be read"):

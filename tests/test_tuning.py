@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
+from dnnarray import _cache
 from dnnarray._options import Options
 from dnnarray._problems.base import Problem
 from dnnarray._select import Device, tuning
@@ -33,7 +34,7 @@ def test_what_is_remembered_is_found_again_by_another_reader():
     assert tuning.remember(DEVICE, "k", {"a": 1.0})
     tuning.forget_loaded()
     assert tuning.lookup(DEVICE, "k") == {"a": 1.0}
-    assert [p.suffix for p in tuning.folder().iterdir()] == [".json"]
+    assert [p.suffix for p in _cache.folder().iterdir()] == [".json"]
 
 
 _NOT_OURS = {
@@ -74,12 +75,12 @@ def test_a_full_disk_leaves_the_old_table(monkeypatch):
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(json, "dump", full)
+    monkeypatch.setattr(os, "replace", full)
     with pytest.warns(UserWarning, match="No space left"):
         assert not tuning.remember(DEVICE, "other", {"a": 2.0})
     tuning.forget_loaded()
     assert tuning.lookup(DEVICE, "k") == {"a": 1.0}
-    assert [p.suffix for p in tuning.folder().iterdir()] == [".json"]
+    assert [p.suffix for p in _cache.folder().iterdir()] == [".json"]
 
 
 def test_two_processes_lose_nothing(tmp_path):
@@ -109,7 +110,7 @@ def test_a_lock_that_was_just_made_anew_is_not_taken_away():
     assert lock.read_text() == "another's"
     os.utime(lock, (0, 0))
     tuning._take_away(lock)
-    assert not list(tuning.folder().iterdir())
+    assert not list(_cache.folder().iterdir())
 
 
 def test_the_key_depends_on_problem_device_and_what_the_options_allow():
@@ -140,7 +141,7 @@ def test_the_option_autotune_measures_once():
     w = np.ones((2, 3, 3, 3), np.float32)
     with dnn.options(autotune=True):
         dnn.conv(x, w)
-        first = {p: p.read_text() for p in tuning.folder().glob("*.json")}
+        first = {p: p.read_text() for p in _cache.folder().glob("*.json")}
         dnn.conv(x, w)
     assert first
-    assert first == {p: p.read_text() for p in tuning.folder().glob("*.json")}
+    assert first == {p: p.read_text() for p in _cache.folder().glob("*.json")}

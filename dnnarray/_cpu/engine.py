@@ -92,6 +92,11 @@ def make_ready(op: Operation, problem: Problem) -> None:
     compiled.compile_now(methods(op), problem, device())
 
 
+def look_on_disk(op: Operation, problem: Problem) -> None:
+    """Know what earlier processes have compiled."""
+    compiled.look_on_disk(methods(op), problem, device())
+
+
 def measure(
     op: Operation, problem: Problem, arrays: tuple[Any, ...], runtime: tuple[Any, ...], candidates: list[Method]
 ) -> dict[str, float]:

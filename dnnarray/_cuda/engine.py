@@ -147,6 +147,10 @@ def make_ready(op: Operation, problem: Problem) -> None:
     """What an algorithm may wait for before it is measured: nothing, kernels are compiled when they are loaded."""
 
 
+def look_on_disk(op: Operation, problem: Problem) -> None:
+    """What earlier processes have compiled changes no choice here."""
+
+
 def measure(
     op: Operation, problem: Problem, arrays: tuple[Any, ...], runtime: tuple[Any, ...], candidates: list[Method]
 ) -> dict[str, float]:

@@ -18,6 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from dnnarray import _cache
 from dnnarray._options import Options
 from dnnarray._problems.base import Problem
 from dnnarray._select.device import Device
@@ -30,20 +31,9 @@ _counter = itertools.count()
 _loaded: dict[Path, dict[str, dict[str, float]] | None] = {}
 
 
-def folder() -> Path:
-    """Where caches live: ``DNNARRAY_CACHE_DIR``, else the user's cache folder."""
-    return Path(_folder())
-
-
-def _folder() -> str:
-    if configured := os.environ.get("DNNARRAY_CACHE_DIR"):
-        return configured
-    return os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache"), "dnnarray")
-
-
 def path_of(device: Device) -> Path:
     """The table of one device."""
-    return _path(_folder(), device.name)
+    return _path(_cache.folder_name(), device.name)
 
 
 @lru_cache(maxsize=64)
@@ -85,15 +75,15 @@ def remember(device: Device, key: str, times: dict[str, float]) -> bool:
     """Add one measurement; False where the table cannot be written (it is foreign, or the folder is read-only)."""
     path = path_of(device)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _cache.make_folder(path.parent)
         with _lock(path):
             table = _read(path)
             if table is None:
                 return False
             table[key] = times
-            _write(path, table)
+            _cache.write(path, json.dumps({"schema": SCHEMA, "rows": table}, indent=1, sort_keys=True).encode())
     except OSError as error:
-        _report(path, f"cannot be written ({error.strerror})")
+        _report(path, f"cannot be written ({error.strerror or error})")
         return False
     _loaded[path] = table
     return True
@@ -112,9 +102,12 @@ def forget_loaded() -> None:
 def _read(path: Path) -> dict[str, dict[str, float]] | None:
     """The rows of a table, empty where there is none yet, None where the file is not ours to trust."""
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(_cache.own(path))
     except FileNotFoundError:
         return {}
+    except PermissionError as error:
+        _report(path, f"cannot be used ({error.strerror})")
+        return None
     except (OSError, ValueError, RecursionError) as error:
         _report(path, f"cannot be read ({type(error).__name__})")
         return None
@@ -134,19 +127,6 @@ def _is_time(value: Any) -> bool:
     return isinstance(value, (int, float)) and 0 <= value < math.inf  # not NaN, which is no number of JSON but which Python reads
 
 
-def _write(path: Path, rows: dict[str, dict[str, float]]) -> None:
-    """To a temporary file beside it, then renamed: a reader sees the old table or the new one, never half of one."""
-    temporary = path.with_suffix(f".{os.getpid()}.{next(_counter)}.tmp")
-    try:
-        with open(temporary, "w") as file:
-            json.dump({"schema": SCHEMA, "rows": rows}, file, indent=1, sort_keys=True)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-
-
 @contextlib.contextmanager
 def _lock(path: Path) -> Iterator[None]:
     """One writer at a time, also across processes: an exclusively created file beside the table."""
@@ -154,7 +134,7 @@ def _lock(path: Path) -> Iterator[None]:
     deadline = time.monotonic() + _LOCK_WAIT
     while True:
         try:
-            os.close(os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+            os.close(os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
             break
         except FileExistsError:
             with contextlib.suppress(OSError):

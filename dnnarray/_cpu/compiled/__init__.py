@@ -12,18 +12,29 @@ from functools import cached_property
 from importlib import import_module
 from typing import Any
 
+from dnnarray import _cache
 from dnnarray._cpu.compiled import compiler
-from dnnarray._cpu.compiled.compiler import PENDING, Unit
+from dnnarray._cpu.compiled.compiler import PENDING, Unit, build
 from dnnarray._options import Options
 from dnnarray._problems.base import Problem, leaves
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device, Method, rank
 from dnnarray._spec import FLOAT32, FLOAT64, FLOATING
 
-__all__ = ["PENDING", "Compiled", "Unit", "arithmetic", "await_better", "build", "compile_now", "method", "numpy_cost", "units"]
+__all__ = [
+    "PENDING",
+    "Compiled",
+    "Unit",
+    "arithmetic",
+    "await_better",
+    "build",
+    "compile_now",
+    "look_on_disk",
+    "method",
+    "numpy_cost",
+    "units",
+]
 _WORTH = 1 << 17  # bytes that a call must move before it starts a compiler in the background
-_MET_THE_COMPILER = "compilation disabled"  # what Numba says to a call that waited for the compiler's lock
-_TRIES = 20
 _DRIVER_CALLS = 3  # NumPy calls that are worth as much as a driver and the start of its kernel
 
 
@@ -37,14 +48,6 @@ class Compiled:
     target: Callable[[str], str | None] = lambda dtype: None  # why its kernels cannot be compiled for a dtype on this machine
 
     def __call__(self, problem: Problem, outputs: Any, scratch: Any, *arrays: Any, **runtime: Any) -> None:
-        """Run the driver. Once more where Numba was met while it compiled one of the kernels for another dtype: nothing was done then."""
-        for _ in range(_TRIES):
-            try:
-                self.function(problem, outputs, scratch, *arrays, **runtime)
-                return
-            except RuntimeError as error:
-                if _MET_THE_COMPILER not in str(error):
-                    raise
         self.function(problem, outputs, scratch, *arrays, **runtime)
 
     def direct(self, problem: Problem) -> Callable[[Iterable[Any], Iterable[Any]], bool] | None:
@@ -63,10 +66,6 @@ class Compiled:
                 run(*arrays, *outputs)
             except MemoryError:  # for scratch memory: another algorithm may need less
                 return False
-            except RuntimeError as error:
-                if _MET_THE_COMPILER not in str(error):
-                    raise
-                return False
             return True
 
         return start
@@ -74,7 +73,12 @@ class Compiled:
     @cached_property
     def function(self) -> Any:
         """The driver; its `kernels` are what must be compiled first."""
-        return getattr(import_module(f"dnnarray._cpu.compiled.{self.module}"), self.driver)
+        return getattr(import_module(self.path), self.driver)
+
+    @property
+    def path(self) -> str:
+        """The module's full name."""
+        return f"dnnarray._cpu.compiled.{self.module}"
 
     def unit(self, problem: Problem) -> Unit:
         return compiler.unit(self, arithmetic(problem))
@@ -134,7 +138,10 @@ def await_better(table: Sequence[Method], problem: Problem, device: Device, opti
     """Start the compiler on what the options allow and would be predicted to be faster than the algorithm that was chosen; gives the unit to wait for."""
     if problem.bytes < _WORTH or not (units := _awaited(table, problem, device)):
         return None
-    as_if_ready = [replace(entry, rejects=lambda problem, device: None) for entry in table if entry.name in units]
+    asked: dict[str, Any] = {"rejects": lambda problem, device: None}
+    if options.workspace_limit is None:
+        asked["workspace"] = lambda problem: 0  # no matter: to tell it some import Numba, and a first call does not wait
+    as_if_ready = [replace(entry, **asked) for entry in table if entry.name in units]
     best = rank(problem, device, options, [chosen, *as_if_ready])[0].method
     if best is chosen:
         return None
@@ -144,9 +151,18 @@ def await_better(table: Sequence[Method], problem: Problem, device: Device, opti
 
 def compile_now(table: Sequence[Method], problem: Problem, device: Device, name: str | None = None) -> None:
     """Wait for the compiler: of the algorithm that a caller names, or of all that are to be measured."""
-    for entry, unit in _awaited(table, problem, device).items():
-        if name is None or str(name) == entry:  # what is no name is told so later
-            unit.wait()
+    units = _awaited(table, problem, device).items()
+    compiler.build([unit for entry, unit in units if name is None or str(name) == entry])
+
+
+def look_on_disk(table: Sequence[Method], problem: Problem, device: Device) -> None:
+    """Before a question about a problem: load what a call would load, and look for what it would not."""
+    if _cache.holds(_cache.KERNELS, ""):  # else there is no need to import Numba
+        for unit in _awaited(table, problem, device).values():
+            if problem.bytes < _WORTH:
+                unit.look()
+            else:
+                unit.load()
 
 
 def units(tables: Iterable[Sequence[Method]], dtypes: Iterable[str]) -> list[Unit]:
@@ -155,13 +171,3 @@ def units(tables: Iterable[Sequence[Method]], dtypes: Iterable[str]) -> list[Uni
         return []
     runs = dict.fromkeys(m.run for table in tables for m in table if isinstance(m.run, Compiled))
     return [compiler.unit(run, dtype) for run in runs for dtype in dtypes]
-
-
-def build(units: list[Unit], progress: Callable[[int, int, str], None]) -> int:
-    """Compile all of these, telling `progress(done, total, name)` before each and at the end; gives the number of those that can run."""
-    for i, unit in enumerate(units):
-        progress(i, len(units), f"{unit.run.driver} {unit.dtype}")
-        unit.wait()
-    if units:
-        progress(len(units), len(units), "")
-    return sum(unit.reason() is None for unit in units)

@@ -295,7 +295,6 @@ def _kernel(text: str, name: str, **formulas: Any) -> Kernel:
         "wide": wide,
         "fetch_after": fetch_after,
         "run": _RUN,
-        "__file__": __file__,
         **formulas,
     }
     return kernel(_source.function(name, text.format(name=name), scope, __name__), counted=False, streams=True)

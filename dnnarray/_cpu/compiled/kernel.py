@@ -1,27 +1,20 @@
-"""`@kernel` and `@device`: functions for Numba, and where their machine code is kept. Imports Numba."""
+"""`@kernel` and `@device`: functions for Numba. Imports Numba."""
 
 from __future__ import annotations
 
-import os
-import re
-import tempfile
 from collections.abc import Callable
-from functools import lru_cache, partial
-from hashlib import sha256
-from pathlib import Path
+from functools import partial
 from typing import Annotated, Any, Protocol, cast, get_type_hints
 
 import numba
 import numpy as np
 from numba import njit, types
-from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
 from numba.extending import intrinsic
 
 from dnnarray._cpu import threads
+from dnnarray._cpu.compiled import store
 from dnnarray._cpu.compiled.spread import LEADING, over_threads, publish
 from dnnarray._records import frozen
-from dnnarray._select.tuning import folder
-from dnnarray._version import __version__
 
 # What the arithmetic of sums may do: be taken in any order, which is what lets a reduction use vectors, and fuse a product with a sum. Everything
 # else is done as it is written, so that an element's result does not depend on its place; NaN, infinity and signed zeros keep their meaning.
@@ -68,13 +61,32 @@ class Function:
     """A function for Numba with parameters of known types: annotations say what each is, `In1` ..., ``int``, ``float`` (float64), ``bool``."""
 
     def __init__(self, function: Callable[..., Any], **options: Any) -> None:
-        self.run: Any = _kept(_njit(nogil=True, error_model="numpy", **options)(function))
+        self.run: Any = _njit(nogil=True, error_model="numpy", **options)(function)
         hints = get_type_hints(function, include_extras=True)
         self._places = [_place(hint) for name, hint in hints.items() if name != "return"]
 
     def build(self, dtype: str) -> None:
-        """Compile for this dtype, or load what was compiled before."""
-        _compile(self.run, self._types(dtype))
+        """Load what was compiled before for this dtype, or compile it now."""
+        self._have(dtype, compile_too=True)
+
+    def load(self, dtype: str) -> bool:
+        """Load what was compiled before; False where something is missing."""
+        return self._have(dtype, compile_too=False)
+
+    def name(self, dtype: str) -> str:
+        """Of the file that its machine code is kept in."""
+        return store.file_name(*self._functions(dtype)[0])
+
+    def on_disk(self, dtype: str) -> bool:
+        """Whether `load` would find it all."""
+        return all(store.on_disk(*each) for each in self._functions(dtype))
+
+    def _functions(self, dtype: str) -> list[tuple[Any, tuple[Any, ...]]]:
+        """What is compiled for it, with the types of the parameters."""
+        return [(self.run, self._types(dtype))]
+
+    def _have(self, dtype: str, compile_too: bool) -> bool:
+        return store.have(self.run, self._types(dtype), compile_too)
 
     def _types(self, dtype: str) -> tuple[Any, ...]:
         return tuple(p.numba_type(dtype) if isinstance(p, Place) else p for p in self._places)
@@ -90,14 +102,18 @@ class Kernel(Function):
     def __init__(self, function: Callable[..., None], sums: bool, counted: bool, streams: bool) -> None:
         super().__init__(function, fastmath=set(_SUMS) if sums else False, _nrt=counted)
         self._name = f"{function.__module__}.{function.__qualname__}"
-        self._spread = _kept(_njit(nogil=True, error_model="numpy", _nrt=False)(over_threads(function, self._name, len(self._places) - 2)))
+        self._spread = _njit(nogil=True, error_model="numpy", _nrt=False)(over_threads(function, self._name, len(self._places) - 2))
         self._pieces, self._next = (_PIECES if streams else 1), 1
 
-    def build(self, dtype: str) -> None:
-        super().build(dtype)
-        kinds = self._types(dtype)
-        publish(self._name, kinds, self.run)
-        _compile(self._spread, (*LEADING, *kinds[2:]))
+    def _functions(self, dtype: str) -> list[tuple[Any, tuple[Any, ...]]]:
+        return [*super()._functions(dtype), (self._spread, (*LEADING, *self._types(dtype)[2:]))]
+
+    def _have(self, dtype: str, compile_too: bool) -> bool:
+        """The kernel first: the linker must know it before its way over threads is loaded."""
+        if not super()._have(dtype, compile_too):
+            return False
+        publish(self._name, self._types(dtype), self.run)
+        return all(store.have(*each, compile_too) for each in self._functions(dtype))
 
     def __call__(self, total: int, *arguments: Any, work: int = 0) -> None:
         """All of range(total); `work` is what it amounts to, in elements of a light operation: with little of it one thread does it alone."""
@@ -118,29 +134,6 @@ def join(team: Callable[[int], int]) -> None:
     """Have a team run the kernels from now on."""
     global _team
     _team = team
-
-
-def _kept(dispatcher: Any) -> Any:
-    """With its machine code kept in a folder of our own: what `enable_caching` sets."""
-    if cache_folder() is not None and os.path.exists(_file_of(dispatcher.py_func)):
-        dispatcher._cache = _Cache(dispatcher.py_func)
-    return dispatcher
-
-
-def _compile(dispatcher: Any, signature: tuple[Any, ...]) -> None:
-    if signature in dispatcher.overloads:
-        return
-    if dispatcher.overloads:
-        dispatcher.disable_compile(False)
-    try:
-        dispatcher.compile(signature)
-    finally:
-        dispatcher.disable_compile(bool(dispatcher.overloads))
-
-
-def _file_of(function: Callable[..., Any]) -> str:
-    """The file that a function stands in, or that wrote its text."""
-    return str(function.__globals__.get("__file__", ""))
 
 
 def _place(hint: Any) -> Any:
@@ -186,13 +179,13 @@ def wide(typing: Any) -> Any:
 class Driver(Protocol):
     """The Python function behind a table's entry, the kernels that it calls, and `planned`'s short way of a warm call where it has one."""
 
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[Function, ...]
     direct: Callable[[Any], Callable[..., None] | None] | None
 
     def __call__(self, *arguments: Any, **named: Any) -> None: ...
 
 
-def driver(*kernels: Kernel) -> Callable[[Callable[..., None]], Driver]:
+def driver(*kernels: Function) -> Callable[[Callable[..., None]], Driver]:
     """Make a function a `Driver` of these kernels."""
 
     def mark(function: Callable[..., None]) -> Driver:
@@ -201,77 +194,3 @@ def driver(*kernels: Kernel) -> Callable[[Callable[..., None]], Driver]:
         return marked
 
     return mark
-
-
-# --- where the machine code is kept -----------------------------------------------------------------------------------
-
-
-_IMPORTED = re.compile(r"^from dnnarray\._cpu\.compiled\.(\w+) import|^from dnnarray\._cpu\.compiled import (\w+)", re.MULTILINE)
-
-
-@lru_cache
-def source_digest(path: str) -> str:
-    """Of a file of kernels and the files of this package that it imports: Numba itself looks at the former alone."""
-    found: dict[Path, bytes] = {}
-    waiting = [Path(path)]
-    while waiting:
-        if (now := waiting.pop()) not in found and now.exists():
-            found[now] = now.read_bytes()
-            names = ("".join(match) for match in _IMPORTED.findall(found[now].decode()))
-            waiting += [Path(__file__).parent / f"{name}.py" for name in names]
-    digest = sha256()
-    for source in sorted(found):
-        digest.update(source.name.encode() + found[source])
-    return digest.hexdigest()[:16]
-
-
-@lru_cache(maxsize=1)
-def cache_folder() -> Path | None:
-    """Beside the tuning tables; in the temporary folder where that cannot be written; None where neither can."""
-    for base in (folder(), Path(tempfile.gettempdir()) / f"dnnarray-{getattr(os, 'getuid', lambda: 'user')()}"):
-        path = base / f"compiled-{__version__}-numba-{numba.__version__}-numpy-{np.__version__}"
-        if _ours(base, path):
-            return path
-    return None
-
-
-def _ours(base: Path, path: Path) -> bool:
-    """Whether we can write there and nobody else's files can lie there: what is loaded is run."""
-    try:
-        base.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.mkdir(mode=0o700, exist_ok=True)
-        if hasattr(os, "getuid") and any(p.stat().st_uid != os.getuid() for p in (base, path)):
-            return False
-        with tempfile.TemporaryFile(dir=path):
-            return True
-    except OSError:
-        return False
-
-
-class _Locator(_CacheLocator):
-    """Numba's question where the cache of a function lies, answered by `cache_folder`."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._py_file = _file_of(function)
-        self._line = function.__code__.co_firstlineno
-
-    def get_cache_path(self) -> str:
-        return str(cache_folder())
-
-    def get_source_stamp(self) -> str:
-        return source_digest(self._py_file)
-
-    def get_disambiguator(self) -> str:
-        return str(self._line)
-
-    @classmethod
-    def from_function(cls, function: Callable[..., Any], source: str) -> _Locator:
-        return cls(function)
-
-
-class _CacheImpl(CompileResultCacheImpl):
-    _locator_classes: Any = [_Locator]  # noqa: RUF012 - as Numba declares it
-
-
-class _Cache(FunctionCache):
-    _impl_class = _CacheImpl

@@ -110,5 +110,4 @@ def {name}_spread(team, parts, long, total, pieces, {arguments}):
 def over_threads(function: Callable[..., None], name: str, count: int) -> Callable[..., None]:
     """``(team, parts, long, total, pieces, ...)`` with so many arguments of the kernel's, for Numba: made of text, since Numba keeps no code of closures."""
     text = _TEXT.format(name=function.__name__, full=name, arguments=", ".join(f"a{i}" for i in range(count)))
-    scope = {"spread": spread, "__file__": function.__globals__.get("__file__", "")}
-    return _source.function(f"{function.__name__}_spread", text, scope, function.__module__)
+    return _source.function(f"{function.__name__}_spread", text, {"spread": spread}, function.__module__)

@@ -20,7 +20,7 @@ import numpy as np
 from dnnarray._cpu import threads
 from dnnarray._cpu.compiled import kernel
 from dnnarray._cpu.compiled.atomic import WORD, acquire_lock, add, call, give_way, load, relax, release_lock, replace, store, ticks
-from dnnarray._cpu.compiled.kernel import device, native
+from dnnarray._cpu.compiled.kernel import device, driver, native
 from dnnarray._cpu.compiled.memory import ALIGNMENT, address, aligned
 
 # Seconds: how long a thread watches for work, and the caller for the end of it; from which on one was off its core; how long nobody watches then.
@@ -250,9 +250,10 @@ def serve(function: Callable[..., Any], parts: list[tuple[int, int]], arguments:
     return served
 
 
+@driver(_work, _launch, _clock)
 def start() -> None:
     """Have this team do what is spread over threads from now on."""
-    for each in (_work, _launch, _clock):
+    for each in start.kernels:
         each.build("float32")  # as every other dtype: they have no arrays
     kernel.join(_team)
     threads.join(serve)

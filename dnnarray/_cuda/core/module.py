@@ -6,9 +6,7 @@ the generated source, every file it includes, the options, the architecture and 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import itertools
 import os
 import re
 import threading
@@ -17,17 +15,15 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+from dnnarray import _cache
 from dnnarray._cuda.core.plan import Kernel
 from dnnarray._cuda.core.requirements import problem, version_of
 from dnnarray._errors import DeviceError
-from dnnarray._select.tuning import folder
 
 _OPTIONS = ("--std=c++17", "-default-device", "--fmad=true", "--extra-device-vectorization")
 _SERIALISED = re.compile(r"C75\d\d")
 _INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
-_CHECK = hashlib.sha256().digest_size  # a stored file begins with the digest of the rest
 _LONGEST_NAME = 120  # characters of a symbol in a file name, which file systems limit
-_counter = itertools.count()
 _lock = threading.Lock()
 _loaded: dict[tuple[int, Kernel], Any] = {}
 
@@ -141,34 +137,17 @@ def _log(nvrtc: Any, program: Any) -> str:
     return buffer.decode(errors="replace").strip("\0 \n")
 
 
-def _place(kernel: Kernel, architecture: str) -> Path:
-    """Where the machine code lies in the disk cache."""
-    return folder() / "cubin" / f"{kernel.symbol[:_LONGEST_NAME]}-{architecture}-{digest(kernel, architecture)}.cubin"
-
-
-def _stored(path: Path) -> bytes | None:
-    """A file of the cache, None where it is absent, cut short or changed."""
-    with contextlib.suppress(OSError):
-        check, content = (stored := path.read_bytes())[:_CHECK], stored[_CHECK:]
-        if check == hashlib.sha256(content).digest():
-            return content
-    return None
+def _name(kernel: Kernel, architecture: str) -> str:
+    """Of the machine code in the disk cache."""
+    return f"{kernel.symbol[:_LONGEST_NAME]}-{architecture}-{digest(kernel, architecture)}.cubin"
 
 
 def cubin(kernel: Kernel, architecture: str) -> bytes:
     """The machine code, from the disk cache or compiled. A file that is cut short or changed is replaced."""
-    place = _place(kernel, architecture)
-    if (content := _stored(place)) is not None:
-        return content
-    content = compile_kernel(kernel, architecture)
-    with contextlib.suppress(OSError):  # a read-only or full disk costs a compilation at the next start, nothing else
-        place.parent.mkdir(parents=True, exist_ok=True)
-        temporary = place.with_suffix(f".{os.getpid()}.{next(_counter)}.tmp")
-        try:
-            temporary.write_bytes(hashlib.sha256(content).digest() + content)
-            os.replace(temporary, place)
-        finally:
-            temporary.unlink(missing_ok=True)
+    name = _name(kernel, architecture)
+    if (content := _cache.find(_cache.CUBINS, name)) is None:
+        content = compile_kernel(kernel, architecture)
+        _cache.store(_cache.CUBINS, name, content)
     return content
 
 
@@ -183,7 +162,7 @@ def load(kernels: Sequence[Kernel], device: int, architecture: str) -> list[Any]
 
 
 def _cubins(kernels: Sequence[Kernel], architecture: str) -> list[bytes]:
-    stored = [_stored(_place(kernel, architecture)) for kernel in kernels]
+    stored = [_cache.find(_cache.CUBINS, _name(kernel, architecture)) for kernel in kernels]
     missing = [kernel for kernel, content in zip(kernels, stored, strict=True) if content is None]
     if len(missing) < 2:
         return [content or cubin(kernel, architecture) for kernel, content in zip(kernels, stored, strict=True)]
