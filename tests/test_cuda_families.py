@@ -18,17 +18,7 @@ _DEVICE = _DEVICES["sm_90a"]
 _ENTRY = re.compile(r"DNNARRAY_ENTRY\(([^)]*)\) \{")
 _PLANS = Path(dnnarray._cuda.__file__).parent
 _FAMILIES = sorted({path.parent.name for path in _PLANS.glob("*/__init__.py")} - {"core", "common"})
-_LATER = {
-    "activation",
-    "attention",
-    "conv",
-    "linear",
-    "loss",
-    "norm",
-    "pool",
-    "rnn",
-    "spatial",
-}  # single modules, to which no rule applies yet
+_LATER = set("attention conv linear loss norm pool rnn spatial".split())  # single modules, to which no rule applies yet
 
 
 @lru_cache(maxsize=1)

@@ -9,13 +9,15 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from dnnarray._cuda.common.channel_sums import add_channel_sums
 from dnnarray._cuda.common.channels import View, lies
+from dnnarray._cuda.common.epilogue import Epilogue
+from dnnarray._cuda.common.epilogue_backward import slope
 from dnnarray._cuda.common.rearrange import rearrange
 from dnnarray._cuda.conv_kinds import Kind
-from dnnarray._cuda.core.extents import order_of
+from dnnarray._cuda.core.extents import arithmetic_of, order_of
 from dnnarray._cuda.core.plan import Array, Program
 from dnnarray._cuda.core.planner import Operand, Planner
-from dnnarray._cuda.epilogue import Epilogue, accumulator, add_channel_sums, slope
 from dnnarray._problems import checks
 from dnnarray._problems.base import remembered
 from dnnarray._problems.conv import ConvProblem
@@ -282,7 +284,7 @@ def _before_activation(setting: Setting, e: Epilogue, small: bool, product: Call
     steps, grad = setting.steps, setting.source(0)
     if e.activation is None or math.prod(setting.shape(small)) == 0:
         return grad
-    z = setting.taken(small, accumulator(grad.dtype))
+    z = setting.taken(small, arithmetic_of(grad.dtype))
     product(z)
     dz = setting.taken(small, grad.dtype) if z.dtype != grad.dtype and not e.rounds_slope(grad.dtype) else z
     steps.add(slope(e, grad, z, dz, setting.view(small), steps.aligned))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from dnnarray._cuda.activation import BiasBackwardConfig, ElementwiseConfig, struct_name
+from dnnarray._cuda.activation.elementwise import elementwise
+from dnnarray._cuda.common.channel_sums import first_stage
 from dnnarray._cuda.common.channels import View, partial_bytes, sums, too_scattered, view, whole_lines
+from dnnarray._cuda.common.formula import formula
 from dnnarray._cuda.common.reorder import reorder
 from dnnarray._cuda.conv_common import too_large
 from dnnarray._cuda.conv_depthwise_band import banded, can_band
@@ -19,7 +21,8 @@ from dnnarray._cuda.conv_depthwise_tile import can_tile, tiled
 from dnnarray._cuda.conv_depthwise_weight import added_up, by_rows, too_wide, walk_of_rows, walks, weighs_tiles, weight_bytes, weight_plans
 from dnnarray._cuda.conv_depthwise_weight_patch import weighs_patches
 from dnnarray._cuda.core.extents import order_of
-from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Kernel, Plan, Program, vector_length
+from dnnarray._cuda.core.plan import Array, Plan, Program
+from dnnarray._cuda.core.planner import Operand
 from dnnarray._cuda.loss_sums import NOTHING, pointers
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._records import frozen
@@ -157,13 +160,6 @@ def _parts(problem: ConvProblem, index: int) -> _Parts:
     return _Parts(places[0], places[1], places[2], places[3], place)
 
 
-def _through_activation(spec: Spec, aligned: bool, dy: Array, y: Array, target: Array) -> Plan:
-    vector = vector_length(spec.dtype, aligned)
-    config = ElementwiseConfig(TYPES[spec.dtype], struct_name("relu"), True, vector, _THREADS)
-    kernel = Kernel("activation/elementwise.cu", f"relu_elementwise_backward_{SHORT[spec.dtype]}x{vector}", config, ("activation",))
-    return Plan(kernel, (-(-spec.size // (_THREADS * vector)), 1, 1), _THREADS, (dy, y, target, spec.size, 0.0, 0.0))
-
-
 def _bias(problem: ConvProblem, x: Spec, dy: Spec, aligned: bool, g: Array, target: Array, partial: Array) -> list[Plan]:
     """The gradient summed over all but the channel."""
     bias = problem.inputs[3]
@@ -171,10 +167,7 @@ def _bias(problem: ConvProblem, x: Spec, dy: Spec, aligned: bool, g: Array, targ
     if not dy.size:
         return [added_up(target, target, bias, 0)]
     s = sums(_channel_view(problem, x, dy), x.dtype, aligned)
-    config = BiasBackwardConfig(TYPES[x.dtype], "dnnarray::Identity", False, s.columns, s.vector, _THREADS)
-    kernel = Kernel("activation/bias_backward.cu", f"conv_depthwise_bias_{SHORT[x.dtype]}x{s.vector}_{s.name}", config, ("activation",))
-    arguments = (g, g, g, g, NOTHING, NOTHING, partial, *s.sizes, 0.0, 0.0)
-    return [Plan(kernel, (s.blocks, 1, 1), _THREADS, arguments), added_up(partial, target, bias, s.parts)]
+    return [first_stage(Operand(g, x.dtype), s, partial), added_up(partial, target, bias, s.parts)]
 
 
 def gradients(problem: ConvProblem, device: Device, aligned: bool) -> Program:
@@ -186,7 +179,7 @@ def gradients(problem: ConvProblem, device: Device, aligned: bool) -> Program:
     plans: list[Plan] = []
     if problem.activation is not None and dy.size:
         plans.append(_forward(problem, x, y, device, aligned, tuple(arrays), parts.y))
-        plans.append(_through_activation(y, aligned, g, parts.y, parts.g))
+        plans.append(elementwise(formula(problem.activation, y.dtype), y, aligned, g, parts.y, parts.g))
         g = parts.g
     if dx is not None and dx.size:
         plans.append(_input(problem, y, dx, device, aligned, (g, arrays[1], outputs[0])))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
-from dnnarray._cuda.activation import formula
+from dnnarray._cuda.common.channels import THREADS
+from dnnarray._cuda.common.epilogue import Epilogue
+from dnnarray._cuda.common.formula import formula
 from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, extents, lying, too_large
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan
 from dnnarray._cuda.core.planner import Operand
-from dnnarray._cuda.epilogue import THREADS, Epilogue
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dnnarray._cuda import conv_thin
+from dnnarray._cuda.common.epilogue import Epilogue
 from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, lying, too_large
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_kinds import AMPERE_SINGLE
 from dnnarray._cuda.core.parts import NUMERICS
 from dnnarray._cuda.core.planner import Operand
-from dnnarray._cuda.epilogue import Epilogue
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._select import Cost, Device, share_of_peak
 from dnnarray._spec import FLOAT32

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 from itertools import product
 
+from dnnarray._cuda.common.epilogue import Epilogue, apply
 from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, lying, too_large
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_implicit import part_of, target_of
@@ -17,7 +18,6 @@ from dnnarray._cuda.conv_kinds import SINGLE
 from dnnarray._cuda.core import fourier
 from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Transform
 from dnnarray._cuda.core.planner import Operand
-from dnnarray._cuda.epilogue import Epilogue, apply
 from dnnarray._problems.base import remembered
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry, Triple, smooth

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dnnarray._cuda.common.epilogue import Epilogue, apply
 from dnnarray._cuda.common.rearrange import rearrange
 from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, dense_strides, lying, too_large
 from dnnarray._cuda.conv_kinds import SINGLE
@@ -14,9 +15,9 @@ from dnnarray._cuda.conv_sums import sum_splits
 from dnnarray._cuda.conv_unfold import Columns, fold, unfold
 from dnnarray._cuda.conv_weight_order import weight_order
 from dnnarray._cuda.core.device import unit
+from dnnarray._cuda.core.extents import arithmetic_of
 from dnnarray._cuda.core.plan import MatMul, Matrix, Plan
 from dnnarray._cuda.core.planner import Operand
-from dnnarray._cuda.epilogue import Epilogue, accumulator, apply
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._select import Cost, Device, share_of_peak
@@ -76,7 +77,7 @@ class GemmMaps:
 
     def spread(self, small: Operand, weight: Operand, large: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
         g, steps = self._g, self._steps
-        dtype, wide = small.dtype, accumulator(small.dtype)
+        dtype, wide = small.dtype, arithmetic_of(small.dtype)
         rounds = large.dtype in HALF and not (epilogue.empty and dtype in HALF)
         direct = self._plain and not rounds
         with steps.borrowed():
@@ -93,7 +94,7 @@ class GemmMaps:
 
     def weigh(self, small: Operand, large: Operand, weight: Operand) -> None:
         steps, setting, g = self._steps, self._setting, self._g
-        wide = accumulator(small.dtype)
+        wide = arithmetic_of(small.dtype)
         dtype = wide if wide in (small.dtype, large.dtype) else small.dtype
         packed = self._packed_strides(setting.weight_shape)
         direct = wide == weight.dtype and same_memory(setting.weight_shape, packed, weight.strides)
@@ -305,7 +306,7 @@ def _moved(op: str, problem: ConvProblem, last: bool) -> float:
     g, dtype = problem.geometry, problem.inputs[0].dtype
     columns = 0 if _plain(g) else g.n * g.pixels * g.groups * g.c * g.taps
     spreads = op in ("conv_backward_input", "conv_transpose")
-    return 2 * columns * problem.maps * (accumulator(dtype).itemsize * (_ADDED_UP if last else 2) if spreads else dtype.itemsize)
+    return 2 * columns * problem.maps * (arithmetic_of(dtype).itemsize * (_ADDED_UP if last else 2) if spreads else dtype.itemsize)
 
 
 def floor(op: str, problem: ConvProblem, device: Device, precision: str = "highest") -> float:
@@ -359,7 +360,7 @@ def _behind(problem: ConvProblem) -> int:
     """Bytes that a bias, a residual or an activation moves behind the products, whose sums wait in their own type."""
     if problem.kind not in ("conv", "conv_transpose") or (problem.activation is None and all(s is None for s in problem.inputs[2:])):
         return 0
-    return 2 * problem.result.size * accumulator(problem.result.dtype).itemsize
+    return 2 * problem.result.size * arithmetic_of(problem.result.dtype).itemsize
 
 
 def same_memory(shape: Sequence[int], a: Sequence[int], b: Sequence[int]) -> bool:

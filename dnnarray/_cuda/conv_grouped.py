@@ -9,12 +9,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dnnarray._cuda.activation import formula
+from dnnarray._cuda.common.epilogue import Epilogue
+from dnnarray._cuda.common.formula import formula
 from dnnarray._cuda.conv_common import extents
 from dnnarray._cuda.conv_implicit import along
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan
 from dnnarray._cuda.core.planner import Operand
-from dnnarray._cuda.epilogue import Epilogue
 from dnnarray._problems.base import remembered
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import changed, frozen

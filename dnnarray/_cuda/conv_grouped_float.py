@@ -6,12 +6,12 @@ from functools import lru_cache
 
 import numpy as np
 
-from dnnarray._cuda.activation import formula
+from dnnarray._cuda.common.epilogue import Epilogue
+from dnnarray._cuda.common.formula import formula
 from dnnarray._cuda.conv_common import extents
 from dnnarray._cuda.conv_grouped import HALF_SHARED, Sides, Tile, abreast, slab, stacked, steps
 from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan
 from dnnarray._cuda.core.planner import Operand
-from dnnarray._cuda.epilogue import Epilogue
 from dnnarray._cuda.loss_sums import NOTHING
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from dnnarray._cuda.common.epilogue import Epilogue
 from dnnarray._cuda.common.zero import zero
 from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, correlations, lying, too_large
 from dnnarray._cuda.conv_direct import DirectMaps
@@ -22,7 +23,6 @@ from dnnarray._cuda.conv_tiles import adding_up
 from dnnarray._cuda.core.device import unit
 from dnnarray._cuda.core.plan import Plan
 from dnnarray._cuda.core.planner import Operand
-from dnnarray._cuda.epilogue import Epilogue
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._select import Cost, Device, share_of_peak

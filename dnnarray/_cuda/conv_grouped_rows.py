@@ -6,12 +6,12 @@ import math
 from functools import lru_cache
 from typing import Any
 
-from dnnarray._cuda.activation import formula
+from dnnarray._cuda.common.epilogue import Epilogue
+from dnnarray._cuda.common.formula import formula
 from dnnarray._cuda.conv_grouped import CHUNK
 from dnnarray._cuda.conv_tiles import PLANNED
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan
 from dnnarray._cuda.core.planner import Operand
-from dnnarray._cuda.epilogue import Epilogue
 from dnnarray._cuda.loss_sums import NOTHING
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen

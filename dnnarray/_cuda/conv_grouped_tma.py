@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from dnnarray._cuda import conv_tma
-from dnnarray._cuda.activation import formula
+from dnnarray._cuda.common.epilogue import Epilogue
+from dnnarray._cuda.common.formula import formula
 from dnnarray._cuda.common.zero import zero
 from dnnarray._cuda.conv_common import NO_EPILOGUE, OF_IMAGES, Setting, correlations, extents, lying, too_large
 from dnnarray._cuda.conv_direct import DirectMaps
@@ -31,7 +32,6 @@ from dnnarray._cuda.conv_weigh_tma import halo_sums, window_sums
 from dnnarray._cuda.core.device import unit
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan
 from dnnarray._cuda.core.planner import Operand
-from dnnarray._cuda.epilogue import Epilogue
 from dnnarray._cuda.loss_sums import NOTHING
 from dnnarray._problems.base import remembered
 from dnnarray._problems.conv import ConvProblem

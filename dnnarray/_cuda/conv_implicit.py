@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from dnnarray._cuda import conv_tiles
-from dnnarray._cuda.activation import formula
+from dnnarray._cuda.common.epilogue import Epilogue
+from dnnarray._cuda.common.formula import formula
 from dnnarray._cuda.common.rearrange import rearrange
 from dnnarray._cuda.common.zero import zero
 from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, extents, lying, too_large
@@ -18,7 +19,6 @@ from dnnarray._cuda.conv_sums import WeightTerms, sum_splits
 from dnnarray._cuda.conv_tiles import BLOCK
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan
 from dnnarray._cuda.core.planner import Operand
-from dnnarray._cuda.epilogue import Epilogue
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry, Phase
 from dnnarray._records import frozen

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from dnnarray._cuda import conv_thin
 from dnnarray._cuda.common.channels import lies
+from dnnarray._cuda.common.epilogue import Epilogue
 from dnnarray._cuda.common.rearrange import rearrange, too_many_axes
 from dnnarray._cuda.common.zero import zero
 from dnnarray._cuda.conv_common import NO_EPILOGUE, Maps, Setting, dense_strides, first_order, last_order, lying
@@ -21,7 +22,6 @@ from dnnarray._cuda.conv_weight_order import weight_order
 from dnnarray._cuda.core.device import unit
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, vector_length
 from dnnarray._cuda.core.planner import Operand, Planner
-from dnnarray._cuda.epilogue import Epilogue
 from dnnarray._problems.base import remembered
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry

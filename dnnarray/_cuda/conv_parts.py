@@ -9,7 +9,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from dnnarray._cuda import conv_parts_tiles, conv_tiles, conv_tma
-from dnnarray._cuda.activation import formula
+from dnnarray._cuda.common.channels import THREADS
+from dnnarray._cuda.common.epilogue import Epilogue
+from dnnarray._cuda.common.formula import formula
 from dnnarray._cuda.common.zero import zero
 from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, extents, lying, too_large
 from dnnarray._cuda.conv_direct import DirectMaps
@@ -22,7 +24,6 @@ from dnnarray._cuda.conv_tiles import BLOCK
 from dnnarray._cuda.core.parts import NUMERICS, Numerics
 from dnnarray._cuda.core.plan import TYPES, Array, Config, Kernel, Plan, TensorMap
 from dnnarray._cuda.core.planner import Operand, Planner
-from dnnarray._cuda.epilogue import THREADS, Epilogue
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen

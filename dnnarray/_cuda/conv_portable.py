@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnnarray._cuda.activation import formula
+from dnnarray._cuda.common.epilogue import Epilogue
+from dnnarray._cuda.common.formula import formula
 from dnnarray._cuda.conv_common import Setting, extents, lying
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_implicit import ImplicitMaps, along, misfit
@@ -12,7 +13,6 @@ from dnnarray._cuda.conv_kinds import AMPERE_HALF, AMPERE_SINGLE
 from dnnarray._cuda.core.device import unit
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan
 from dnnarray._cuda.core.planner import Operand
-from dnnarray._cuda.epilogue import Epilogue
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen

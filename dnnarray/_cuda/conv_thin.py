@@ -7,7 +7,8 @@ import math
 
 import numpy as np
 
-from dnnarray._cuda.activation import formula
+from dnnarray._cuda.common.epilogue import Epilogue
+from dnnarray._cuda.common.formula import formula
 from dnnarray._cuda.common.rearrange import rearrange
 from dnnarray._cuda.conv_common import Setting, dense_strides, extents
 from dnnarray._cuda.conv_sums import sum_splits
@@ -15,7 +16,6 @@ from dnnarray._cuda.conv_tiles import PLANNED
 from dnnarray._cuda.core.parts import Numerics
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan
 from dnnarray._cuda.core.planner import Operand
-from dnnarray._cuda.epilogue import Epilogue
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen
 from dnnarray._spec import FLOAT32, HALF

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from dnnarray._cuda import conv_layout, conv_tiles, conv_tma_tiles
-from dnnarray._cuda.activation import formula
+from dnnarray._cuda.common.epilogue import Epilogue
+from dnnarray._cuda.common.formula import formula
 from dnnarray._cuda.conv_common import extents
 from dnnarray._cuda.conv_implicit import ImplicitConfig, ImplicitMaps, along
 from dnnarray._cuda.conv_raster import Corners, Raster, axes_of, corners, within
@@ -15,7 +16,6 @@ from dnnarray._cuda.conv_tiles import BLOCK, ROW
 from dnnarray._cuda.core.extents import divisor
 from dnnarray._cuda.core.plan import SHORT, TYPES, Kernel, Plan, TensorMap, vector_length
 from dnnarray._cuda.core.planner import Operand
-from dnnarray._cuda.epilogue import Epilogue
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import changed, frozen

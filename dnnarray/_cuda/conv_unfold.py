@@ -6,12 +6,13 @@ import math
 
 import numpy as np
 
-from dnnarray._cuda.activation import formula
+from dnnarray._cuda.common.channels import THREADS
+from dnnarray._cuda.common.epilogue import Epilogue
+from dnnarray._cuda.common.formula import formula
 from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, dense_strides, extents, image, too_large
 from dnnarray._cuda.core.extents import order_of
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, Program, vector_length
 from dnnarray._cuda.core.planner import Operand, Planner
-from dnnarray._cuda.epilogue import THREADS, Epilogue
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._problems.conv_unfold import UnfoldProblem
 from dnnarray._records import frozen

@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from dnnarray._cuda.activation import formula
+from dnnarray._cuda.common.epilogue import Epilogue
+from dnnarray._cuda.common.formula import formula
 from dnnarray._cuda.conv_common import NO_EPILOGUE, OF_IMAGES, Setting, lying, too_large
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_gemm import GemmMaps
 from dnnarray._cuda.conv_kinds import SINGLE
 from dnnarray._cuda.core.plan import Config, Kernel, MatMul, Matrix, Plan
 from dnnarray._cuda.core.planner import Operand
-from dnnarray._cuda.epilogue import Epilogue
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen

@@ -8,13 +8,16 @@ from functools import partial
 import numpy as np
 
 from dnnarray._cuda import linear_conv
+from dnnarray._cuda.common.channel_sums import add_channel_sums
 from dnnarray._cuda.common.channels import View, lies
+from dnnarray._cuda.common.epilogue import Epilogue, apply
+from dnnarray._cuda.common.epilogue_backward import slope
 from dnnarray._cuda.common.rearrange import rearrange
 from dnnarray._cuda.common.zero import zero
 from dnnarray._cuda.core.device import unit
+from dnnarray._cuda.core.extents import arithmetic_of
 from dnnarray._cuda.core.plan import MatMul, Matrix, Plan, Program
 from dnnarray._cuda.core.planner import Operand, Planner
-from dnnarray._cuda.epilogue import Epilogue, accumulator, add_channel_sums, apply, slope
 from dnnarray._problems.base import leaves
 from dnnarray._problems.linear import LinearProblem
 from dnnarray._select import Cost, Device, Method, share_of_peak
@@ -85,7 +88,7 @@ def _backward(problem: LinearProblem, aligned: bool, precision: str) -> Planner:
     e = Epilogue(steps.inputs[3], steps.inputs[4], problem.activation)
     dz = grad
     if problem.activation is not None and rows * outs:
-        z = steps.take(accumulator(dtype), rows * outs)
+        z = steps.take(arithmetic_of(dtype), rows * outs)
         layer.product(x, weight, z, 0, rows)
         dz = steps.take(FLOAT32, rows * outs) if e.rounds_slope(dtype) else z if z.dtype == dtype else steps.take(dtype, rows * outs)
         steps.add(slope(e, grad, z, dz, View(rows, outs, 1), aligned))

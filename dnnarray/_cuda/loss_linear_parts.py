@@ -8,12 +8,12 @@ import numpy as np
 
 from dnnarray._cuda import conv_parts
 from dnnarray._cuda.common.accumulate import accumulate
+from dnnarray._cuda.common.epilogue import Epilogue
 from dnnarray._cuda.conv_common import Setting
 from dnnarray._cuda.conv_parts import InParts, PartsMaps
 from dnnarray._cuda.core.parts import NUMERICS
 from dnnarray._cuda.core.plan import Array, Step
 from dnnarray._cuda.core.planner import Operand, Planner
-from dnnarray._cuda.epilogue import Epilogue
 from dnnarray._cuda.linear_conv import OPTIONS
 from dnnarray._cuda.loss_linear_products import Block, Gradients, Layer, LibraryProducts, advanced
 from dnnarray._cuda.loss_sums import NOTHING

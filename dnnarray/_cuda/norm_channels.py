@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dnnarray._cuda.activation import formula
+from dnnarray._cuda.common.formula import formula
 from dnnarray._cuda.core.extents import blocks_of, divisor
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
 from dnnarray._cuda.norm_common import Arguments, Pointer, discarded, orders, wide

@@ -6,7 +6,7 @@ from math import gcd
 from typing import NamedTuple
 
 from dnnarray._cuda import norm_channels
-from dnnarray._cuda.activation import formula
+from dnnarray._cuda.common.formula import formula
 from dnnarray._cuda.core.extents import blocks_of
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, Program, vector_length
 from dnnarray._cuda.norm_common import Arguments, Pointer, orders, wide

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any, NamedTuple
 
-from dnnarray._cuda.activation import formula
+from dnnarray._cuda.common.formula import formula
 from dnnarray._cuda.core.extents import blocks_of, divisor
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, Program, ahead_if_small, vector_length
 from dnnarray._cuda.norm_common import Arguments, discarded, memory_order, orders, short, type_of, wide

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dnnarray._cuda.activation import formula
+from dnnarray._cuda.common.formula import formula
 from dnnarray._cuda.core.extents import blocks_of
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, Program, vector_length
 from dnnarray._cuda.norm_common import Arguments, Pointer, orders, wide

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dnnarray._cuda import norm_folded, norm_slab
-from dnnarray._cuda.activation import formula
+from dnnarray._cuda.common.formula import formula
 from dnnarray._cuda.core.extents import blocks_of, divisor
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, Program
 from dnnarray._cuda.norm_common import Arguments, orders, wide

@@ -1,8 +1,8 @@
 // y = f(x + bias[c] + residual), f an activation.
 //
 // Layout:  x, residual and y are outer x channels x inner in memory. A thread owns one vector of kVector elements.
-// Needs:   pointers aligned to kVector elements; kChannel says how the channel runs along a vector (channels.cuh).
-// Bound:   memory: x and residual read once, y written once.
+// Needs:   Pointers are aligned to kVector elements; kChannel says how the channel runs along a vector (channels.cuh).
+// Bound:   Memory: x and residual are read once, y is written once.
 
 #include "dnnarray/activation.cuh"
 #include "dnnarray/channels.cuh"
@@ -16,6 +16,12 @@ struct Config {
   static constexpr int kVector = 4;
   static constexpr int kThreads = 128;
 };
+struct Arguments {
+  long long size;
+  dnnarray::ChannelView view;
+  double p;
+  double q;
+};
 #define DNNARRAY_ENTRY activation_bias_default
 #endif
 
@@ -23,7 +29,7 @@ using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
 
-struct Arguments {
+struct Operands {
   const T *x, *bias, *residual;
   T* y;
   ChannelView view;
@@ -31,32 +37,31 @@ struct Arguments {
 };
 
 template <int N>
-__device__ __forceinline__ void run(const Arguments& a, long long i) {
-  const Vec<T, N> reg_x = load<T, N>(a.x + i);
+__device__ __forceinline__ void run(const Operands& o, long long i) {
+  const Vec<T, N> reg_x = load<T, N>(o.x + i);
   Vec<T, N> reg_residual;
-  if constexpr (Config::kResidual) reg_residual = load<T, N>(a.residual + i);
+  if constexpr (Config::kResidual) reg_residual = load<T, N>(o.residual + i);
   A bias[N], value[N], residual[N];
-  load_parameters<N, Config::kChannel>(a.bias, i, a.view, bias);
+  load_parameters<N, Config::kChannel>(o.bias, i, o.view, bias);
   widen_all(value, reg_x);
   if constexpr (Config::kResidual) widen_all(residual, reg_residual);
 #pragma unroll
   for (int j = 0; j < N; ++j) {
     A z = value[j] + bias[j];
     if constexpr (Config::kResidual) z += residual[j];
-    value[j] = Config::Activation::forward(z, a.p, a.q);
+    value[j] = Config::Activation::forward(z, o.p, o.q);
   }
-  store(a.y + i, narrow_all<T, N>(value));
+  store(o.y + i, narrow_all<T, N>(value));
 }
 
-// `residual` is `x` where there is none.
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ bias, const T* __restrict__ residual, T* __restrict__ y, long long n,
-                   DNNARRAY_CHANNELS, double p, double q) {
-  const Arguments a = {x, bias, residual, y, DNNARRAY_CHANNELS_VALUES, A(p), A(q)};
+    DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ bias, const T* __restrict__ residual,
+                   T* __restrict__ y, const __grid_constant__ Arguments a) {
+  const Operands o = {x, bias, residual, y, a.view, A(a.p), A(a.q)};
   const long long i = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * Config::kVector;
-  if (i + Config::kVector <= n) {
-    run<Config::kVector>(a, i);
+  if (i + Config::kVector <= a.size) {
+    run<Config::kVector>(o, i);
   } else {
-    for (long long j = i; j < n; ++j) run<1>(a, j);
+    for (long long j = i; j < a.size; ++j) run<1>(o, j);
   }
 }

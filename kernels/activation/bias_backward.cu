@@ -17,6 +17,14 @@ struct Config {
   static constexpr int kVector = 4;
   static constexpr int kThreads = 128;
 };
+struct Arguments {
+  long long outer;
+  long long channels;
+  long long inner;
+  long long splits;
+  double p;
+  double q;
+};
 #define DNNARRAY_ENTRY activation_bias_backward_default
 #endif
 
@@ -61,11 +69,11 @@ struct Body {
   }
 };
 
-// `residual` is `x` where there is none; `dx` and `dresidual` are null where they are not wanted.
+// `dx` and `dresidual` are null where they are not wanted.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 1 : 8)
-    DNNARRAY_ENTRY(const T* __restrict__ g, const T* __restrict__ x, const T* __restrict__ bias, const T* __restrict__ residual,
-                   T* __restrict__ dx, T* __restrict__ dresidual, A* __restrict__ partial, long long outer, long long channels,
-                   long long inner, long long splits, double p, double q) {
-  const Body body = {g, x, residual, dx, dresidual, A(p), A(q)};
-  sum_channels<Config::kVector, Config::kThreads, Config::kColumns>(body, bias, partial, outer, channels, inner, splits);
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, const T* __restrict__ bias,
+                   const T* __restrict__ residual, T* __restrict__ dx, T* __restrict__ dresidual,
+                   A* __restrict__ partial, const __grid_constant__ Arguments a) {
+  const Body body = {grad, x, residual, dx, dresidual, A(a.p), A(a.q)};
+  sum_channels<Config::kVector, Config::kThreads, Config::kColumns>(body, bias, partial, a.outer, a.channels, a.inner, a.splits);
 }

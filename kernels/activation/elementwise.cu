@@ -16,6 +16,11 @@ struct Config {
   static constexpr int kVector = 4;
   static constexpr int kThreads = 128;
 };
+struct Arguments {
+  long long size;
+  double p;
+  double q;
+};
 #define DNNARRAY_ENTRY activation_elementwise_default
 #endif
 
@@ -39,17 +44,17 @@ __device__ __forceinline__ V evaluate(const V& g, const V& x, A p, A q) {
   return y;
 }
 
-// `g` is `x` where there is no gradient to read.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 1 : 0)
-    DNNARRAY_ENTRY(const T* __restrict__ g, const T* __restrict__ x, T* __restrict__ y, long long n, double p64, double q64) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, T* __restrict__ y,
+                   const __grid_constant__ Arguments a) {
   begin_ahead();
-  const A p = A(p64), q = A(q64);
+  const A p = A(a.p), q = A(a.q);
   const long long i = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * Config::kVector;
-  take_after_previous_kernel(x, g);
-  if (i + Config::kVector <= n) {
+  take_after_previous_kernel(x, grad);
+  if (i + Config::kVector <= a.size) {
     const V reg_x = load<T, Config::kVector>(x + i);
-    store(y + i, evaluate(Config::kGradient ? load<T, Config::kVector>(g + i) : reg_x, reg_x, p, q));
+    store(y + i, evaluate(Config::kGradient ? load<T, Config::kVector>(grad + i) : reg_x, reg_x, p, q));
   } else {
-    for (long long j = i; j < n; ++j) y[j] = narrow<T>(evaluate(widen(g[j]), widen(x[j]), p, q));
+    for (long long j = i; j < a.size; ++j) y[j] = narrow<T>(evaluate(widen(grad[j]), widen(x[j]), p, q));
   }
 }

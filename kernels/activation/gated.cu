@@ -19,6 +19,11 @@ struct Config {
   static constexpr int kVector = 4;
   static constexpr int kThreads = 128;
 };
+struct Arguments {
+  long long size;
+  long long row;
+  long long pitch;
+};
 #define DNNARRAY_ENTRY activation_gated_default
 #endif
 
@@ -52,17 +57,17 @@ __device__ __forceinline__ void backward(const T* g, const T* gate, const T* x, 
 
 // The forward writes `y`; the gradient reads `g`, and x for that of the gate alone, and writes `gate_out` and `x_out`.
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ g, const T* __restrict__ gate, const T* __restrict__ x, T* __restrict__ y, T* __restrict__ gate_out,
-                   T* __restrict__ x_out, long long n, long long row, long long pitch) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ gate, const T* __restrict__ x, T* __restrict__ y,
+                   T* __restrict__ dgate, T* __restrict__ dx, const __grid_constant__ Arguments a) {
   const long long i = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * V;
-  if (i >= n) return;
+  if (i >= a.size) return;
   long long at = i;
   if constexpr (Config::kRows) {
-    const Divided place = divide_index(i, row);
-    at = place.quotient * pitch + place.remainder;
+    const Divided place = divide_index(i, a.row);
+    at = place.quotient * a.pitch + place.remainder;
   }
   if constexpr (Config::kOfGate || Config::kOfX) {
-    backward(g + i, gate + at, x + at, gate_out + at, x_out + at);
+    backward(grad + i, gate + at, x + at, dgate + at, dx + at);
   } else {
     forward(gate + at, x + at, y + i);
   }

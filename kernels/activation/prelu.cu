@@ -15,6 +15,10 @@ struct Config {
   static constexpr int kVector = 4;
   static constexpr int kThreads = 128;
 };
+struct Arguments {
+  long long size;
+  dnnarray::ChannelView view;
+};
 #define DNNARRAY_ENTRY activation_prelu_default
 #endif
 
@@ -34,14 +38,15 @@ __device__ __forceinline__ void run(const T* x, const T* w, T* y, long long i, c
 }
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ w, T* __restrict__ y, long long n, DNNARRAY_CHANNELS) {
+    DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ weight, T* __restrict__ y,
+                   const __grid_constant__ Arguments a) {
   begin_ahead();
-  const ChannelView view = DNNARRAY_CHANNELS_VALUES;
+  const ChannelView view = a.view;
   const long long i = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * Config::kVector;
-  take_after_previous_kernel(x, w);
-  if (i + Config::kVector <= n) {
-    run<Config::kVector>(x, w, y, i, view);
+  take_after_previous_kernel(x, weight);
+  if (i + Config::kVector <= a.size) {
+    run<Config::kVector>(x, weight, y, i, view);
   } else {
-    for (long long j = i; j < n; ++j) run<1>(x, w, y, j, view);
+    for (long long j = i; j < a.size; ++j) run<1>(x, weight, y, j, view);
   }
 }

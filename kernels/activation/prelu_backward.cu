@@ -15,6 +15,12 @@ struct Config {
   static constexpr int kVector = 4;
   static constexpr int kThreads = 128;
 };
+struct Arguments {
+  long long outer;
+  long long channels;
+  long long inner;
+  long long splits;
+};
 #define DNNARRAY_ENTRY activation_prelu_backward_default
 #endif
 
@@ -52,7 +58,7 @@ struct Body {
 
 // `dx` is null where only the sums are wanted.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 1 : 8)
-    DNNARRAY_ENTRY(const T* __restrict__ g, const T* __restrict__ x, const T* __restrict__ w, T* __restrict__ dx, A* __restrict__ partial,
-                   long long outer, long long channels, long long inner, long long splits) {
-  sum_channels<Config::kVector, Config::kThreads, Config::kColumns>(Body{g, x, dx}, w, partial, outer, channels, inner, splits);
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, const T* __restrict__ weight,
+                   T* __restrict__ dx, A* __restrict__ partial, const __grid_constant__ Arguments a) {
+  sum_channels<Config::kVector, Config::kThreads, Config::kColumns>(Body{grad, x, dx}, weight, partial, a.outer, a.channels, a.inner, a.splits);
 }

@@ -56,8 +56,8 @@ __device__ __forceinline__ void run(const Operands& o, long long i) {
 }
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ bias, const T* __restrict__ residual, T* __restrict__ y,
-                   const __grid_constant__ Arguments a) {
+    DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ bias, const T* __restrict__ residual,
+                   T* __restrict__ y, const __grid_constant__ Arguments a) {
   const Operands o = {x, bias, residual, y, a.view, a.seed, a.offset, a.threshold, A(a.scale), a.place};
   const long long n = a.size;
   const long long i = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * Config::kVector;

@@ -20,15 +20,15 @@ struct Config {
   static constexpr int kThreads = 128;
 };
 struct Arguments {
+  long long outer;
+  long long channels;
+  long long inner;
+  long long splits;
   unsigned long long seed;
   unsigned long long offset;
   unsigned threshold;
   double scale;
   dnnarray::Strided place;
-  long long outer;
-  long long channels;
-  long long inner;
-  long long splits;
 };
 #define DNNARRAY_ENTRY dropout_bias_add_backward_default
 #endif
@@ -66,8 +66,8 @@ struct Body {
 };
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 1 : 6)
-    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ bias, T* __restrict__ dx, T* __restrict__ dresidual,
-                   A* __restrict__ partial, const __grid_constant__ Arguments a) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ bias, T* __restrict__ dx,
+                   T* __restrict__ dresidual, A* __restrict__ partial, const __grid_constant__ Arguments a) {
   const Body body = {grad, dx, dresidual, a.seed, a.offset, a.threshold, A(a.scale), a.place};
   sum_channels<Config::kVector, Config::kThreads, Config::kColumns>(body, bias, partial, a.outer, a.channels, a.inner, a.splits);
 }

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from dnnarray._cuda.core.arguments import Arguments, Extent
 from dnnarray._cuda.core.extents import divisor, order_of
 from dnnarray._cuda.core.plan import vector_length
 from dnnarray._records import frozen
@@ -110,6 +112,16 @@ def too_scattered(shape: Sequence[int], seen: Sequence[int], lying: Sequence[int
 # --- sums over all but the channel ------------------------------------------------------------------------------------
 
 
+@frozen(kw_only=True)
+class SumsArguments(Arguments):
+    """What kernels that sum over all but the channel have in common: the extents of the array in memory, and the parts that each channel is summed in."""
+
+    outer: Extent
+    channels: Extent
+    inner: Extent
+    splits: Extent
+
+
 @frozen
 class Sums:
     """How the two stages of the sums are launched; `columns` is 0 where rows of one channel are summed."""
@@ -122,8 +134,13 @@ class Sums:
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
-        """The arguments of the first stage."""
+        """The extents that the first stage is called with."""
         return self.view.outer, self.view.channels, self.view.inner, self.splits
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The fields of `SumsArguments`."""
+        return dict(zip(("outer", "channels", "inner", "splits"), self.sizes, strict=True))
 
     @property
     def parts(self) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dnnarray._cuda.common.channels import THREADS, lies, partial_bytes, sums
+from typing import Any
+
+from dnnarray._cuda.common.channels import THREADS, SumsArguments, lies, partial_bytes, sums
 from dnnarray._cuda.common.partial_sums import add_parts
 from dnnarray._cuda.common.reorder import reorder
-from dnnarray._cuda.core.arguments import Extent, In, Out, OutArithmetic
+from dnnarray._cuda.core.arguments import In, Out, OutArithmetic
 from dnnarray._cuda.core.extents import arithmetic_of, order_of
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Program
 from dnnarray._cuda.core.planner import Planner
@@ -32,7 +34,7 @@ class BiasAddBackwardConfig(Config):
 
 
 @frozen
-class BiasAddBackwardArguments(MaskArguments, restrict=True):
+class BiasAddBackwardArguments(MaskArguments, SumsArguments, restrict=True):
     """What ``kernels/dropout/bias_add_backward.cu`` is called with."""
 
     grad: In
@@ -40,10 +42,6 @@ class BiasAddBackwardArguments(MaskArguments, restrict=True):
     dx: Out
     dresidual: Out
     partial: OutArithmetic
-    outer: Extent
-    channels: Extent
-    inner: Extent
-    splits: Extent
 
 
 def run(problem: DropoutProblem, device: Device, aligned: bool) -> Program:
@@ -59,11 +57,8 @@ def run(problem: DropoutProblem, device: Device, aligned: bool) -> Program:
         partial = planner.take(arithmetic_of(dtype), s.view.channels * s.parts).array
         name = f"dropout_bias_add_backward_{SHORT[dtype]}x{s.vector}_{s.name}{'_permuted' * scattered}{'' if same else '_alone'}"
         config = BiasAddBackwardConfig(TYPES[dtype], scattered, same, s.columns, s.vector, THREADS)
-        outer, channels, inner, splits = s.sizes
-        arguments = BiasAddBackwardArguments(
-            grad=grad, bias=bias, dx=dx, dresidual=dresidual, partial=partial, outer=outer, channels=channels, inner=inner, splits=splits,
-            **mask(problem),
-        )  # fmt: skip
+        arrays: dict[str, Any] = {"grad": grad, "bias": bias, "dx": dx, "dresidual": dresidual, "partial": partial}
+        arguments = BiasAddBackwardArguments(**arrays, **s.arguments, **mask(problem))
         kernel = Kernel("dropout/bias_add_backward.cu", name, config, ("philox", "core/index"))
         planner.launch(kernel, (s.blocks, 1, 1), THREADS, arguments)
         if dbias is not None:

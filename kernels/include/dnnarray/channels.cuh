@@ -19,12 +19,10 @@ enum Channel {
   kLongIndex = 4,  // added to one of these: there are 2^31 elements or more
 };
 
-// The extents of an array and what divides its indices by them (a Divisor, where they are not long). Kernels take it as four plain arguments.
+// The extents of an array and what divides its indices by them (a Divisor, where they are not long).
 struct ChannelView {
   long long channels, by_channels, inner, by_inner;
 };
-#define DNNARRAY_CHANNELS long long channels, long long by_channels, long long inner, long long by_inner
-#define DNNARRAY_CHANNELS_VALUES {channels, by_channels, inner, by_inner}
 
 // The parameters of N elements from element i on. Without a branch for long indices: behind one the compiler would put what uses elements that were
 // loaded before in front of this load, which then waits for them.

@@ -1,4 +1,4 @@
-// The first stage of out[c] = sum of x over all but the channel (channels.cuh); kernels/activation/partial_sums.cu is the second.
+// The first stage of out[c] = sum of x over all but the channel (channels.cuh); partial_sums.cu is the second.
 //
 // Layout:  x is outer x channels x inner in memory.
 // Needs:   kColumns 0: inner a multiple of kVector; else channels x inner; the pointer aligned to kVector elements.
@@ -13,7 +13,13 @@ struct Config {
   static constexpr int kVector = 4;
   static constexpr int kThreads = 128;
 };
-#define DNNARRAY_ENTRY linear_channel_sums_default
+struct Arguments {
+  long long outer;
+  long long channels;
+  long long inner;
+  long long splits;
+};
+#define DNNARRAY_ENTRY common_channel_sums_default
 #endif
 
 using namespace dnnarray;
@@ -40,7 +46,6 @@ struct Body {
 
 // The parameter that sum_channels offers beside x is not used here: its loads vanish.
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ x, A* __restrict__ partial, long long outer, long long channels, long long inner, long long splits) {
-  sum_channels<Config::kVector, Config::kThreads, Config::kColumns>(Body{x}, x, partial, outer, channels, inner,
-                                                                    splits);
+    DNNARRAY_ENTRY(const T* __restrict__ x, A* __restrict__ partial, const __grid_constant__ Arguments a) {
+  sum_channels<Config::kVector, Config::kThreads, Config::kColumns>(Body{x}, x, partial, a.outer, a.channels, a.inner, a.splits);
 }

@@ -19,7 +19,13 @@ struct Config {
   static constexpr int kVector = 4;
   static constexpr int kThreads = 128;
 };
-#define DNNARRAY_ENTRY linear_epilogue_default
+struct Arguments {
+  long long size;
+  dnnarray::ChannelView view;
+  double p;
+  double q;
+};
+#define DNNARRAY_ENTRY common_epilogue_default
 #endif
 
 using namespace dnnarray;
@@ -44,13 +50,13 @@ __device__ __forceinline__ void run(const S* z, const T* bias, const T* residual
 }
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const S* z, const T* __restrict__ bias, const T* __restrict__ residual, T* y, long long n, DNNARRAY_CHANNELS,
-                   double p, double q) {
-  const ChannelView view = DNNARRAY_CHANNELS_VALUES;
+    DNNARRAY_ENTRY(const S* z, const T* __restrict__ bias, const T* __restrict__ residual, T* y,
+                   const __grid_constant__ Arguments a) {
+  const ChannelView view = a.view;
   const long long i = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * Config::kVector;
-  if (i + Config::kVector <= n) {
-    run<Config::kVector>(z, bias, residual, y, i, view, A(p), A(q));
+  if (i + Config::kVector <= a.size) {
+    run<Config::kVector>(z, bias, residual, y, i, view, A(a.p), A(a.q));
   } else {
-    for (long long j = i; j < n; ++j) run<1>(z, bias, residual, y, j, view, A(p), A(q));
+    for (long long j = i; j < a.size; ++j) run<1>(z, bias, residual, y, j, view, A(a.p), A(a.q));
   }
 }
