@@ -107,8 +107,9 @@ def _convolutions(count, seed, dtype):
         x, weight, grad = (data.standard_normal(shape).astype(dtype) for shape in (*shapes, result))
         yield name, (x, weight), options
         yield f"{name}_backward", (grad, x, weight), options
+        alone = {n: v for n, v in options.items() if n != "activation"}
+        yield f"{name}_backward", (grad, x, weight), alone | {"needs": (("x", "weight")[count % 2],)}
         if name == "conv":
-            alone = {n: v for n, v in options.items() if n != "activation"}
             yield "conv_backward_input", (grad, weight), alone | {"input_shape": x.shape}
             yield "conv_backward_weight", (grad, x), alone | {"weight_shape": weight.shape}
 
@@ -138,3 +139,20 @@ def test_the_declared_bytes_hold_the_definition_that_nan_is_left_to(dtype):
         arrays[-1].flat[arrays[-1].size // 2] = np.nan
         longest = max(a.size for a in arrays)
         _check(op, arrays, options, partial(call_by, "direct", op, as_float64(arrays), options), longest)
+
+
+@pytest.mark.skipif(compiler.missing() is not None, reason="channel_lanes is compiled by Numba")
+def test_the_forward_of_a_gradient_may_have_more_channels_than_its_images():
+    """The public call allocates what `workspace` tells."""
+    rng = np.random.default_rng(5)
+    arrays = tuple(rng.standard_normal(shape) for shape in ((1, 9, 3, 3), (1, 1, 1, 1), (1, 9, 3, 3)))
+    expected = dnn.conv_transpose_backward(*arrays, activation="silu", algorithm="direct")
+    result = dnn.conv_transpose_backward(*arrays, activation="silu", algorithm="channel_lanes")
+    np.testing.assert_allclose(result.x, expected.x, rtol=1e-12)
+    np.testing.assert_allclose(result.weight, expected.weight, rtol=1e-12)
+    x, weight = rng.standard_normal((1, 3, 5, 7)), rng.standard_normal((17, 3, 3, 3))
+    _, pullback = dnn.vjp("conv", x, weight, padding=1, activation="silu", algorithm="channel_lanes")
+    grad = rng.standard_normal((1, 17, 5, 7))
+    by_definition = dnn.conv_backward(grad, x, weight, padding=1, activation="silu", algorithm="direct")
+    for actual, right in zip(pullback(grad), by_definition, strict=False):
+        np.testing.assert_allclose(actual, right, rtol=1e-12, atol=1e-12)
