@@ -3,6 +3,7 @@
 from dnnarray._operation import operation
 from dnnarray._problems import activation as problems
 from dnnarray._problems.activation import SELU_ALPHA, SELU_GAMMA
+from dnnarray._save import result_of
 
 __all__ = [
     "bias_activation",
@@ -598,7 +599,7 @@ def celu_backward(grad, x, /, *, alpha=1.0, out=None, workspace=None):
     """
 
 
-@operation(problems.elementwise("sigmoid"))
+@operation(problems.elementwise("sigmoid"), save=result_of("sigmoid", x=None))
 def sigmoid(x, /, *, out=None, workspace=None):
     """Logistic function.
 
@@ -634,16 +635,20 @@ def sigmoid(x, /, *, out=None, workspace=None):
     """
 
 
-@operation(problems.elementwise_backward("sigmoid"))
-def sigmoid_backward(grad, x, /, *, out=None, workspace=None):
+@operation(problems.backward_by_result("sigmoid"), arrays=("x", "y"))
+def sigmoid_backward(grad, /, x=None, *, y=None, out=None, workspace=None):
     """Gradient of `sigmoid` with respect to `x`: ``grad * y * (1 - y)``.
 
     Parameters
     ----------
     grad : array, shape of `x`
         Gradient of the output.
-    x : array, any shape
-        Input of the forward.
+    x : array, any shape, optional
+        Input of the forward; not read where `y` is given, and needed where it is not. It gives the gradient its full relative precision
+        also where `y` is rounded to 1.
+    y : array, shape of `x`, optional
+        Output of the forward. `vjp` keeps it in the place of `x` for float64 and float32; rounded to a half type it would cost the
+        gradient accuracy.
     out, workspace : array, optional
         As in `sigmoid`; `out` may be `grad` itself too.
 
@@ -655,13 +660,17 @@ def sigmoid_backward(grad, x, /, *, out=None, workspace=None):
     Raises
     ------
     ShapeError, DTypeError
-        `grad` does not match `x`.
+        `grad` or `y` does not match `x`.
+    ArrayTypeError
+        Neither `x` nor `y` is given, or an argument is no array.
 
     Examples
     --------
     >>> import dnnarray as dnn, numpy as np
     >>> dnn.sigmoid_backward(np.array([5.0, 5.0]), np.array([0.0, 1.0]))
     array([1.25      , 0.98305967])
+    >>> dnn.sigmoid_backward(np.array([5.0, 5.0]), y=np.array([0.5, 1.0]))
+    array([1.25, 0.  ])
     """
 
 
@@ -813,7 +822,7 @@ def log_sigmoid_backward(grad, x, /, *, out=None, workspace=None):
     """
 
 
-@operation(problems.elementwise("tanh"))
+@operation(problems.elementwise("tanh"), save=result_of("tanh", x=None))
 def tanh(x, /, *, out=None, workspace=None):
     """Hyperbolic tangent.
 
@@ -849,16 +858,20 @@ def tanh(x, /, *, out=None, workspace=None):
     """
 
 
-@operation(problems.elementwise_backward("tanh"))
-def tanh_backward(grad, x, /, *, out=None, workspace=None):
+@operation(problems.backward_by_result("tanh"), arrays=("x", "y"))
+def tanh_backward(grad, /, x=None, *, y=None, out=None, workspace=None):
     """Gradient of `tanh` with respect to `x`: ``grad * (1 - y**2)``.
 
     Parameters
     ----------
     grad : array, shape of `x`
         Gradient of the output.
-    x : array, any shape
-        Input of the forward.
+    x : array, any shape, optional
+        Input of the forward; not read where `y` is given, and needed where it is not. It gives the gradient its full relative precision
+        also where `y` is rounded to 1 or -1.
+    y : array, shape of `x`, optional
+        Output of the forward. `vjp` keeps it in the place of `x` for float64 and float32; rounded to a half type it would cost the
+        gradient accuracy.
     out, workspace : array, optional
         As in `tanh`; `out` may be `grad` itself too.
 
@@ -870,13 +883,17 @@ def tanh_backward(grad, x, /, *, out=None, workspace=None):
     Raises
     ------
     ShapeError, DTypeError
-        `grad` does not match `x`.
+        `grad` or `y` does not match `x`.
+    ArrayTypeError
+        Neither `x` nor `y` is given, or an argument is no array.
 
     Examples
     --------
     >>> import dnnarray as dnn, numpy as np
     >>> dnn.tanh_backward(np.array([5.0, 5.0]), np.array([0.0, 1.0]))
     array([5.        , 2.09987171])
+    >>> dnn.tanh_backward(np.array([5.0, 5.0]), y=np.array([0.0, 0.5]))
+    array([5.  , 3.75])
     """
 
 

@@ -1,8 +1,8 @@
 """Softmax and its relatives."""
 
-from dnnarray._operation import find, operation
+from dnnarray._operation import operation
 from dnnarray._problems import softmax as problems
-from dnnarray._spec import HALF, as_dtype
+from dnnarray._save import result_of
 
 __all__ = [
     "log_softmax",
@@ -14,17 +14,7 @@ __all__ = [
 ]
 
 
-def _save(name):
-    """Keep the output, which is what the gradient needs, unless its rounding to a half type would spoil the gradient."""
-
-    def save(x, *, axis):
-        y = find(name).function(x, axis=axis)
-        return y, {} if as_dtype(x.dtype) in HALF else {"y": y}
-
-    return save
-
-
-@operation(problems.softmax, save=_save("softmax"))
+@operation(problems.softmax, save=result_of("softmax"))
 def softmax(x, /, *, axis=-1, out=None, workspace=None):
     """Exponentials, scaled so that they sum to 1 along an axis.
 
@@ -106,7 +96,7 @@ def softmax_backward(grad, x, /, *, axis=-1, y=None, out=None, workspace=None):
     """
 
 
-@operation(problems.softmax, save=_save("log_softmax"))
+@operation(problems.softmax, save=result_of("log_softmax"))
 def log_softmax(x, /, *, axis=-1, out=None, workspace=None):
     """Logarithm of `softmax`.
 
@@ -184,7 +174,7 @@ def log_softmax_backward(grad, x, /, *, axis=-1, y=None, out=None, workspace=Non
     """
 
 
-@operation(problems.softmax, save=_save("softmin"))
+@operation(problems.softmax, save=result_of("softmin"))
 def softmin(x, /, *, axis=-1, out=None, workspace=None):
     """`softmax` of the negative: the smallest element gets the largest share.
 

@@ -85,7 +85,7 @@ def calls_of_cases() -> Iterator[Call]:
 
 def large(dtype: np.dtype) -> Iterator[Call]:
     """The calls in floating-point arrays of this dtype."""
-    for family in (_pool, _pool_gradients, _unpool, _spatial, _softmax_and_losses, _norm, _conv, _few_channels, _depthwise):
+    for family in (_by_result, _pool, _pool_gradients, _unpool, _spatial, _softmax_and_losses, _norm, _conv, _few_channels, _depthwise):
         yield from family(dtype)
 
 
@@ -97,6 +97,14 @@ def planned(op: str, *arrays: Any, **options: Any) -> tuple[str, Any]:
     """The operation whose algorithms do such a call, and its problem."""
     call = _call(op, *arrays, **options)
     return call.base, call.problem()
+
+
+def _by_result(dtype: np.dtype) -> Iterator[Call]:
+    """Gradients from the result of the forward, beside its input and without."""
+    y = Spec((3, 5, 7), dtype)
+    for op in ("sigmoid_backward", "tanh_backward"):
+        yield _call(op, y, None, y)
+        yield _call(op, y, y, y)
 
 
 def _below(end: int) -> Integers:

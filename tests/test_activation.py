@@ -1,7 +1,9 @@
 """Activations: errors, saturation and overflow, NaN, PyTorch, the error function, blocks."""
 
 import math
+from fractions import Fraction
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,6 +16,7 @@ from dnnarray._cpu.blocks import BLOCK, blocks, borrow, constant, drop, give, ke
 from dnnarray._cpu.erf import gelu_gradient_single, gelu_single, normal_cdf
 from dnnarray._problems.activation import FUSED, PARAMETERS, fused, named
 from tests.oracles.activation import ELEMENTWISE, elementwise
+from tests.support import DTYPES, call_by, candidates
 
 _DTYPES = (np.float32, np.float64)
 _OPTIONS = {"threshold": {"threshold": 0.5, "value": 2.0}}
@@ -160,6 +163,74 @@ def test_sigmoid_keeps_its_digits_far_below_zero():
     np.testing.assert_allclose(dnn.sigmoid(x), np.exp(x), rtol=1e-15)
     np.testing.assert_allclose(dnn.sigmoid_backward(np.ones(2), -x), np.exp(x), rtol=1e-15)
     np.testing.assert_allclose(dnn.tanh_backward(np.ones(2), x), 4 * np.exp(2 * x), rtol=1e-14)
+
+
+_BY_RESULT = {"sigmoid": lambda g, y: g * y * (1 - y), "tanh": lambda g, y: g * (1 - y * y)}
+_UP_AND_DOWN = np.concatenate([np.linspace(-1, 1, 4001), [1 - 2**-24, 1 - 2**-11, 2**-20, -(1 - 2**-24)]])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", _BY_RESULT)
+def test_gradients_from_the_result(name, dtype):
+    """By every algorithm, with the input or without it, which is not read; also where the result is next to 1, in float64 by definition."""
+    y = np.abs(_UP_AND_DOWN).astype(dtype) if name == "sigmoid" else _UP_AND_DOWN.astype(dtype)
+    grad = (_RNG.standard_normal(y.size) * 3).astype(dtype)
+    exact = [Fraction(float(g)) * (Fraction(float(v)) if name == "sigmoid" else 1 + Fraction(float(v))) * (1 - Fraction(float(v)))
+             for g, v in zip(grad, y, strict=True)]  # fmt: skip
+    exact = np.array(list(map(float, exact)))
+    for x in (None, np.full_like(y, np.nan)):
+        for algorithm in candidates(f"{name}_backward", (grad, x, y), {}):
+            found = call_by(algorithm, f"{name}_backward", (grad, x, y), {})
+            assert found.dtype == dtype
+            error = np.abs(found.astype(np.float64) - exact)
+            assert (error <= 4 * float(ml_dtypes.finfo(dtype).eps) * np.abs(exact) + float(ml_dtypes.finfo(dtype).smallest_subnormal)).all()
+
+
+@pytest.mark.parametrize("name", _BY_RESULT)
+def test_gradients_from_the_result_in_any_memory(name):
+    backward, definition = getattr(dnn, f"{name}_backward"), _BY_RESULT[name]
+    for shape in ((), (0, 3), (1, 1), (5, 7, 3)):
+        grad, y = _RNG.standard_normal(shape), _RNG.uniform(0, 1, shape)
+        np.testing.assert_allclose(backward(grad, y=y), definition(grad, y), rtol=1e-12, atol=1e-15)
+    turned, every_other = y.transpose(2, 0, 1).copy().transpose(1, 2, 0), np.repeat(y, 2, axis=1)[:, ::2]
+    for algorithm in candidates(f"{name}_backward", (grad, None, y), {}):
+        for lying in (turned, every_other, y[::-1, ::-1][::-1, ::-1]):
+            found = call_by(algorithm, f"{name}_backward", (grad, None, lying), {})
+            np.testing.assert_allclose(found, definition(grad, y), rtol=1e-12, atol=1e-15)
+    assert backward(grad, y=turned).strides == turned.strides
+    for which in ("grad", "y"):
+        arrays = {"grad": grad.copy(), "y": y.copy()}
+        assert backward(arrays["grad"], y=arrays["y"], out=arrays[which]) is arrays[which]
+        np.testing.assert_allclose(arrays[which], definition(grad, y), rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("name", _BY_RESULT)
+def test_arguments_of_gradients_from_the_result_are_checked(name):
+    backward, ones = getattr(dnn, f"{name}_backward"), np.ones(3)
+    with pytest.raises(
+        dnn.ArrayTypeError, match=f"{name}_backward: x is None; expected an array, unless y, the result of the forward, is given"
+    ):
+        backward(ones)
+    with pytest.raises(dnn.ShapeError, match=rf"{name}_backward: grad is of shape \(3,\); expected \(2,\)"):
+        backward(ones, y=np.ones(2))
+    with pytest.raises(dnn.ShapeError, match=rf"{name}_backward: y is of shape \(2,\); expected \(3,\)"):
+        backward(ones, ones, y=np.ones(2))
+    with pytest.raises(dnn.DTypeError, match=f"{name}_backward: y is float32; expected float64"):
+        backward(ones, ones, y=np.ones(3, np.float32))
+    with pytest.raises(dnn.DTypeError, match=f"{name}_backward: y is int64; expected float64"):
+        backward(ones, y=np.arange(3))
+
+
+@pytest.mark.parametrize("name", _BY_RESULT)
+def test_a_pullback_keeps_the_result_in_the_place_of_the_input(name):
+    x, grad = _RNG.standard_normal((4, 5)), _RNG.standard_normal((4, 5))
+    expected = _backward(name, grad, x)
+    y, pullback = dnn.vjp(name, x)
+    assert any(a is y for a in pullback.arrays)
+    assert not any(a is x for a in pullback.arrays)
+    np.testing.assert_allclose(pullback(grad)[0], expected, rtol=1e-12, atol=1e-15)
+    half = x.astype(np.float16)  # where the result would cost the gradient accuracy
+    assert any(a is half for a in dnn.vjp(name, half)[1].arrays)
 
 
 def _torch_function(name):

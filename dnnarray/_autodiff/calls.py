@@ -36,9 +36,10 @@ def call(op: Operation, arrays: tuple[Any, ...], options: dict[str, Any], out: A
                 places.append((i, j))
 
     results = result if isinstance(result, tuple) else (result,)
+    forms = tree_map(lambda array: True, values)  # not the arrays: the pullback keeps those of which the gradient takes something
 
     def pull(*grads: Any) -> list[Any]:
-        gradients = [_in_places(values[i], g) for i, g in enumerate(pullback(grads if len(grads) > 1 else grads[0]))]
+        gradients = [_in_places(forms[i], g) for i, g in enumerate(pullback(grads if len(grads) > 1 else grads[0]))]
         return [gradients[i][j] for i, j in places]
 
     node = Node(pull, parents, len(results))
@@ -47,7 +48,7 @@ def call(op: Operation, arrays: tuple[Any, ...], options: dict[str, Any], out: A
 
 
 def _in_places(argument: Any, gradient: Any) -> list[Any]:
-    """The gradients of the leaves of an argument, with None where there is none."""
+    """The gradients of the leaves of an argument, of which only the nesting counts, with None where there is none."""
     if argument is None:
         return []
     if isinstance(argument, (tuple, list)):

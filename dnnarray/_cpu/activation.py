@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dnnarray._cpu import compiled, threads
-from dnnarray._cpu.activation_formulas import FORMULAS
+from dnnarray._cpu.activation_formulas import BY_RESULT, FORMULAS
 from dnnarray._cpu.blocks import BLOCK, blocks, drop, select
 from dnnarray._cpu.sums import total
 from dnnarray._problems.activation import PARAMETERS, Activation, BiasActivationProblem, ElementwiseProblem, GatedProblem, PReLUProblem
@@ -62,6 +62,15 @@ def _forward(problem: ElementwiseProblem, outputs: tuple[Array, ...], scratch: A
 
 def _backward(problem: ElementwiseProblem, outputs: tuple[Array, ...], scratch: Any, grad: Array, x: Array) -> None:
     gradient_into(problem.activation, grad, x, outputs[0])
+
+
+def _backward_by_result(
+    problem: ElementwiseProblem, outputs: tuple[Array, ...], scratch: Any, grad: Array, x: Array, y: Array | None
+) -> None:
+    if y is None:
+        _backward(problem, outputs, scratch, grad, x)
+    else:
+        _spread(BY_RESULT[problem.activation.name], grad, y, outputs[0])
 
 
 # --- a slope per channel ----------------------------------------------------------------------------------------------
@@ -179,7 +188,12 @@ def _with_compiled(name: str, run: Any, summary: str, in_place: bool = False) ->
 ALGORITHMS = {
     **{name: _with_compiled(name, _forward, "the formula over each element", in_place=True) for name in PARAMETERS},
     **{
-        f"{name}_backward": _with_compiled(f"{name}_backward", _backward, "the gradient times the slope at each element", in_place=True)
+        f"{name}_backward": _with_compiled(
+            f"{name}_backward",
+            _backward_by_result if name in BY_RESULT else _backward,
+            "the gradient times the slope at each element",
+            in_place=True,
+        )
         for name in PARAMETERS
     },
     "prelu": (Method("elementwise", _prelu, _FUSED),),

@@ -200,6 +200,12 @@ def _sigmoid_gradient(grad: Array, x: Array, out: Array) -> None:
     np.multiply(grad, _logistic_slope(x), out=out)
 
 
+def _sigmoid_by_result(grad: Array, y: Array, out: Array) -> None:
+    slope = 1 - y
+    slope *= y
+    np.multiply(grad, slope, out=out)
+
+
 def _log_sigmoid(x: Array, out: Array) -> None:
     tail = np.log1p(np.exp(-np.abs(x)))
     np.subtract(np.minimum(x, 0), tail, out=out)
@@ -217,6 +223,13 @@ def _tanh_gradient(grad: Array, x: Array, out: Array) -> None:
     # 1 - tanh(x)^2 = 4 s(2x) (1 - s(2x))
     slope = _logistic_slope(x * 2)
     slope *= 4
+    np.multiply(grad, slope, out=out)
+
+
+def _tanh_by_result(grad: Array, y: Array, out: Array) -> None:
+    # Where y is nearly 1 or -1, the difference to it has no rounding, and the square would have one.
+    slope = 1 - y
+    slope *= y + 1
     np.multiply(grad, slope, out=out)
 
 
@@ -364,3 +377,6 @@ FORMULAS: dict[str, tuple[Callable[..., None], Callable[..., None]]] = {
     "mish": (_mish, _mish_gradient),
     "threshold": (_threshold, _threshold_gradient),
 }
+
+# name -> gradient(grad, y, out) from the result
+BY_RESULT: dict[str, Callable[..., None]] = {"sigmoid": _sigmoid_by_result, "tanh": _tanh_by_result}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from dnnarray._errors import OptionError, ShapeError, closest, fail
+from dnnarray._errors import ArrayTypeError, OptionError, ShapeError, closest, fail
 from dnnarray._problems import checks
 from dnnarray._problems.base import Overwriting, leaves
 from dnnarray._records import frozen
@@ -98,6 +98,16 @@ class ElementwiseProblem(Overwriting):
 
     activation: Activation
 
+    @property
+    def by_result(self) -> bool:
+        """Whether it is a gradient from the result of the forward, which is the input behind x then."""
+        return len(self.inputs) == 3 and self.inputs[2] is not None
+
+    @property
+    def unread(self) -> frozenset[int]:
+        """Beside the result, the input of the forward is."""
+        return frozenset((1,)) if self.by_result else self.shapes
+
 
 def elementwise(name: str) -> Callable[..., ElementwiseProblem]:
     """The builder for the stand-alone activation `name`."""
@@ -116,6 +126,22 @@ def elementwise_backward(name: str) -> Callable[..., ElementwiseProblem]:
         checks.same_dtype(op, x=x, grad=grad)
         checks.gradient(op, grad, x)
         return ElementwiseProblem(op=op, inputs=(grad, x), outputs=(x.like(),), activation=named(op, name, **parameters))
+
+    return build
+
+
+def backward_by_result(name: str) -> Callable[..., ElementwiseProblem]:
+    """The builder for a gradient that is computed from the result of the forward where that is given, else from its input."""
+
+    def build(op: str, grad: Spec, x: Spec | None, y: Spec | None) -> ElementwiseProblem:
+        given = y if x is None else x
+        if given is None:
+            fail(ArrayTypeError, op, "x", "None", "an array, unless y, the result of the forward, is given")
+        checks.same_dtype(op, x=x, y=y, grad=grad)
+        checks.gradient(op, grad, given)
+        if y is not None:
+            checks.gradient(op, y, given, "y")
+        return ElementwiseProblem(op=op, inputs=(grad, x, y), outputs=(given.like(),), activation=named(op, name))
 
     return build
 

@@ -1,5 +1,6 @@
 """`value_and_grad`, `grad`, `checkpoint`, `stop_gradient`: structures, errors, nesting, and dnnarray's own functions."""
 
+import weakref
 from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
 
@@ -250,3 +251,21 @@ def test_memory_is_freed_as_the_backward_run_goes_on():
     tracemalloc.stop()
     assert left < 4 * x.nbytes
     assert peak < 60 * x.nbytes
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "tanh"])
+def test_an_input_is_not_kept_where_the_gradient_takes_the_result(name):
+    kept = []
+
+    def f(x):
+        s = dnn.linear(x, np.eye(5))
+        value = weakref.ref(s.value)
+        y = getattr(dnn, name)(s)
+        del s
+        kept.append(value() is not None)
+        return y.sum()
+
+    x = np.full((3, 5), 0.5)
+    y = getattr(dnn, name)(x)
+    np.testing.assert_allclose(dnn.grad(f)(x), y * (1 - y) if name == "sigmoid" else 1 - y * y, rtol=1e-14)
+    assert kept == [False]

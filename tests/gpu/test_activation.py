@@ -50,6 +50,19 @@ def test_a_whole_curve(name, dtype):
     check(f"{op}_backward", (_draw(np.random.default_rng(1), dtype, x.size), x), options)
 
 
+@_DTYPES
+@pytest.mark.parametrize("name", ["sigmoid", "tanh"])
+@pytest.mark.parametrize("order", [None, (2, 0, 1)], ids=str)
+def test_gradients_from_the_result(name, order, dtype):
+    rng = np.random.default_rng(2)
+    g, y = _draw(rng, dtype, 7, 11, 1301), rng.uniform(0 if name == "sigmoid" else -1, 1, (7, 11, 1301)).astype(dtype)
+    check(f"{name}_backward", (g, None, y), {}, order=order)
+    check(f"{name}_backward", (g, np.full_like(y, np.nan), y), {}, order=order)
+    there = cupy.asarray(y[0, 0, 1:])  # at an address that no vector may begin at
+    assert_close(cupy.asnumpy(getattr(dnn, f"{name}_backward")(cupy.asarray(g[0, 0, 1:]), y=there, out=there)),
+                 call(f"{name}_backward", (g[0, 0, 1:].astype(np.float64), None, y[0, 0, 1:].astype(np.float64)), {}))  # fmt: skip
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
 @pytest.mark.parametrize("name", _NAMES)
 def test_special_values_as_on_the_host(name, dtype):

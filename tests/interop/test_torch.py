@@ -83,6 +83,20 @@ def test_gradients_are_those_of_vjp(case):
             np.testing.assert_allclose(tensor.grad.numpy(), gradient, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", ["sigmoid", "tanh"])
+def test_what_the_gradient_takes_the_result_for_is_not_saved(name, dtype):
+    x, saved = torch.linspace(-3, 3, 33).to(dtype).requires_grad_(), []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
+        y = getattr(door, name)(x)
+    kept = {t.data_ptr() for t in saved}
+    assert kept == {(y if dtype == torch.float32 else x).data_ptr()}
+    y.sum().backward()
+    again = x.detach().double().requires_grad_()
+    getattr(torch, name)(again).sum().backward()
+    torch.testing.assert_close(x.grad, again.grad.to(dtype))
+
+
 def test_a_compiled_function_is_one_graph():
     def f(x, w, scale):
         y = door.conv(x, w, padding=1, activation="relu")

@@ -139,6 +139,11 @@ def _sigmoid_slope(g: Any, x: Any, p: Any, q: Any) -> Any:
 
 
 @device
+def _sigmoid_slope_by_result(g: Any, y: Any, p: Any, q: Any) -> Any:
+    return g * (y * (const(y, 1.0) - y))
+
+
+@device
 def _log_sigmoid(x: Any, p: Any, q: Any) -> Any:
     return -scalar.softplus(-x)
 
@@ -156,6 +161,11 @@ def _tanh(x: Any, p: Any, q: Any) -> Any:
 @device
 def _tanh_slope(g: Any, x: Any, p: Any, q: Any) -> Any:
     return g * (const(x, 4.0) * scalar.sigmoid_slope(x + x))
+
+
+@device
+def _tanh_slope_by_result(g: Any, y: Any, p: Any, q: Any) -> Any:
+    return g * ((const(y, 1.0) - y) * (const(y, 1.0) + y))
 
 
 @device
@@ -341,19 +351,39 @@ softsign, softsign_backward = _drivers("softsign", _softsign, _softsign_slope)
 elu, elu_backward = _drivers("elu", _elu, _elu_slope, lambda values: (values[0], 1.0))
 celu, celu_backward = _drivers("celu", _elu, _elu_slope, lambda values: (values[0], values[0]))
 selu, selu_backward = _drivers("selu", _selu, _selu_slope)
-sigmoid, sigmoid_backward = _drivers("sigmoid", _sigmoid, _sigmoid_slope)
 log_sigmoid, log_sigmoid_backward = _drivers("log_sigmoid", _log_sigmoid, _log_sigmoid_slope)
-tanh, tanh_backward = _drivers("tanh", _tanh, _tanh_slope)
 softplus, softplus_backward = _drivers("softplus", _softplus, _softplus_slope)
 silu, silu_backward = _drivers("silu", _silu, _silu_slope)
 mish, mish_backward = _drivers("mish", _mish, _mish_slope)
 
 
-# --- gelu has two forms -----------------------------------------------------------------------------------------------
+# --- gradients from the input or from the result ----------------------------------------------------------------------
 
 
 def _no_parameters(values: tuple[Any, ...]) -> tuple[float, float]:
     return 0.0, 0.0
+
+
+def _drivers_by_result(name: str, forward: Any, backward: Any, backward_by_result: Any) -> tuple[Any, Any]:
+    """The drivers of an activation and of its gradient, which takes the result of the forward where that is given."""
+    by_input = _kernel(_BACKWARD, f"{name}_backward", backward=backward)
+    by_result = _kernel(_BACKWARD, f"{name}_backward_by_result", backward=backward_by_result)
+
+    @planned(by_input, by_result)
+    def gradient(problem: ElementwiseProblem) -> Plan:
+        run, order = _plan(by_result if problem.by_result else by_input, _no_parameters, problem)
+        if problem.by_result:
+            return lambda grad, x, y, dx: run(grad, y, dx), order
+        return lambda grad, x, y, dx: run(grad, x, dx), order
+
+    return _driver_of(_kernel(_FORWARD, name, forward=forward), _no_parameters), gradient
+
+
+sigmoid, sigmoid_backward = _drivers_by_result("sigmoid", _sigmoid, _sigmoid_slope, _sigmoid_slope_by_result)
+tanh, tanh_backward = _drivers_by_result("tanh", _tanh, _tanh_slope, _tanh_slope_by_result)
+
+
+# --- gelu has two forms -----------------------------------------------------------------------------------------------
 
 
 def _either(erf_form: Kernel, tanh_form: Kernel) -> Any:

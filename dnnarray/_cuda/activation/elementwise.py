@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dnnarray._cuda.activation.shared import NOTHING, result
+from dnnarray._cuda.activation.shared import NOTHING
 from dnnarray._cuda.common.channels import THREADS
 from dnnarray._cuda.common.formula import Formula, formula
 from dnnarray._cuda.core.arguments import Arguments, Double, Extent, In, Out
@@ -28,7 +28,7 @@ class ElementwiseConfig(Config):
 
 @frozen
 class ElementwiseArguments(Arguments, restrict=True):
-    """What ``kernels/activation/elementwise.cu`` is called with; `grad` is absent in a forward."""
+    """What ``kernels/activation/elementwise.cu`` is called with; `grad` is absent in a forward, `x` is the result where the gradient goes by that."""
 
     grad: In
     x: In
@@ -49,11 +49,11 @@ def elementwise(f: Formula, spec: Spec, aligned: bool, grad: Array | None, x: Ar
 
 
 def run(problem: ElementwiseProblem, device: Device, aligned: bool) -> Program:
-    spec = result(problem)
+    spec = problem.result
     if spec.size == 0:
         return NOTHING
     planner = Planner(problem, aligned)
-    *grad, x = planner.inputs
-    launch = elementwise(formula(problem.activation, spec.dtype), spec, aligned, grad[0] if grad else None, x, planner.outputs[0])
-    planner.add(ahead_if_small(launch))
-    return planner.program((order_of(spec),) * len(problem.inputs))
+    *grad, x = [array for array in planner.inputs if array is not None]
+    f = formula(problem.activation, spec.dtype, problem.by_result)
+    planner.add(ahead_if_small(elementwise(f, spec, aligned, grad[0] if grad else None, x, planner.outputs[0])))
+    return planner.program(tuple(order_of(spec) if read else None for read in problem.reads))

@@ -27,10 +27,11 @@ class Formula:
     q: float = 0.0
 
 
-def formula(activation: Activation | None, dtype: np.dtype) -> Formula:
-    """What a kernel needs to know of an activation; None is the identity."""
+def formula(activation: Activation | None, dtype: np.dtype, by_result: bool = False) -> Formula:
+    """What a kernel needs to know of an activation, or (`by_result`) of its gradient from the result; None is the identity."""
     name = "identity" if activation is None else activation.name
     if activation is not None and "tanh" in activation.parameters:
         name = f"{name}_tanh"
+    name += "_by_result" * by_result
     numbers = () if activation is None else tuple(v for v in activation.parameters if not isinstance(v, str))
     return Formula(name, struct_name(name, dtype), *map(float, numbers))

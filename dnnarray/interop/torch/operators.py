@@ -118,9 +118,12 @@ class _Form:
     count : how many tensors of the list belong to the function's result
     kept : those behind them
     names, places : what the gradient calls the tensors that it keeps, and where each stands in the list; one that is a result stands once
+    spared : the arrays of the call that the gradient takes none of, in the place of which it keeps others
     """
 
     def __init__(self, result: Any, saved: dict[str, Any]) -> None:
+        self.spared = frozenset(n for n, tensor in saved.items() if tensor is None)
+        saved = {n: tensor for n, tensor in saved.items() if tensor is not None}
         self.results, self.names = present(result), tuple(saved)
         self.kept: list[Any] = []
         self.places: list[int] = []
@@ -187,7 +190,8 @@ class Differentiable:
         arrays, text = inputs[: len(self.forward.arrays)], inputs[-1]
         form = self._results[_absent(arrays), text]
         ctx.names = form.names
-        ctx.save_for_backward(*arrays, *[output[i] for i in form.places])
+        kept = (None if n in form.spared else a for n, a in zip(self.forward.arrays, arrays, strict=True))
+        ctx.save_for_backward(*kept, *[output[i] for i in form.places])
         ctx.inputs = inputs[len(arrays) :]
         ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)

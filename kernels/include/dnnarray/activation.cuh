@@ -195,6 +195,16 @@ struct MishOf {
   }
 };
 
+// --- gradients from the result, of the functions above whose slope is a polynomial in it --------------------------------
+
+struct SigmoidByResult {
+  DNNARRAY_GRADIENT(A g, A y, A, A) { return g * (y * (A(1) - y)); }
+};
+
+struct TanhByResult {
+  DNNARRAY_GRADIENT(A g, A y, A, A) { return g * ((A(1) - y) * (A(1) + y)); }
+};
+
 #undef DNNARRAY_FORWARD
 #undef DNNARRAY_GRADIENT
 
