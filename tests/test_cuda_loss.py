@@ -1,10 +1,14 @@
 """Which kernel a loss is planned for; those for rows that are too long for the cases compile. Needs NVRTC for the latter, no GPU."""
 
+from dataclasses import replace
+
 import pytest
 
 from dnnarray._cuda import loss
 from dnnarray._cuda.core import module
 from dnnarray._operation import find
+from dnnarray._options import DEFAULT
+from dnnarray._select import choose
 from dnnarray._spec import BFLOAT16, FLOAT32, FLOAT64, INT64, Spec
 from tests.problems import planned
 from tests.test_kernels import _DEVICES
@@ -16,9 +20,9 @@ def _plans(op, shape, dtype, device=_H200, aligned=True, **options):
     z, target = Spec(shape, dtype), Spec((shape[0], *shape[2:]), INT64)
     grad = Spec((), dtype)
     name, problem = planned(op, *((grad,) if op.endswith("backward") else ()), z, target, **options)
-    (method,) = loss.ALGORITHMS[name]
     assert find(op).base == name
-    return method.run(problem, device, aligned).plans
+    device = replace(device, aligned=aligned)
+    return choose(problem, device, DEFAULT, loss.ALGORITHMS[name]).run(problem, device, aligned).plans
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import numpy as np
 from dnnarray._cuda.common.reorder import reorder
 from dnnarray._cuda.core.extents import divisor
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
-from dnnarray._cuda.loss_sums import NOTHING, pointers
+from dnnarray._cuda.positional import NOTHING, pointers
 from dnnarray._problems.attention_rotary import RotaryProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device

@@ -23,7 +23,7 @@ from dnnarray._cuda.conv_depthwise_weight_patch import weighs_patches
 from dnnarray._cuda.core.extents import order_of
 from dnnarray._cuda.core.plan import Array, Plan, Program
 from dnnarray._cuda.core.planner import Operand
-from dnnarray._cuda.loss_sums import NOTHING, pointers
+from dnnarray._cuda.positional import NOTHING, pointers
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device, Method, share_of_peak

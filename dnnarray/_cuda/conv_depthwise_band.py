@@ -7,7 +7,7 @@ from typing import Any
 
 from dnnarray._cuda.conv_depthwise_common import Correlation, Memory, is_flat
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Structure, TensorMap
-from dnnarray._cuda.loss_sums import NOTHING
+from dnnarray._cuda.positional import NOTHING
 from dnnarray._records import frozen
 from dnnarray._select import Device
 from dnnarray._spec import HALF, Spec

@@ -12,7 +12,7 @@ from dnnarray._cuda.conv_common import extents
 from dnnarray._cuda.conv_grouped import HALF_SHARED, Sides, Tile, abreast, slab, stacked, steps
 from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan
 from dnnarray._cuda.core.planner import Operand
-from dnnarray._cuda.loss_sums import NOTHING
+from dnnarray._cuda.positional import NOTHING
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen
 
@@ -61,7 +61,7 @@ def float_correlation(units: int, given: Geometry, x: Operand, weight: Operand, 
     ranges = -(-slabs // found.across)
     resident = 2 if found.shared_memory <= HALF_SHARED else 1
     each = max(1, min(found.count(g), units * resident // ranges))
-    pointers: tuple[Array | int, ...] = (x.array, weight.array, NOTHING if e.bias is None else e.bias, e.residual or x.array, y.array)
+    pointers: tuple[Array | None, ...] = (x.array, weight.array, NOTHING if e.bias is None else e.bias, e.residual or x.array, y.array)
     sizes = (g.n, g.groups, g.c, g.k, s.together, found.across, ranges, *found.sides)
     numbers = (*sizes, *steps(given, x.strides), *steps(given, y.strides), *weight.strides, *extents(g))
     return Plan(kernel, (each * ranges, 1, 1), _THREADS, (*pointers, *numbers, f.p, f.q), found.shared_memory)

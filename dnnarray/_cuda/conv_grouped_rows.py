@@ -12,7 +12,7 @@ from dnnarray._cuda.conv_grouped import CHUNK
 from dnnarray._cuda.conv_tiles import PLANNED
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan
 from dnnarray._cuda.core.planner import Operand
-from dnnarray._cuda.loss_sums import NOTHING
+from dnnarray._cuda.positional import NOTHING
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen
 

@@ -32,7 +32,7 @@ from dnnarray._cuda.conv_weigh_tma import halo_sums, window_sums
 from dnnarray._cuda.core.device import unit
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan
 from dnnarray._cuda.core.planner import Operand
-from dnnarray._cuda.loss_sums import NOTHING
+from dnnarray._cuda.positional import NOTHING
 from dnnarray._problems.base import remembered
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry

@@ -10,10 +10,13 @@ from dnnarray._cuda import conv_parts, loss_linear_parts, loss_linear_tape
 from dnnarray._cuda.common.convert import convert
 from dnnarray._cuda.common.zero import zero
 from dnnarray._cuda.core.plan import TYPES, Array, Plan, Program, Step
+from dnnarray._cuda.loss.mean import mean
+from dnnarray._cuda.loss.shared import reduced
+from dnnarray._cuda.loss.sums import blocks_for, label_blocks
 from dnnarray._cuda.loss_linear_parts import products_of
 from dnnarray._cuda.loss_linear_passes import Labelled, Rows, ScoreGradients, divisor, totals
 from dnnarray._cuda.loss_linear_products import Gradients, Layer, Products
-from dnnarray._cuda.loss_sums import NOTHING, Scratch, blocks_for, label_blocks, mean, pointers, reduced
+from dnnarray._cuda.positional import NOTHING, Scratch, pointers
 from dnnarray._problems.loss_linear import LinearProblem, with_a_tape, without_a_tape
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device, Method
@@ -58,7 +61,8 @@ def linear_cross_entropy(problem: LinearProblem, device: Device, aligned: bool, 
     scratch, z, found = _forward_parts(problem, layer, last, outputs[0], lse)
     finish: list[Plan] = []
     if problem.reduction != "none":
-        finish = reduced(found.losses, found.weights, layer.rows, divisor(problem), x.dtype, layer.computed, scratch, outputs[0])
+        take = partial(loss_linear_tape.sums, scratch, layer)
+        finish = reduced(found.losses, found.weights, layer.rows, divisor(problem), x.dtype, take, outputs[0])
     of_x, of_w, *rest = inputs
     products = products_of(problem, layer, of_x, of_w, scratch.size, aligned, device.units)
     return Program((*_statistics(Labelled(problem, layer, *rest), products, z, found), *finish), workspace=products.workspace)

@@ -16,7 +16,7 @@ from dnnarray._cuda.core.plan import Array, Step
 from dnnarray._cuda.core.planner import Operand, Planner
 from dnnarray._cuda.linear_conv import OPTIONS
 from dnnarray._cuda.loss_linear_products import Block, Gradients, Layer, LibraryProducts, advanced
-from dnnarray._cuda.loss_sums import NOTHING
+from dnnarray._cuda.positional import NOTHING
 from dnnarray._problems import conv as conv_problems
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.loss_linear import LinearProblem

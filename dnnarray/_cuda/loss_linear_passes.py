@@ -6,9 +6,11 @@ import math
 from typing import Any
 
 from dnnarray._cuda.core.clusters import RowShare
-from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan
+from dnnarray._cuda.core.plan import INTEGERS, SHORT, TYPES, Array, Config, Kernel, Plan
+from dnnarray._cuda.loss.mean import mean
+from dnnarray._cuda.loss.sums import label_blocks, label_weights
 from dnnarray._cuda.loss_linear_products import Block, Layer, advanced
-from dnnarray._cuda.loss_sums import INTEGERS, NOTHING, label_blocks, label_weights, mean
+from dnnarray._cuda.positional import NOTHING
 from dnnarray._problems.loss_linear import LinearProblem
 from dnnarray._records import frozen
 from dnnarray._spec import HALF

@@ -11,8 +11,9 @@ import numpy as np
 
 from dnnarray._cuda.common.convert import convert
 from dnnarray._cuda.common.zero import zero
+from dnnarray._cuda.core.extents import arithmetic_of
 from dnnarray._cuda.core.plan import Array, MatMul, Matrix, Step
-from dnnarray._cuda.loss_sums import NOTHING, arithmetic
+from dnnarray._cuda.positional import NOTHING
 from dnnarray._problems.loss_linear import LinearProblem
 from dnnarray._records import frozen
 from dnnarray._spec import HALF, Spec
@@ -57,7 +58,7 @@ class Layer:
     def of(cls, problem: LinearProblem, precision: str, parts: bool = False, aligned: bool = True) -> Layer:
         """For products by parts, which want dense rows in aligned memory, or by cuBLAS; the latter do in the scratch memory of the former what is not aligned."""
         rows, x, every = math.prod(problem.rows), problem.x, -(-problem.classes // 16) * 16
-        itemsize, gradients = arithmetic(x).itemsize, problem.gradient or problem.taped
+        itemsize, gradients = arithmetic_of(x.dtype).itemsize, problem.gradient or problem.taped
         split = gradients and x.dtype in HALF and precision == "highest"
         held_bytes = x.dtype.itemsize * (1 + split)  # of the gradient of a score
         block_rows, held_rows = max(min(rows, _ROWS), 1), rows
@@ -74,7 +75,7 @@ class Layer:
 
     @property
     def computed(self) -> np.dtype:
-        return arithmetic(self.x)
+        return arithmetic_of(self.x.dtype)
 
     @property
     def score_bytes(self) -> int:

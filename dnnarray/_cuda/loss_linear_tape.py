@@ -6,15 +6,19 @@ several such blocks are held together, in the dtype of x and for no more rows th
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from dnnarray._cuda.common.zero import zero
 from dnnarray._cuda.core.clusters import COPIES_FROM, RowShare, smallest_share
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, Step
+from dnnarray._cuda.loss.mean import mean
+from dnnarray._cuda.loss.shared import reduced
+from dnnarray._cuda.loss.sums import blocks_for, label_blocks
 from dnnarray._cuda.loss_linear_parts import products_of
 from dnnarray._cuda.loss_linear_passes import Labelled, Rows, ScoreGradients, divisor, totals
 from dnnarray._cuda.loss_linear_products import Block, Gradients, Layer, Products, advanced
-from dnnarray._cuda.loss_sums import NOTHING, Scratch, blocks_for, label_blocks, mean, pointers, reduced
+from dnnarray._cuda.positional import NOTHING, Scratch, pointers
 from dnnarray._problems.loss_linear import LinearProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device
@@ -70,6 +74,11 @@ def workspace(problem: LinearProblem, precision: str) -> int:
     return _room(problem, layer, scratch).size + 2 * (blocks_for(layer.rows) * layer.computed.itemsize + 16)
 
 
+def sums(scratch: Scratch, layer: Layer, count: int) -> Array:
+    """Scratch memory for so many sums."""
+    return scratch.take(count, layer.computed.itemsize)
+
+
 def forward(problem: LinearProblem, device: Device, aligned: bool, precision: str, parts: bool) -> Program:
     """Per block of rows their scores, the losses and the gradients of the scores; per block of those the products with them; then the reduction of the losses."""
     (inputs, outputs, last), layer = pointers(problem), Layer.of(problem, precision, parts, aligned)
@@ -83,7 +92,8 @@ def forward(problem: LinearProblem, device: Device, aligned: bool, precision: st
     weights, lse = room.weights if problem.reduction == "mean" else NOTHING, outputs[1] if problem.return_lse else room.lse
     found = Rows(room.losses, weights, lse, room.state, TYPES[layer.computed])
     of_scores = ScoreGradients(of, NOTHING, lse, total, shares)
-    finish = reduced(room.losses, weights, layer.rows, divisor(problem), layer.x.dtype, layer.computed, scratch, loss)
+    take = partial(sums, scratch, layer)
+    finish = reduced(room.losses, weights, layer.rows, divisor(problem), layer.x.dtype, take, loss)
     products = products_of(problem, layer, x, w, scratch.size, aligned, device.units)
     of_x, of_w, of_bias = (advanced(tape, begin, layer.computed.itemsize) for begin, _ in problem.tape_parts)
     results = Gradients(room.dz, room.ones, of_x, of_w, NOTHING if of.bias == NOTHING else of_bias, taped=True)

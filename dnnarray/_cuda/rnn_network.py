@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, MatMul, Matrix, Plan
-from dnnarray._cuda.loss_sums import INTEGERS
+from dnnarray._cuda.core.plan import INTEGERS, SHORT, TYPES, Array, Config, Kernel, MatMul, Matrix, Plan
 from dnnarray._problems.base import tree_map
 from dnnarray._problems.rnn import GATES, RecurrentProblem, RNNWeights
 from dnnarray._records import frozen

@@ -8,7 +8,7 @@ from typing import Any
 
 from dnnarray._cuda.common.zero import zero
 from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Program
-from dnnarray._cuda.loss_sums import NOTHING, pointers
+from dnnarray._cuda.positional import NOTHING, pointers
 from dnnarray._cuda.spatial_common import (
     THREADS,
     channels_last,

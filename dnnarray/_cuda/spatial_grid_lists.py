@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from dnnarray._cuda.common.zero import zero
 from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Program
-from dnnarray._cuda.loss_sums import NOTHING, pointers
+from dnnarray._cuda.positional import NOTHING, pointers
 from dnnarray._cuda.spatial_common import THREADS, arithmetic, channels_last, grid_1d, order_of, strides_of, three_extents
 from dnnarray._cuda.spatial_grid import MODES, options, too_long
 from dnnarray._cuda.spatial_grid_slopes import Slopes, most_ranges, slopes

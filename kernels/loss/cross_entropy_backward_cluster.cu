@@ -20,7 +20,14 @@ struct Config {
   static constexpr int kBlocks = 1;
   static constexpr int kThreads = 512;
 };
-#define DNNARRAY_ENTRY cross_entropy_backward_cluster_default
+struct Arguments {
+  long long classes;
+  long long ignore;
+  double smoothing;
+  double divisor;
+  long long parts;
+};
+#define DNNARRAY_ENTRY loss_cross_entropy_backward_cluster_default
 #endif
 
 using namespace dnnarray;
@@ -51,16 +58,16 @@ __device__ __forceinline__ Scores<float> combine(Table& table, Scores<float> fou
 // Arguments as in cross_entropy_backward_rows.
 extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ z, const Config::Target* __restrict__ target,
-                   const T* __restrict__ weight, const float* __restrict__ totals, T* __restrict__ dz, T* __restrict__ dq,
-                   long long classes, long long count, long long ignore, double smoothing, double divisor, long long parts) {
+                   const T* __restrict__ weight, const float* __restrict__ totals, T* __restrict__ dz,
+                   T* __restrict__ dq, const __grid_constant__ Arguments a) {
   extern __shared__ __align__(16) unsigned char memory[];
   __shared__ Table table;
   if constexpr (kBlocks > 1) cluster_arrive();
   const int rank = blockIdx.x % kBlocks, lane = rank * kThreads + threadIdx.x;
-  const long long r = blockIdx.x / kBlocks, start = r * classes;
-  const RowVectors<kVector, true> vectors(start, classes);
-  const Shares<T, kProbabilities> shares{reinterpret_cast<const T*>(target) + start, weight, 1, static_cast<float>(smoothing),
-                                         static_cast<float>(smoothing / classes)};
+  const long long r = blockIdx.x / kBlocks, start = r * a.classes;
+  const RowVectors<kVector, true> vectors(start, a.classes);
+  const Shares<T, kProbabilities> shares{reinterpret_cast<const T*>(target) + start, weight, 1, static_cast<float>(a.smoothing),
+                                         static_cast<float>(a.smoothing / a.classes)};
   const T* row = z + start;
   const int mine = vectors.of(lane, kStride);
   const long long first = vectors.first(lane);
@@ -68,9 +75,9 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads)
 #pragma unroll 4
   for (int k = 0; k < mine; ++k) copy_async(line + k * kThreads, row + first + static_cast<long long>(k) * kStep);
   copies_commit();
-  const Label label(kProbabilities ? Config::Target(0) : target[r], classes, ignore);
+  const Label label(kProbabilities ? Config::Target(0) : target[r], a.classes, a.ignore);
   const float incoming = widen(grad[Config::kRowGradients ? r : 0]), own = kProbabilities ? 1.0f : label.weight(weight);
-  const float total = Config::kRowGradients ? 1.0f : total_of(totals, parts, divisor);
+  const float total = Config::kRowGradients ? 1.0f : total_of(totals, a.parts, a.divisor);
   const long long edge = vectors.edge(lane);
   const T beside = edge >= 0 ? row[edge] : narrow<T>(-infinity(0.0f));
   copies_wait<0>();

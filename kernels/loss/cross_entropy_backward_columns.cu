@@ -20,7 +20,16 @@ struct Config {
   static constexpr int kVector = 1;
   static constexpr int kThreads = 128;
 };
-#define DNNARRAY_ENTRY cross_entropy_backward_columns_default
+struct Arguments {
+  long long classes;
+  long long ignore;
+  double smoothing;
+  double divisor;
+  long long parts;
+  long long rows;
+  long long inner;
+};
+#define DNNARRAY_ENTRY loss_cross_entropy_backward_columns_default
 #endif
 
 using namespace dnnarray;
@@ -66,16 +75,16 @@ __device__ __forceinline__ void put(const Factors<A> (&f)[kVector], const Class 
 // Arguments as in cross_entropy_backward_rows.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, kShares ? 1 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ z, const Config::Target* __restrict__ target,
-                   const T* __restrict__ weight, const A* __restrict__ totals, T* __restrict__ dz, T* __restrict__ dq, long long rows,
-                   long long classes, long long inner, long long ignore, double smoothing, double divisor, long long parts) {
+                   const T* __restrict__ weight, const A* __restrict__ totals, T* __restrict__ dz, T* __restrict__ dq,
+                   const __grid_constant__ Arguments a) {
   const long long r = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * kVector;
-  const bool there = r < rows;
-  const Divided place = divide_index(there ? r : 0, inner);
-  const long long offset = place.quotient * classes * inner + place.remainder;
+  const bool there = r < a.rows;
+  const Divided place = divide_index(there ? r : 0, a.inner);
+  const long long offset = place.quotient * a.classes * a.inner + place.remainder;
   const T* from = z + offset;
   V part[kUnroll];
-  fetch(part, from, there ? few(classes) : 0, inner);
-  const A total = Config::kRowGradients ? A(1) : total_of(totals, parts, divisor);
+  fetch(part, from, there ? few(a.classes) : 0, a.inner);
+  const A total = Config::kRowGradients ? A(1) : total_of(totals, a.parts, a.divisor);
   if (!there) return;
   // What is needed between both passes comes while the scores are read.
   long long labels[kVector];
@@ -85,12 +94,12 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, kShares ? 1 : 0)
   for (int v = 0; v < kVector; ++v) {
     labels[v] = kProbabilities ? 0 : static_cast<long long>(target[r + v]);
     incoming[v] = widen(grad[Config::kRowGradients ? r + v : 0]);
-    shares[v] = {reinterpret_cast<const T*>(target) + offset + v, weight, inner, A(smoothing), A(smoothing / classes)};
+    shares[v] = {reinterpret_cast<const T*>(target) + offset + v, weight, a.inner, A(a.smoothing), A(a.smoothing / a.classes)};
   }
   Scores<A> found[kVector];
-  for (long long c = 0; c < classes; c += kUnroll) {
-    const int count = few(classes - c);
-    if (!Config::kKept && c > 0) fetch(part, from + c * inner, count, inner);
+  for (long long c = 0; c < a.classes; c += kUnroll) {
+    const int count = few(a.classes - c);
+    if (!Config::kKept && c > 0) fetch(part, from + c * a.inner, count, a.inner);
     take_columns<kShares>(found, part, shares, c, count, [](int, int, A) {});
     if (Config::kKept) break;
   }
@@ -98,7 +107,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, kShares ? 1 : 0)
   Class places[kVector];
 #pragma unroll
   for (int v = 0; v < kVector; ++v) {
-    const Label label(labels[v], classes, ignore);
+    const Label label(labels[v], a.classes, a.ignore);
     const A own = kProbabilities ? A(1) : label.weight(weight);
     f[v] = factors<Config::kSmoothing>(found[v], label, own, incoming[v] / total, shares[v]);
     places[v] = label.kept && label.valid ? static_cast<Class>(labels[v]) : -1;
@@ -108,15 +117,15 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, kShares ? 1 : 0)
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       forget_unpacked(part[u]);
-      if (u >= static_cast<int>(classes)) break;
+      if (u >= static_cast<int>(a.classes)) break;
       put(f, places, part[u], shares, to, other, u);
-      to = further<kProbabilities>(to, inner), other = further<kProbabilities>(other, inner);
+      to = further<kProbabilities>(to, a.inner), other = further<kProbabilities>(other, a.inner);
     }
   } else {
 #pragma unroll 4
-    for (long long c = classes - 1; c >= 0; --c) {
-      const V scores = load<T, kVector>(from + c * inner);
-      put(f, places, scores, shares, further<kProbabilities>(to, c * inner), further<kProbabilities>(other, c * inner), c);
+    for (long long c = a.classes - 1; c >= 0; --c) {
+      const V scores = load<T, kVector>(from + c * a.inner);
+      put(f, places, scores, shares, further<kProbabilities>(to, c * a.inner), further<kProbabilities>(other, c * a.inner), c);
     }
   }
 }

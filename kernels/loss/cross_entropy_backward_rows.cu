@@ -23,7 +23,15 @@ struct Config {
   static constexpr int kLanes = 32;
   static constexpr int kThreads = 128;
 };
-#define DNNARRAY_ENTRY cross_entropy_backward_rows_default
+struct Arguments {
+  long long classes;
+  long long ignore;
+  double smoothing;
+  double divisor;
+  long long parts;
+  long long rows;
+};
+#define DNNARRAY_ENTRY loss_cross_entropy_backward_rows_default
 #endif
 
 using namespace dnnarray;
@@ -40,19 +48,19 @@ static_assert(!Config::kRagged || kLanes >= 2 * (kVector - 1), "one thread for e
 // over `divisor` where those are not given. Beside probabilities dz or dq may be null, which is not wanted then.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 1 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ z, const Config::Target* __restrict__ target,
-                   const T* __restrict__ weight, const A* __restrict__ totals, T* __restrict__ dz, T* __restrict__ dq, long long rows,
-                   long long classes, long long ignore, double smoothing, double divisor, long long parts) {
+                   const T* __restrict__ weight, const A* __restrict__ totals, T* __restrict__ dz, T* __restrict__ dq,
+                   const __grid_constant__ Arguments a) {
   __shared__ A shared[Config::kThreads / kWarp];
   const int lane = threadIdx.x % kLanes;
   const long long r = static_cast<long long>(blockIdx.x) * (Config::kThreads / kLanes) + threadIdx.x / kLanes;
-  const bool there = r < rows;
-  const long long start = there ? r * classes : 0;
-  const RowVectors<kVector, Config::kRagged> vectors(start, there ? classes : 0);
+  const bool there = r < a.rows;
+  const long long start = there ? r * a.classes : 0;
+  const RowVectors<kVector, Config::kRagged> vectors(start, there ? a.classes : 0);
   // The target holds probabilities or labels.
-  const Shares<T, kProbabilities> shares{reinterpret_cast<const T*>(target) + start, weight, 1, A(smoothing), A(smoothing / classes)};
+  const Shares<T, kProbabilities> shares{reinterpret_cast<const T*>(target) + start, weight, 1, A(a.smoothing), A(a.smoothing / a.classes)};
   const T* row = z + start;
   // What is needed between both passes comes while the row is read.
-  const Label label(!kProbabilities && there ? target[r] : Config::Target(0), classes, ignore);
+  const Label label(!kProbabilities && there ? target[r] : Config::Target(0), a.classes, a.ignore);
   const A incoming = !there ? A(0) : widen(grad[Config::kRowGradients ? r : 0]);
   const long long edge = vectors.edge(lane);
   const T beside = edge >= 0 ? row[edge] : narrow<T>(-infinity(A(0)));
@@ -61,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 
   Scores<A> found;
   V kept[kKeep], part[kBatch];
   fetch(kept, row + first, mine, kStep);
-  const A total = Config::kRowGradients ? A(1) : total_of(totals, parts, divisor);
+  const A total = Config::kRowGradients ? A(1) : total_of(totals, a.parts, a.divisor);
   Rows::take(found, kept, shares, first, kStep, mine);
   int k = kKeep;
   for (; Config::kLong && k < mine; k += kBatch) {

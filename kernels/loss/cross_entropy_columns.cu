@@ -23,7 +23,14 @@ struct Config {
   static constexpr int kUnroll = 8;
   static constexpr int kThreads = 128;
 };
-#define DNNARRAY_ENTRY cross_entropy_columns_default
+struct Arguments {
+  long long rows;
+  long long classes;
+  long long ignore;
+  double smoothing;
+  long long inner;
+};
+#define DNNARRAY_ENTRY loss_cross_entropy_columns_default
 #endif
 
 using namespace dnnarray;
@@ -39,18 +46,18 @@ __device__ __forceinline__ int few(long long left) { return left < kUnroll ? sta
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 || kShares ? 1 : sizeof(T) == 2 ? (Config::kKept ? 6 : 7) : 0)
     DNNARRAY_ENTRY(const T* __restrict__ z, const Config::Target* __restrict__ target, const T* __restrict__ weight,
-                   Config::Loss* __restrict__ losses, A* __restrict__ row_weights, A* __restrict__ lse, long long rows,
-                   long long classes, long long inner, long long ignore, double smoothing) {
+                   Config::Loss* __restrict__ losses, A* __restrict__ row_weights, A* __restrict__ lse,
+                   const __grid_constant__ Arguments a) {
   __shared__ A shared[2 * Config::kThreads / kWarp];
   let_next_kernel_begin();
   const long long r = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * kVector;
   A loss_sum = A(0), weight_sum = A(0);
-  if (r < rows) {
-    const Divided place = divide_index(r, inner);
-    const long long offset = place.quotient * classes * inner + place.remainder;
+  if (r < a.rows) {
+    const Divided place = divide_index(r, a.inner);
+    const long long offset = place.quotient * a.classes * a.inner + place.remainder;
     const T* from = z + offset;
     V part[kUnroll];
-    fetch(part, from, few(classes), inner);
+    fetch(part, from, few(a.classes), a.inner);
     long long labels[kVector];
     Scores<A> found[kVector];
     A scores[kVector] = {};
@@ -59,18 +66,18 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ||
 #pragma unroll
     for (int v = 0; v < kVector; ++v) {
       labels[v] = kProbabilities ? 0 : static_cast<long long>(target[r + v]);
-      places[v] = labels[v] >= 0 && labels[v] < classes ? static_cast<int>(labels[v]) : -1;
-      shares[v] = {reinterpret_cast<const T*>(target) + offset + v, weight, inner, A(smoothing), A(smoothing / classes)};
+      places[v] = labels[v] >= 0 && labels[v] < a.classes ? static_cast<int>(labels[v]) : -1;
+      shares[v] = {reinterpret_cast<const T*>(target) + offset + v, weight, a.inner, A(a.smoothing), A(a.smoothing / a.classes)};
     }
     const auto take = [&](long long c) {
-      take_columns<kShares>(found, part, shares, c, few(classes - c), [&](int u, int v, A z) {
+      take_columns<kShares>(found, part, shares, c, few(a.classes - c), [&](int u, int v, A z) {
         if (!kProbabilities && u == places[v]) scores[v] = z;
       });
     };
     if constexpr (Config::kKept) take(0);
-    for (long long c = 0; !Config::kKept && c < classes; c += kUnroll) {
+    for (long long c = 0; !Config::kKept && c < a.classes; c += kUnroll) {
       V next[kUnroll];
-      fetch(next, from + (c + kUnroll) * inner, few(classes - c - kUnroll), inner);
+      fetch(next, from + (c + kUnroll) * a.inner, few(a.classes - c - kUnroll), a.inner);
       take(c);
 #pragma unroll
       for (int v = 0; v < kVector; ++v) places[v] -= kUnroll;
@@ -79,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ||
     }
 #pragma unroll
     for (int v = 0; v < kVector; ++v) {
-      const Label label(labels[v], classes, ignore);
+      const Label label(labels[v], a.classes, a.ignore);
       const A own = kProbabilities ? A(0) : label.weight(weight), log_sum = log_for<T>(found[v].sum);
       const A loss = row_loss<Config::kSmoothing>(found[v], log_sum, label, own, scores[v], shares[v]);
       loss_sum += loss;

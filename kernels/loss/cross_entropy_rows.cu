@@ -24,7 +24,13 @@ struct Config {
   static constexpr int kLanes = 32;
   static constexpr int kThreads = 128;
 };
-#define DNNARRAY_ENTRY cross_entropy_rows_default
+struct Arguments {
+  long long rows;
+  long long classes;
+  long long ignore;
+  double smoothing;
+};
+#define DNNARRAY_ENTRY loss_cross_entropy_rows_default
 #endif
 
 using namespace dnnarray;
@@ -51,19 +57,19 @@ __device__ __forceinline__ void put(A loss, A own, bool there, long long r, Conf
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 1 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ z, const Config::Target* __restrict__ target, const T* __restrict__ weight,
-                   Config::Loss* __restrict__ losses, A* __restrict__ row_weights, A* __restrict__ lse, long long rows,
-                   long long classes, long long ignore, double smoothing) {
+                   Config::Loss* __restrict__ losses, A* __restrict__ row_weights, A* __restrict__ lse,
+                   const __grid_constant__ Arguments a) {
   __shared__ A shared[2 * Config::kThreads / kWarp];
   let_next_kernel_begin();
   const int lane = threadIdx.x % kLanes;
   const long long r = static_cast<long long>(blockIdx.x) * (Config::kThreads / kLanes) + threadIdx.x / kLanes;
-  const bool there = r < rows, first_lane = lane == 0 && there;
-  const long long start = there ? r * classes : 0;
-  const RowVectors<kVector, Config::kRagged> vectors(start, there ? classes : 0);
+  const bool there = r < a.rows, first_lane = lane == 0 && there;
+  const long long start = there ? r * a.classes : 0;
+  const RowVectors<kVector, Config::kRagged> vectors(start, there ? a.classes : 0);
   // The target holds probabilities or labels.
-  const Shares<T, kProbabilities> shares{reinterpret_cast<const T*>(target) + start, weight, 1, A(smoothing), A(smoothing / classes)};
+  const Shares<T, kProbabilities> shares{reinterpret_cast<const T*>(target) + start, weight, 1, A(a.smoothing), A(a.smoothing / a.classes)};
   const T* row = z + start;
-  const Label label(!kProbabilities && first_lane ? target[r] : Config::Target(0), classes, ignore);  // on its way while the row is read
+  const Label label(!kProbabilities && first_lane ? target[r] : Config::Target(0), a.classes, a.ignore);  // on its way while the row is read
   const long long edge = vectors.edge(lane);
   const A beside = edge >= 0 ? widen(row[edge]) : -infinity(A(0));
   const int mine = vectors.of(lane, kLanes);

@@ -23,7 +23,18 @@ struct Config {
   static constexpr int kRows = 4;
   static constexpr int kThreads = 128;
 };
-#define DNNARRAY_ENTRY cross_entropy_short_default
+struct Arguments {
+  Config::Loss* losses;
+  dnnarray::arithmetic_t<Config::Element>* row_weights;
+  dnnarray::arithmetic_t<Config::Element>* lse;
+  Config::Element* dz;
+  long long rows;
+  long long classes;
+  long long ignore;
+  double divisor;
+  long long parts;
+};
+#define DNNARRAY_ENTRY loss_cross_entropy_short_default
 #endif
 
 using namespace dnnarray;
@@ -37,26 +48,25 @@ using V = Vec<T, kVector>;
 // or (kRowGradients false) that of their sum over the sum of `parts` row_weights, or over `divisor` where those are not
 // given; dz is written.
 extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || kVector == 1 ? 1 : 0)
-    DNNARRAY_ENTRY(const T* __restrict__ z, const Config::Target* __restrict__ target, const T* __restrict__ weight, const T* __restrict__ grad,
-                   Config::Loss* __restrict__ losses, A* __restrict__ row_weights, A* __restrict__ lse, T* __restrict__ dz, long long rows,
-                   long long classes, long long ignore, double divisor, long long parts) {
+    DNNARRAY_ENTRY(const T* __restrict__ z, const Config::Target* __restrict__ target, const T* __restrict__ weight,
+                   const T* __restrict__ grad, const __grid_constant__ Arguments a) {
   __shared__ A shared[2 * kThreads / kWarp];
   let_next_kernel_begin();
   const int lane = threadIdx.x % kLanes, group = threadIdx.x / kLanes, at = lane * kVector;
   const long long first = static_cast<long long>(blockIdx.x) * (kGroups * kRows) + group;  // rows stand kGroups apart
-  const bool inside = at < classes;
+  const bool inside = at < a.classes;
   V part[kRows];
 #pragma unroll
   for (int j = 0; j < kRows; ++j) {
     const long long r = first + j * kGroups;
-    if (inside && r < rows) part[j] = load<T, kVector>(z + r * classes + at);
+    if (inside && r < a.rows) part[j] = load<T, kVector>(z + r * a.classes + at);
   }
-  const A total = Config::kGradient && !Config::kRowGradients ? total_of<A>(row_weights, parts, divisor) : A(1);
+  const A total = Config::kGradient && !Config::kRowGradients ? total_of<A>(a.row_weights, a.parts, a.divisor) : A(1);
   const long long r = first + lane * kGroups;  // the row of this thread's label
-  const bool there = lane < kRows && r < rows;
-  const Label label(there ? target[r] : Config::Target(0), classes, ignore);
+  const bool there = lane < kRows && r < a.rows;
+  const Label label(there ? target[r] : Config::Target(0), a.classes, a.ignore);
   A own = there ? label.weight(weight) : A(0), score = A(0);
-  if (there && label.kept && label.valid) score = widen(z[r * classes + label.index]);
+  if (there && label.kept && label.valid) score = widen(z[r * a.classes + label.index]);
 
   A e[kRows][kVector], my_peak = A(0), my_sum = A(1);
 #pragma unroll
@@ -64,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || kVector
     A peak = -infinity(A(0)), sum = A(0);
 #pragma unroll
     for (int v = 0; v < kVector; ++v) {
-      e[j][v] = inside && first + j * kGroups < rows ? widen(part[j].at[v]) : -infinity(A(0));
+      e[j][v] = inside && first + j * kGroups < a.rows ? widen(part[j].at[v]) : -infinity(A(0));
       peak = larger(peak, e[j][v]);
     }
     peak = warp_reduce<kLanes>(peak, Larger());
@@ -91,20 +101,20 @@ extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || kVector
 #pragma unroll
       for (int v = 0; v < kVector; ++v) result.at[v] = narrow<T>(its_both * e[j][v] - (v == its_place ? its_hard : A(0)));
       const long long row = first + j * kGroups;
-      if (inside && row < rows) store(dz + row * classes + at, result);
+      if (inside && row < a.rows) store(a.dz + row * a.classes + at, result);
     }
   } else {
     const A log_sum = log_of(my_sum);
     A loss = own;  // 0 for a row to ignore, NaN for a label that names no class
     if (there && label.kept && label.valid) loss = own * (log_sum - (score - finite_base(my_peak)));
-    if (lse && there) lse[r] = log_sum_exp(Scores<A>{my_peak}, log_sum);
+    if (a.lse && there) a.lse[r] = log_sum_exp(Scores<A>{my_peak}, log_sum);
     if constexpr (Config::kSums) {
       block_reduce<kThreads>(loss, Sum(), own, Sum(), shared);
       if (threadIdx.x != 0) return;
-      losses[blockIdx.x] = narrow<Config::Loss>(loss);
-      if (row_weights) row_weights[blockIdx.x] = own;
+      a.losses[blockIdx.x] = narrow<Config::Loss>(loss);
+      if (a.row_weights) a.row_weights[blockIdx.x] = own;
     } else if (there) {
-      losses[r] = narrow<Config::Loss>(loss);
+      a.losses[r] = narrow<Config::Loss>(loss);
     }
   }
 }

@@ -14,25 +14,30 @@ struct Config {
   static constexpr bool kPadded = true;
   static constexpr int kThreads = 256;
 };
-#define DNNARRAY_ENTRY ctc_chains_default
+struct Arguments {
+  long long steps;
+  long long extent;
+  long long longest;
+};
+#define DNNARRAY_ENTRY loss_ctc_chains_default
 #endif
 
 using namespace dnnarray;
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const Config::Target* __restrict__ targets, const Config::Steps* __restrict__ input_lengths,
-                   const Config::Count* __restrict__ target_lengths, int* __restrict__ next, int* __restrict__ first, long long steps,
-                   long long extent, long long longest) {
+                   const Config::Count* __restrict__ target_lengths, int* __restrict__ next, int* __restrict__ first,
+                   const __grid_constant__ Arguments a) {
   __shared__ long long sums[Config::kThreads / kWarp];
   const long long n = blockIdx.x;
-  const CtcSequence sequence = ctc_sequence<Config::kPadded, Config::kThreads>(n, input_lengths, target_lengths, steps, extent, sums);
-  if (!sequence.valid || sequence.labels > longest) return;
+  const CtcSequence sequence = ctc_sequence<Config::kPadded, Config::kThreads>(n, input_lengths, target_lengths, a.steps, a.extent, sums);
+  if (!sequence.valid || sequence.labels > a.longest) return;
   const Config::Target* labels = targets + sequence.start;
   for (int i = threadIdx.x; i < sequence.labels; i += Config::kThreads) {
     int j = i + 1, k = i - 1;
     while (j < sequence.labels && labels[j] != labels[i]) ++j;
     while (k >= 0 && labels[k] != labels[i]) --k;
-    next[n * longest + i] = j < sequence.labels ? j : -1;
-    first[n * longest + i] = k < 0;
+    next[n * a.longest + i] = j < sequence.labels ? j : -1;
+    first[n * a.longest + i] = k < 0;
   }
 }

@@ -18,7 +18,24 @@ struct Config {
   static constexpr int kStepsOfBlock = 8;
   static constexpr int kThreads = 128;
 };
-#define DNNARRAY_ENTRY ctc_gradient_default
+struct Arguments {
+  long long batch;
+  long long steps;
+  long long classes;
+  long long extent;
+  long long blank;
+  long long width;
+  long long step_stride;
+  long long sequence_stride;
+  long long class_stride;
+  long long zero_infinity;
+  long long mean;
+  const Config::Element* grad;
+  const Config::Steps* input_lengths;
+  const Config::Count* target_lengths;
+  Config::Element* dlog_probs;
+};
+#define DNNARRAY_ENTRY loss_ctc_gradient_default
 #endif
 
 using namespace dnnarray;
@@ -65,37 +82,35 @@ __device__ __forceinline__ void put(const Row& row, const A* alpha, const A* bet
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, sizeof(A) == 8 ? 4 : 0)
-    DNNARRAY_ENTRY(const T* __restrict__ grad, const Config::Target* __restrict__ targets, const Config::Steps* __restrict__ input_lengths,
-                   const Config::Count* __restrict__ target_lengths, const A* __restrict__ losses, const A* __restrict__ lattice,
-                   const int* __restrict__ next, const int* __restrict__ first, T* d, long long batch, long long steps, long long classes,
-                   long long extent, long long blank, long long width, long long step_stride, long long sequence_stride,
-                   long long class_stride, long long zero_infinity, long long mean) {
+    DNNARRAY_ENTRY(const Config::Target* __restrict__ targets, const A* __restrict__ losses,
+                   const A* __restrict__ lattice, const int* __restrict__ next, const int* __restrict__ first,
+                   const __grid_constant__ Arguments a) {
   extern __shared__ char dnn_smem[];
   __shared__ long long sums[kThreads / kWarp];
   __shared__ A shared[kThreads / kWarp];
-  const long long n = blockIdx.x % batch, begin = blockIdx.x / batch * Config::kStepsOfBlock, longest = width / 2;
-  const CtcSequence sequence = ctc_sequence<Config::kPadded, kThreads>(n, input_lengths, target_lengths, steps, extent, sums);
+  const long long n = blockIdx.x % a.batch, begin = blockIdx.x / a.batch * Config::kStepsOfBlock, longest = a.width / 2;
+  const CtcSequence sequence = ctc_sequence<Config::kPadded, kThreads>(n, a.input_lengths, a.target_lengths, a.steps, a.extent, sums);
   const A loss = losses[n];
   const bool undefined = !sequence.valid || loss != loss, impossible = loss == infinity(A(0));
-  const Chains chains{targets + sequence.start, next + n * longest, first + n * longest, sequence.labels, blank};
-  const A* alpha = lattice + n * steps * width;
-  const A* beta = alpha + batch * steps * width;
-  A likelihood = A(0), scale = -widen(grad[Config::kSequenceGradients ? n : 0]);
-  if (mean) scale /= A((sequence.labels > 0 ? sequence.labels : 1) * batch);
+  const Chains chains{targets + sequence.start, next + n * longest, first + n * longest, sequence.labels, a.blank};
+  const A* alpha = lattice + n * a.steps * a.width;
+  const A* beta = alpha + a.batch * a.steps * a.width;
+  A likelihood = A(0), scale = -widen(a.grad[Config::kSequenceGradients ? n : 0]);
+  if (a.mean) scale /= A((sequence.labels > 0 ? sequence.labels : 1) * a.batch);
   if (!undefined && !impossible && sequence.steps > 0) {
-    const A* end = alpha + (sequence.steps - 1) * width + sequence.states() - 1;
+    const A* end = alpha + (sequence.steps - 1) * a.width + sequence.states() - 1;
     likelihood = log2_add(end[0], sequence.labels > 0 ? end[-1] : -infinity(A(0)), -infinity(A(0)));
   }
-  for (long long t = begin; t < begin + Config::kStepsOfBlock && t < steps; ++t) {
-    const Row row{d + t * step_stride + n * sequence_stride, classes, class_stride};
+  for (long long t = begin; t < begin + Config::kStepsOfBlock && t < a.steps; ++t) {
+    const Row row{a.dlog_probs + t * a.step_stride + n * a.sequence_stride, a.classes, a.class_stride};
     if (!sequence.valid || (undefined && t < sequence.steps)) {
       row.fill(quiet_nan(A(0)));
     } else if (t >= sequence.steps) {
       row.fill(A(0));
     } else if (impossible) {
-      row.fill(zero_infinity ? A(0) : quiet_nan(A(0)));
+      row.fill(a.zero_infinity ? A(0) : quiet_nan(A(0)));
     } else {
-      put(row, alpha + t * width, beta + t * width, likelihood, scale, chains, reinterpret_cast<A*>(dnn_smem), shared);
+      put(row, alpha + t * a.width, beta + t * a.width, likelihood, scale, chains, reinterpret_cast<A*>(dnn_smem), shared);
     }
   }
 }

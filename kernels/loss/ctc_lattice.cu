@@ -25,7 +25,20 @@ struct Config {
   static constexpr int kStates = 1;
   static constexpr int kThreads = 256;
 };
-#define DNNARRAY_ENTRY ctc_lattice_default
+struct Arguments {
+  long long batch;
+  long long steps;
+  long long classes;
+  long long extent;
+  long long blank;
+  long long width;
+  long long step_stride;
+  long long sequence_stride;
+  long long class_stride;
+  long long zero_infinity;
+  long long mean;
+};
+#define DNNARRAY_ENTRY loss_ctc_lattice_default
 #endif
 
 using namespace dnnarray;
@@ -84,35 +97,33 @@ __device__ __forceinline__ void emissions(A (&found)[kAhead][kStates], const Sta
 extern "C" __global__ void __launch_bounds__(kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ log_probs, const Config::Target* __restrict__ targets,
                    const Config::Steps* __restrict__ input_lengths, const Config::Count* __restrict__ target_lengths,
-                   Config::Loss* __restrict__ losses, A* __restrict__ lattice, long long batch, long long steps, long long classes,
-                   long long extent, long long blank, long long width, long long step_stride, long long sequence_stride,
-                   long long class_stride, long long zero_infinity, long long mean) {
+                   Config::Loss* __restrict__ losses, A* __restrict__ lattice, const __grid_constant__ Arguments a) {
   extern __shared__ char dnn_smem[];
   __shared__ long long sums[kThreads / kWarp];
   const bool reverse = blockIdx.y != 0;
-  const Strides strides{step_stride, sequence_stride, class_stride};
+  const Strides strides{a.step_stride, a.sequence_stride, a.class_stride};
   const long long n = blockIdx.x;
-  const CtcSequence sequence = ctc_sequence<Config::kPadded, kThreads>(n, input_lengths, target_lengths, steps, extent, sums);
+  const CtcSequence sequence = ctc_sequence<Config::kPadded, kThreads>(n, input_lengths, target_lengths, a.steps, a.extent, sums);
   const Config::Target* labels = targets + sequence.start;
-  const bool wrong = !sequence.valid || wrong_label(labels, sequence.labels, classes, blank);
+  const bool wrong = !sequence.valid || wrong_label(labels, sequence.labels, a.classes, a.blank);
   const bool undefined = __syncthreads_or(wrong);
-  if (undefined || sequence.states() > width) {  // more labels than steps: no alignment
-    const A loss = undefined ? quiet_nan(A(0)) : zero_infinity ? A(0) : infinity(A(0));
+  if (undefined || sequence.states() > a.width) {  // more labels than steps: no alignment
+    const A loss = undefined ? quiet_nan(A(0)) : a.zero_infinity ? A(0) : infinity(A(0));
     if (threadIdx.x == 0 && !reverse) losses[n] = narrow<Config::Loss>(loss);
     return;
   }
   State states[kStates];
-  prepare(states, labels, sequence, reverse, blank);
+  prepare(states, labels, sequence, reverse, a.blank);
 
   A* before = reinterpret_cast<A*>(dnn_smem) + kPad;
-  A* after = before + kPad + width;
+  A* after = before + kPad + a.width;
   // All is in the state before the first, from where the first blank and, as if it skipped one, the first label are reached.
-  for (long long s = static_cast<int>(threadIdx.x) - kPad; s < width; s += kThreads) {
+  for (long long s = static_cast<int>(threadIdx.x) - kPad; s < a.width; s += kThreads) {
     before[s] = s == -1 ? A(0) : -infinity(A(0));
     after[s] = -infinity(A(0));
   }
   const T* own = log_probs + n * strides.sequence;
-  A* kept = lattice + ((reverse ? batch : 0) + n) * steps * width;
+  A* kept = lattice + ((reverse ? a.batch : 0) + n) * a.steps * a.width;
   A emission[kAhead][kStates], next[kAhead][kStates];
   emissions(next, states, own, strides, 0, sequence.steps, reverse);
   __syncthreads();
@@ -134,7 +145,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
         const A reached = log2_add(before[s], before[s - 1], states[k].skip ? before[s - 2] : -infinity(A(0)));
         const A here = reached + emission[u][k];
         after[s] = here;
-        if (Config::kKeep) kept[step * width + (reverse ? sequence.states() - 1 - s : s)] = reverse ? reached : here;
+        if (Config::kKeep) kept[step * a.width + (reverse ? sequence.states() - 1 - s : s)] = reverse ? reached : here;
       }
       __syncthreads();
       A* other = before;
@@ -146,7 +157,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x != 0 || reverse) return;
   const long long end = sequence.states() - 1;
   A loss = A(0) - log2_add(before[end], before[end - 1], -infinity(A(0))) * Base2<A>::ln_2();
-  if (zero_infinity && loss == infinity(A(0))) loss = A(0);
-  if (mean && sequence.labels > 0) loss /= A(sequence.labels);
+  if (a.zero_infinity && loss == infinity(A(0))) loss = A(0);
+  if (a.mean && sequence.labels > 0) loss /= A(sequence.labels);
   losses[n] = narrow<Config::Loss>(loss);
 }

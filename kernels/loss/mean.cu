@@ -12,7 +12,11 @@ struct Config {
   static constexpr bool kWeighted = true;
   static constexpr int kThreads = 1024;
 };
-#define DNNARRAY_ENTRY mean_default
+struct Arguments {
+  long long size;
+  double divisor;
+};
+#define DNNARRAY_ENTRY loss_mean_default
 #endif
 
 using namespace dnnarray;
@@ -20,15 +24,16 @@ using T = Config::Element;
 using A = arithmetic_t<T>;
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const A* __restrict__ values, const A* __restrict__ weights, T* __restrict__ out, long long n, double divisor) {
+    DNNARRAY_ENTRY(const A* __restrict__ values, const A* __restrict__ weights, T* __restrict__ out,
+                   const __grid_constant__ Arguments a) {
   __shared__ A shared[2 * Config::kThreads / kWarp];
   values = after_previous_kernel(values), weights = after_previous_kernel(weights);
   A sum = A(0), total = A(0);
 #pragma unroll 8
-  for (long long i = threadIdx.x; i < n; i += Config::kThreads) {
+  for (long long i = threadIdx.x; i < a.size; i += Config::kThreads) {
     sum += values[i];
     if constexpr (Config::kWeighted) total += weights[i];
   }
   block_reduce<Config::kThreads>(sum, Sum(), total, Sum(), shared);
-  if (threadIdx.x == 0) *out = narrow<T>(sum / (Config::kWeighted ? total : A(divisor)));
+  if (threadIdx.x == 0) *out = narrow<T>(sum / (Config::kWeighted ? total : A(a.divisor)));
 }

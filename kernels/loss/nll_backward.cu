@@ -20,7 +20,15 @@ struct Config {
   static constexpr int kLanes = 32;
   static constexpr int kThreads = 128;
 };
-#define DNNARRAY_ENTRY nll_backward_default
+struct Arguments {
+  long long rows;
+  long long classes;
+  long long inner;
+  long long ignore;
+  long long parts;
+  long long part;
+};
+#define DNNARRAY_ENTRY loss_nll_backward_default
 #endif
 
 using namespace dnnarray;
@@ -62,32 +70,31 @@ __device__ __forceinline__ void write_row(T* row, const Entry& entry, const RowV
 // or of their sum where those are not given.
 extern "C" __global__ void __launch_bounds__(kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ grad, const Config::Target* __restrict__ target, const T* __restrict__ weight,
-                   const A* __restrict__ totals, T* __restrict__ dz, long long rows, long long classes, long long inner, long long ignore,
-                   long long parts, long long part) {
-  const A shared_factor = Config::kRowGradients ? A(1) : widen(grad[0]) / total_of(totals, parts, 1.0);
+                   const A* __restrict__ totals, T* __restrict__ dz, const __grid_constant__ Arguments a) {
+  const A shared_factor = Config::kRowGradients ? A(1) : widen(grad[0]) / total_of(totals, a.parts, 1.0);
   const auto entry = [&](long long r) {
-    return Entry(Label(target[r], classes, ignore), weight, Config::kRowGradients ? widen(grad[r]) : shared_factor);
+    return Entry(Label(target[r], a.classes, a.ignore), weight, Config::kRowGradients ? widen(grad[r]) : shared_factor);
   };
   const long long thread = static_cast<long long>(blockIdx.x) * kThreads + threadIdx.x;
   if constexpr (Config::kColumns) {
-    const long long r = thread * kVector, first = blockIdx.y * part, end = first + part < classes ? first + part : classes;
-    if (r >= rows) return;
-    const Divided place = divide_index(r, inner);
+    const long long r = thread * kVector, first = blockIdx.y * a.part, end = first + a.part < a.classes ? first + a.part : a.classes;
+    if (r >= a.rows) return;
+    const Divided place = divide_index(r, a.inner);
     Entry entries[kVector];
 #pragma unroll
     for (int v = 0; v < kVector; ++v) entries[v] = entry(r + v);
-    T* to = dz + (place.quotient * classes + first) * inner + place.remainder;
+    T* to = dz + (place.quotient * a.classes + first) * a.inner + place.remainder;
 #pragma unroll 4
     for (long long c = first; c < end; ++c) {
       V column;
 #pragma unroll
       for (int v = 0; v < kVector; ++v) column.at[v] = entries[v].at(c);
       store(to, column);
-      to += inner;
+      to += a.inner;
     }
   } else {
     const long long r = thread / kLanes;
-    if (r >= rows) return;
-    write_row(dz + r * classes, entry(r), RowVectors<kVector, Config::kRagged>(r * classes, classes), threadIdx.x % kLanes);
+    if (r >= a.rows) return;
+    write_row(dz + r * a.classes, entry(r), RowVectors<kVector, Config::kRagged>(r * a.classes, a.classes), threadIdx.x % kLanes);
   }
 }

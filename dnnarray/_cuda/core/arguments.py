@@ -104,13 +104,13 @@ class Arguments:
 
     The kernel takes ``const __grid_constant__ Arguments a``. With ``class ...(Arguments, restrict=True)`` the struct holds all but the arrays, which stand
     before it as parameters of their own, in the order of the fields: the compiler reads an array through the non-coherent cache, and moves its loads over
-    stores, only where a parameter is a ``__restrict__`` pointer.
+    stores, only where a parameter is a ``__restrict__`` pointer. An entry with more arrays than parameters names those that are: ``restrict=("x", "weight")``.
     """
 
-    _restrict: ClassVar[bool] = False
+    _restrict: ClassVar[bool | tuple[str, ...]] = False
 
-    def __init_subclass__(cls, *, restrict: bool = False) -> None:
-        cls._restrict = cls._restrict or restrict
+    def __init_subclass__(cls, *, restrict: bool | tuple[str, ...] = False) -> None:
+        cls._restrict = restrict or cls._restrict
 
     @property
     def struct(self) -> Struct:
@@ -145,6 +145,11 @@ class Arguments:
         return _layout(cls, tuple([kind.layout(getattr(self, name)) for name, kind in _kinds(cls).items()]))
 
 
+def stands_alone(cls: Any, name: str, kind: Kind) -> bool:
+    """Whether a field is a parameter of its own."""
+    return isinstance(kind, Pointer) and (name in cls._restrict if isinstance(cls._restrict, tuple) else cls._restrict)
+
+
 @cache
 def _kinds(cls: Any) -> dict[str, Kind]:
     """The kind of each field."""
@@ -170,7 +175,7 @@ def _layout(cls: Any, layouts: tuple[tuple[str, str, int, int], ...]) -> _Layout
     offsets: list[int | None] = []
     size, widest = 0, 1
     for (name, kind), (type_, bounds, bytes_, alignment) in zip(_kinds(cls).items(), layouts, strict=True):
-        if cls._restrict and isinstance(kind, Pointer):
+        if stands_alone(cls, name, kind):
             alone.append(type_)
             offsets.append(None)
             continue

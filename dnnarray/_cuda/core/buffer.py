@@ -78,9 +78,11 @@ def _aligned(words: int) -> np.ndarray:
 
 
 def _word(parameter: Parameter) -> Any:
-    """What makes two values of one word the same: pointers and run-time options themselves, numbers as the 64 bits that the kernel reads."""
+    """What makes two values of one word the same: pointers and run-time options themselves (null where there is none), numbers as the 64 bits that the kernel reads."""
     if isinstance(parameter, (Array, Runtime)):
         return parameter
+    if parameter is None:
+        return 0
     if isinstance(parameter, float):
         return int.from_bytes(struct.pack("<d", parameter), "little")
     return operator.index(parameter) & (2**64 - 1)  # type: ignore[arg-type]

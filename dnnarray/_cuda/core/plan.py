@@ -17,6 +17,19 @@ if TYPE_CHECKING:
 
 TYPES = {FLOAT64: "double", FLOAT32: "float", FLOAT16: "dnnarray::float16_t", BFLOAT16: "dnnarray::bfloat16_t"}
 SHORT = {FLOAT64: "f64", FLOAT32: "f32", FLOAT16: "f16", BFLOAT16: "bf16"}
+INTEGERS = {
+    np.dtype(name): kind
+    for name, kind in {
+        "int8": "signed char",
+        "int16": "short",
+        "int32": "int",
+        "int64": "long long",
+        "uint8": "unsigned char",
+        "uint16": "unsigned short",
+        "uint32": "unsigned",
+        "uint64": "unsigned long long",
+    }.items()
+}
 
 
 @frozen
@@ -127,7 +140,7 @@ class Block:
     maps: tuple[tuple[int, TensorMap], ...] = ()
 
 
-Parameter = Array | TensorMap | Structure | Runtime | Block | int | float
+Parameter = Array | TensorMap | Structure | Runtime | Block | int | float | None
 
 
 @frozen
