@@ -57,6 +57,7 @@ class ApplyConfig(Config):
     gradient: bool
     last: bool
     given: bool
+    fixed: bool
     residual: bool
     more: bool
     settled: bool
@@ -265,6 +266,7 @@ class Launches:
             gradient,
             v.last,
             given,
+            gradient and specs.variance is not None,
             residual,
             more,
             settled,
@@ -279,6 +281,7 @@ class Launches:
         words = {
             "backward": gradient,
             "given": given,
+            "fixed": config.fixed,
             "residual": residual,
             "more": more,
             "settled": settled,

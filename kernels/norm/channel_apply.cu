@@ -1,6 +1,7 @@
 // y = act(z) with z = (x - mean) * scale + shift + residual; for the gradient, g = act'(grad, z), dresidual = g and
-// dx = rstd * (g * weight - average - slope * (x - mean)). The coefficients belong to an instance, a (batch, channel) or a channel, and come
-// from kernels/norm/channel_finish.cu, or (kGiven) straight from the statistics.
+// dx = rstd * (g * weight - average - slope * (x - mean)), or (kFixed) dx = rstd * g * weight where the statistics are no function of x. The
+// coefficients belong to an instance, a (batch, channel) or a channel, and come from kernels/norm/channel_finish.cu, or (kGiven) straight from the
+// statistics.
 //
 // With kSettled grad is what the sums left: the gradient before the activation, already the result `dresidual`.
 //
@@ -23,6 +24,7 @@ struct Config {
   static constexpr bool kGradient = false;
   static constexpr bool kLast = false;
   static constexpr bool kGiven = false;
+  static constexpr bool kFixed = false;
   static constexpr bool kResidual = false;
   static constexpr bool kMore = false;
   static constexpr bool kSettled = false;
@@ -130,6 +132,7 @@ __device__ __forceinline__ A evaluate(const Coefficients& c, A x, A& g, A residu
   const A d = x - c.affine.mean, z = d * c.affine.scale + c.affine.shift + residual;
   if constexpr (Config::kGradient) {
     g = Config::Activation::gradient(g, z, p, q);
+    if constexpr (Config::kFixed) return c.affine.rstd * (g * c.slope.weight);  // whatever x and the mean are
     const A along = rounded_product(g, c.slope.weight) - c.slope.average;  // 0 where a statistic has a single value
     return c.affine.rstd * (along - c.slope.slope * d);
   } else {

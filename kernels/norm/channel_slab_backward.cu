@@ -143,7 +143,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, kResident / kThreads)
         const int own = Config::kLast ? v : 0;
         const A g = pieces.before(v, affine[own], arrays), d = pieces.distance(v, affine[own]);
         const A along = rounded_product(g, slope[own].weight) - slope[own].average;  // 0 where a statistic has a single value
-        pieces.x.at[v] = narrow<T>(affine[own].rstd * (along - slope[own].slope * d));
+        const A part = variance != nullptr ? A(0) : slope[own].slope * d;  // given statistics: whatever x and the mean are
+        pieces.x.at[v] = narrow<T>(affine[own].rstd * (along - part));
         pieces.g.at[v] = narrow<T>(g);
       }
       keep(arrays.x + at, pieces.x);

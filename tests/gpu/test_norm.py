@@ -417,3 +417,20 @@ def test_more_than_two_to_the_31_elements():
     assert float(cupy.abs(y[:-1]).max()) == 0
     y = dnn.batch_norm(x, cupy.zeros(64, np.float16), cupy.ones(64, np.float16), eps=0.0)
     assert cupy.asnumpy(y[-1]).tolist() == [-1] * 32 + [1] * 32
+
+
+@pytest.mark.parametrize("dtype", _DTYPES, ids=str)
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+@pytest.mark.parametrize("activation", [None, "relu"])
+def test_the_gradient_of_x_by_given_statistics_does_not_meet_the_mean(algorithm, dtype, layout, activation):
+    """NaN in a mean or infinity in x is in the gradients that depend on them: without an activation neither in that of x nor in that of the mean."""
+    shape = (2, 3, 4, 2) if layout == "channels_last" else (2, 2, 3, 4)
+    grad, x, bias = _draw(shape, dtype), _draw(shape, dtype, 1), _draw((2,), dtype, 2)
+    x.flat[5] = np.inf
+    mean, variance = np.array([np.nan, 0.5], dtype), np.array([1.25, 0.5], dtype)
+    options = {"layout": layout, "activation": activation}
+    expected = dnn.batch_norm_backward(*(a.astype(np.float64) for a in (grad, x, mean, variance)), None, bias.astype(np.float64), **options)
+    result = dnn.batch_norm_backward(*map(cupy.asarray, (grad, x, mean, variance)), None, cupy.asarray(bias), **options)
+    assert activation is not None or np.isfinite(expected.x).all()
+    for actual, right in zip(leaves(result), leaves(expected), strict=True):
+        assert_close(cupy.asnumpy(actual), right, 24)
