@@ -132,6 +132,17 @@ def test_faults_are_found(monkeypatch, kind, fault):
     assert judge(_call(out=True), Host()).kind == kind
 
 
+def test_a_card_may_refuse_scratch_memory_at_odd_addresses():
+    """And neither aligned memory, nor may the CPU engine refuse any."""
+    error = dnn.OptionError("relu: workspace is at an odd address; expected memory aligned to 16 bytes.")
+    for name, odd, kind in (("cuda", True, "refused"), ("cuda", False, "REFUSED"), ("cpu", True, "REFUSED")):
+        host = Host()
+        host.name = name
+        trial = Trial(_call(workspace=True), host)
+        trial.odd_workspace = odd
+        assert trial._refused(error).kind == kind
+
+
 @pytest.mark.parametrize("how", SPOILT)
 def test_memory_that_must_be_refused_is_given(monkeypatch, how):
     call = _call(out="out" in how, workspace="workspace" in how, spoilt=how, change=how)

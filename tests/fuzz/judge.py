@@ -31,6 +31,7 @@ NAMED = (
 )  # fmt: skip
 GOOD = ("ok", "refused", "unverified")  # every other verdict is a failure
 _PRECISION = {"high": 2.0**-11, "medium": 2.0**-8}  # half a unit in the last place of what the option allows
+_ODD_WORKSPACE = ": workspace is at an odd address;"  # what a card says of scratch memory that threads cannot load at once
 _MOST = 1 << 22  # bytes of the results of a call that was changed
 
 
@@ -80,6 +81,7 @@ class Trial:
     options : of `operation`
     cotangents : the incoming gradients as leaves, one for each result of the forward, None where a result gets none
     aligned : whether every array begins at a multiple of its itemsize, scratch memory at one of 8
+    odd_workspace : whether scratch memory was given that does not begin at a multiple of 16 bytes, which a card refuses by name
     """
 
     def __init__(self, call: Call, place: Any) -> None:
@@ -88,6 +90,7 @@ class Trial:
         self.algorithm: str | None = None
         self.options: dict[str, Any] = call.drawn.options
         self.cotangents: list[Leaf | None] = []
+        self.odd_workspace = False
         self.late = call.drawer()
         self.aligned = all(map(_is_aligned, leaves(call.drawn.arrays))) and not (call.pages and call.workspace)
 
@@ -253,7 +256,9 @@ class Trial:
 
     def _scratch(self, there: tuple[Any, ...]) -> Placed:
         size = dnn.infer(self.operation.name, *there, **self._asked()).workspace + self.late.choice((0, 0, 1, 100))
-        layout = replace(dense((size,)), offset=self.late.choice((0, 8, 16, 40, 64)) if self.aligned else self.late.integer(0, 64))
+        offsets = (0, 16, 16, 64, 8) if self.place.name == "cuda" else (0, 8, 16, 40, 64)
+        layout = replace(dense((size,)), offset=self.late.choice(offsets) if self.aligned else self.late.integer(0, 64))
+        self.odd_workspace = layout.offset % 16 != 0
         return Placed(self.place, (size,), np.dtype(np.uint8), layout).holding(np.full(size, 255, np.uint8))
 
     def _asked(self) -> dict[str, Any]:
@@ -271,6 +276,8 @@ class Trial:
     def _refused(self, error: Exception) -> Verdict:
         """A named error is right for a call that was made wrong, for values that are no numbers, and where scratch memory is limited."""
         text = f"{type(error).__name__}: {error}"
+        if self.place.name == "cuda" and isinstance(error, dnn.OptionError) and _ODD_WORKSPACE in text and self.odd_workspace:
+            return Verdict("refused", text)
         limited = isinstance(error, dnn.WorkspaceError) and self.call.context.get("workspace_limit") is not None
         if self.call.change or self.call.lenient:
             named = any(f" {name}: " in text for name in (self.forward.name, f"{self.forward.base}_backward"))
