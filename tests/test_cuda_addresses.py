@@ -6,6 +6,7 @@ import pytest
 pytest.importorskip("cupy", reason="CuPy is not installed")
 
 import dnnarray as dnn
+from dnnarray._cuda.core.dialect import alike
 from tests.made_up_device import made_up_device
 from tests.support import call_by
 
@@ -84,3 +85,36 @@ def test_scratch_memory_at_odd_addresses_is_refused_by_name(device, offset):
     with pytest.raises(dnn.OptionError, match=r"conv: workspace is at an odd address; expected memory aligned to 16 bytes"):
         dnn.conv(x, weight, workspace=workspace, algorithm="gemm")
     assert not device.launched
+
+
+@pytest.mark.parametrize("offset", [4, 12, 20])
+def test_deterministic_launches_do_not_depend_on_the_addresses(device, offset):
+    """Other vectors would be summed in another order; arrays at odd addresses are copied instead, and so are results that are written to them."""
+
+    def launches(*arrays, **given):
+        device.launched.clear()
+        dnn.layer_norm_backward(*arrays, axis=(-2, -1), **given)
+        return [launch[1:7] for launch in device.launched]
+
+    shapes = ((6, 8),) * 4
+    with dnn.options(deterministic=True, telemetry=True):
+        expected = launches(*_arrays(device, np.float32, (0, 0, 0, 0), shapes))
+        dnn.telemetry.reset()
+        out = tuple(_arrays(device, np.float32, (0, offset, 0), shapes[:3]))
+        assert launches(*_arrays(device, np.float32, (0, offset, 0, 8), shapes), out=out) == expected
+        assert dnn.telemetry.snapshot()["layer_norm_backward"]["layout_copies"] == 3
+    (x, _), (_, _), (result, moved) = device.copied
+    assert (x.data.ptr % 16, moved.data.ptr % 16, result is out[1]) == (0, 0, True)
+
+
+@pytest.mark.parametrize("offset", [2, 14])
+def test_a_copy_of_an_array_lies_as_it_does(device, offset):
+    spread = device.array(np.zeros((3, 5, 7), np.float16), offset=offset, spread=True)
+    for array in (spread, spread[::-1], spread[:, ::-1, 2], spread[:0], spread.transpose(2, 0, 1)):
+        copy = alike(array)
+        assert (copy.shape, copy.strides, copy.dtype, copy.data.ptr % 16) == (array.shape, array.strides, array.dtype, 0)
+        reaches = [(n - 1) * step for n, step in zip(copy.shape, copy.strides, strict=True) if n]
+        low, high = sum(r for r in reaches if r < 0), sum(r for r in reaches if r > 0)
+        memory = copy.data.mem
+        assert memory.ptr <= copy.data.ptr + low
+        assert copy.data.ptr + high + copy.itemsize <= memory.ptr + memory.size

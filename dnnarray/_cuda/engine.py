@@ -285,9 +285,10 @@ class Prepared:
         pointers = self._addresses(given)
         if not (aligned := not any(pointer % VECTOR for pointer in pointers)):
             self._check_addresses(given)
-        ready = self._ready[aligned] or self._prepare(aligned)
+        as_aligned = aligned or self.config.deterministic  # other launches would sum in another order
+        ready = self._ready[as_aligned] or self._prepare(as_aligned)
         if self._telemetry:
-            _observe.note_algorithm(self.problem, self._methods[aligned].name, ready.workspace)
+            _observe.note_algorithm(self.problem, self._methods[as_aligned].name, ready.workspace)
         if ready.workspace or workspace is not None:
             scratch = self._scratch(workspace, ready.workspace)  # kept until all is queued; the pool reuses memory in stream order
             if ready.workspace:  # launches that need none do not take a caller's either
@@ -299,7 +300,8 @@ class Prepared:
             _observe.note_layout_copy()
             copies.append(self._dense(inputs[i].transpose(order)))
             pointers[i] = copies[-1].data.ptr
-        moved = {i: self._elsewhere(given[i], i < len(inputs)) for i in ready.moved if pointers[i] % VECTOR}
+        odd = ready.moved if aligned or not as_aligned else range(len(given))
+        moved = {i: self._elsewhere(given[i], i < len(inputs)) for i in odd if pointers[i] % VECTOR}
         for i, array in moved.items():
             pointers[i] = array.data.ptr
         ready.queue(pointers, runtime)

@@ -141,3 +141,17 @@ def test_particular_calls_from_every_address(op, shapes, options, reduction, dty
     arrays = tuple(rng.standard_normal(shape).astype(dnn.Spec((), dtype).dtype) for shape in shapes)
     expected = leaves(call(op, as_float64(arrays), options))
     _check(op, arrays, options, expected, reduction, 1.0)
+
+
+@pytest.mark.parametrize(("case", "dtype"), [(c, d) for c in _DIFFERENTIABLE for d in c.dtypes], ids=str)
+def test_deterministic_gradients_have_the_same_bits_from_every_address(case, dtype):
+    op, given, options = gradient_call(case, case.draw(dtype))
+    with dnn.options(deterministic=True):
+        try:
+            first = _run(op, lambda: call(op, tuple(_there(a, 0) for a in given), options))
+        except dnn.UnsupportedError as error:
+            pytest.skip(str(error))
+        for offset in _offsets(given):
+            moved = tuple(_there(a, offset) for a in given)
+            for a, b in zip(_run(f"{op} at {offset}", lambda moved=moved: call(op, moved, options)), first, strict=True):
+                assert a.tobytes() == b.tobytes(), f"{op} at {offset}"

@@ -11,6 +11,7 @@ import numpy as np
 from cupy.cuda.memory import alloc
 
 from dnnarray._cuda.core.device import alone
+from dnnarray._cuda.core.extents import round_up
 from dnnarray._outputs import Output
 from dnnarray._problems.base import leaves
 from dnnarray._records import frozen
@@ -93,8 +94,11 @@ def empty(output: Output) -> Any:
 
 
 def alike(array: Any) -> Any:
-    """New memory for an array without gaps, in the same order of its axes."""
-    return cupy.ndarray(array.shape, array.dtype, alloc(array.nbytes), array.strides)
+    """New memory in which an array lies as it does, with gaps and axes that run backwards, and begins at a multiple of `VECTOR`."""
+    reaches = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True) if n]
+    before = round_up(-sum(r for r in reaches if r < 0), VECTOR)
+    memory = alloc(before + sum(r for r in reaches if r > 0) + array.dtype.itemsize)
+    return cupy.ndarray(array.shape, array.dtype, memory + before, array.strides)
 
 
 def copy_elements(array: Any, to: Any) -> None:
