@@ -125,3 +125,15 @@ def test_what_tests_for_a_card_take_from_the_package_exists(path):
 def _imports_of(module):
     path = _PACKAGE.parent / module.replace(".", "/")
     return _imports(path / "__init__.py" if path.is_dir() else path.with_suffix(".py"))
+
+
+@pytest.mark.parametrize("path", sorted((_PACKAGE / "_cpu" / "compiled").glob("*.py")), ids=lambda p: p.stem)
+def test_compiled_functions_widen_by_float64(path):
+    """In Numba, ``float(x)`` of a float32 is a float32."""
+    compiled = {"kernel", "device", "routine"}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef) and compiled & {
+            n.id for d in node.decorator_list for n in ast.walk(d) if isinstance(n, ast.Name)
+        }:
+            calls = (n for n in ast.walk(node) if isinstance(n, ast.Call))
+            assert not [n.lineno for n in calls if isinstance(n.func, ast.Name) and n.func.id == "float"], node.name

@@ -59,7 +59,7 @@ Q, K, V, Y = range(0, 12, 3)
 @device
 def log_sum(ground, total):
     """The logarithm of exp(ground) total, rounded once: all weights of a query are off by what it is off by."""
-    return ground + math.log(float(total)) if total != total or total > 0 else -np.inf
+    return ground + math.log(np.float64(total)) if total != total or total > 0 else -np.inf
 
 
 @routine
@@ -83,7 +83,7 @@ def _carry(sums, total, top, whole, ground):
     The last row of `whole` is that of the totals.
     """
     for j in range(len(top)):
-        now = float(top[j])
+        now = np.float64(top[j])
         shrink = math.exp(ground[j] - now) if ground[j] != -np.inf else 0.0
         for i in range(len(sums)):
             whole[i, j] = whole[i, j] * shrink + sums[i, j]

@@ -99,8 +99,8 @@ def _statistics(lse, delta, count, share, ground, offsets, shares):
     for j in range(len(ground)):
         ground[j], offsets[j], shares[j] = infinity, lse.dtype.type(0), lse.dtype.type(1)
         if j < count:
-            ground[j], lower = lse[j], float(lse[j]) + math.log(share)
-            if abs(lower) < abs(float(lse[j])) / 2:
+            ground[j], lower = lse[j], np.float64(lse[j]) + math.log(share)
+            if abs(lower) < abs(np.float64(lse[j])) / 2:
                 ground[j], shares[j] = lower, share
             if lse[j] == -infinity:
                 ground[j] = infinity
@@ -267,8 +267,8 @@ def _share(total, ground, lse, exactness):
     """What exp(score - ground) is multiplied with: one over the sum of all where that is what the log-sum-exp says, which knows it to its last place alone."""
     if total == 0 or lse == -np.inf:
         return 0.0
-    known = ground + math.log(float(total))
-    return 1.0 / total if abs(known - lse) <= exactness * max(abs(known), 1.0) else math.exp(ground - float(lse))
+    known = ground + math.log(np.float64(total))
+    return 1.0 / total if abs(known - lse) <= exactness * max(abs(known), 1.0) else math.exp(ground - np.float64(lse))
 
 
 @kernel(counted=False)

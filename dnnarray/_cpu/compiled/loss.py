@@ -25,7 +25,7 @@ def _statistics(start: int, stop: int, z: In2, label: Integers1, peak: OutDouble
         high = row_max(z[r])
         peak[r] = high
         log_sum[r] = math.log(exponential_sum(z[r], high, row_after(z, r, stop)))
-        picked[r] = float(z[r, label[r]]) - float(high)
+        picked[r] = np.float64(z[r, label[r]]) - np.float64(high)
 
 
 @kernel(counted=False, streams=True)

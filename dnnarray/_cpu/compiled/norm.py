@@ -38,7 +38,7 @@ def _statistics(x: Any, eps: Any, centred: Any, ahead: Any) -> Any:
     count = len(x)
     exact = row_sum(x) / count if centred else 0.0
     mean = x.dtype.type(exact)
-    rest = exact - float(mean)
+    rest = exact - np.float64(mean)
     variance = row_squares(x, mean, ahead) / count - rest * rest
     variance = 0.0 if variance < 0.0 else variance
     return mean, x.dtype.type(rest), variance, x.dtype.type(1.0 / math.sqrt(variance + eps))
@@ -49,9 +49,9 @@ def _centre(mean: Any, rest: Any, variance: Any) -> Any:
     """What is taken from x before anything else, in two parts, and what is left of the mean: all of it of data far from 0, where that is exact (of equal values
     the result is 0); near 0 nothing, since the difference would round.
     """
-    if float(mean) * float(mean) > variance:
+    if np.float64(mean) * np.float64(mean) > variance:
         return mean, const(mean, rest), 0.0
-    return const(mean, 0.0), const(mean, 0.0), float(mean) + rest
+    return const(mean, 0.0), const(mean, 0.0), np.float64(mean) + rest
 
 
 @device
@@ -297,7 +297,7 @@ def _planes(start: int, stop: int, x: In3, weight: In1, bias: In1, y: Out3, mean
         for n in range(outer):
             total += row_sum(x[n, c])
         m = x.dtype.type(total / count)
-        rest = total / count - float(m)
+        rest = total / count - np.float64(m)
         squares = 0.0
         for n in range(outer):
             squares += row_squares(x[n, c], m, 0)
@@ -357,7 +357,7 @@ def _coefficients(
 ) -> None:
     """What `_affine` takes for each channel, of given statistics."""
     for c in range(start, stop):
-        rstd = 1.0 / math.sqrt(float(variance[c]) + eps)
+        rstd = 1.0 / math.sqrt(np.float64(variance[c]) + eps)
         centre[c], _, offset = _centre(mean[c], 0.0, variance[c])
         scale[c] = rstd * weight[c]
         shift[c] = bias[c] - offset * scale[c]

@@ -77,15 +77,15 @@ def _merge(first: Any, last: Any, mean: Any, rest: Any, square: Any, rows: Any, 
         count = min(size, rows - (block - first) * size)
         m, d = mean[block], rest[block]
         for i in range(len(average)):
-            average[i] += float(m[i]) * count + d[i]
+            average[i] += np.float64(m[i]) * count + d[i]
     for i in range(len(average)):
         average[i] /= rows
     for block in range(first, last):
         count = min(size, rows - (block - first) * size)
         m, d, s = mean[block], rest[block], square[block]
         for i in range(len(average)):
-            off = float(d[i]) / count
-            apart = float(m[i]) + off - average[i]
+            off = np.float64(d[i]) / count
+            apart = np.float64(m[i]) + off - average[i]
             spread[i] += s[i] - d[i] * off + count * apart * apart
 
 
@@ -117,9 +117,9 @@ def _statistics(
             for c in range(first, first + per):
                 found[n, c], rstd[n, c], variance[n, c] = m, s, v
                 centre[n, c], near[n, c], scale[n, c] = const(m, 0.0), const(m, 0.0), s * weight[c]
-                shift[n, c] = bias[c] - total * float(scale[n, c])
+                shift[n, c] = bias[c] - total * np.float64(scale[n, c])
                 if far:
-                    centre[n, c], near[n, c], shift[n, c] = m, total - float(m), bias[c]
+                    centre[n, c], near[n, c], shift[n, c] = m, total - np.float64(m), bias[c]
 
 
 @kernel(counted=False, streams=True)
@@ -175,7 +175,7 @@ def _slopes(
             for c in range(first, first + per):
                 of_one += sums[c] * weight[c]
                 of_u += products[c] * weight[c]
-            s = float(rstd[n, first])
+            s = np.float64(rstd[n, first])
             for c in range(first, first + per):
                 scale[n, c], average[n, c] = s * weight[c], of_one * s / (rows * per)
                 slope[n, c] = of_u * s / (rows * per)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from dnnarray._cpu.compiled.kernel import device
 from dnnarray._cpu.compiled.memory import fetch_run
 from dnnarray._cpu.compiled.scalar import exp, fma, from_order_key, order_key
@@ -42,7 +44,7 @@ def exponentials(x: Any, peak: Any, y: Any, ahead: Any) -> Any:
         for i in range(len(y_)):
             e = exp(x_[i] - peak)
             y_[i] = e
-            total += float(e)
+            total += np.float64(e)
     return total
 
 
@@ -56,7 +58,7 @@ def falling_exponentials(x: Any, low: Any, y: Any, ahead: Any) -> Any:
         for i in range(len(y_)):
             e = exp(low - x_[i])
             y_[i] = e
-            total += float(e)
+            total += np.float64(e)
     return total
 
 
@@ -68,7 +70,7 @@ def exponential_sum(x: Any, peak: Any, ahead: Any) -> Any:
         x_ = x[first : first + _FETCHED]
         fetch_run(ahead, first, x_)
         for i in range(len(x_)):
-            total += float(exp(x_[i] - peak))
+            total += np.float64(exp(x_[i] - peak))
     return total
 
 
@@ -89,6 +91,6 @@ def dot(a: Any, b: Any) -> Any:
 def scale(y: Any, factor: Any) -> Any:
     """y times a float64 number, in place: by its rounded value and what that lacks, or all of a row would be off by the same."""
     near = y.dtype.type(factor)
-    rest = y.dtype.type(factor - float(near))
+    rest = y.dtype.type(factor - np.float64(near))
     for i in range(len(y)):
         y[i] = fma(y[i], near, y[i] * rest)

@@ -322,7 +322,7 @@ def _tanh(x: Any) -> Any:
 @device
 def _tanh_single(x: Any) -> Any:
     """(e - 1) / (e + 1) of e = exp(2 x) in float64, which leaves the one rounding at the end; beyond |x| = 20 it is 1."""
-    wide = float(x) * 2.0
+    wide: float = np.float64(x) * 2.0
     _, _, magic, ln2, rest = _limits(wide)
     wide = -40.0 if wide < -40.0 else wide
     wide = 40.0 if wide > 40.0 else wide  # NaN stays NaN

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from dnnarray._cpu.compiled.kernel import device
 from dnnarray._cpu.compiled.memory import fetch_run
 
@@ -15,7 +17,7 @@ def row_sum(x: Any) -> Any:
     """The sum of x: terms of both signs leave little of it, and every rounding would be large beside that."""
     total = 0.0
     for i in range(len(x)):
-        total += float(x[i])
+        total += np.float64(x[i])
     return total
 
 
@@ -27,7 +29,7 @@ def row_squares(x: Any, mean: Any, ahead: Any) -> Any:
         run = x[first : first + _FETCHED]
         fetch_run(ahead, first, run)
         for i in range(len(run)):
-            d = float(run[i] - mean)
+            d = np.float64(run[i] - mean)
             squares += d * d
     return squares
 
