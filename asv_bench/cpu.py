@@ -60,10 +60,11 @@ class Measured:
 HEAD = f"{'row':46} {'ours ms':>9} {'torch ms':>9} {'its layout':13} {'ratio':>6}  our algorithm"
 
 
-def algorithm_of(call: Callable[[], Any]) -> str:
-    """The algorithms that a call runs by."""
-    dnn.telemetry.reset()
+def algorithm_of(make: Callable[[], Callable[[], Any]]) -> str:
+    """The algorithms that the call that `make` gives runs by; a pullback runs under the options that its forward ran under."""
     with dnn.options(telemetry=True):
+        call = make()
+        dnn.telemetry.reset()
         call()
     return ", ".join(name for counts in dnn.telemetry.snapshot().values() for name in counts["algorithms"])
 
@@ -109,7 +110,7 @@ def measure(row: Row, torch: Any, seconds: float, *, small: bool = False) -> Mea
     if torch is not None:
         calls |= {layout: case.theirs(torch, layout) for layout in case.layouts()}
     best = in_turns(calls, seconds)
-    ours, algorithm = best.pop("ours") * 1e3, algorithm_of(calls["ours"])
+    ours, algorithm = best.pop("ours") * 1e3, algorithm_of(case.ours)
     if not best:
         return Measured(row.name, ours, None, None, algorithm)
     layout = min(best, key=best.__getitem__)

@@ -134,7 +134,7 @@ def warm(row: Row, *, small: bool = False) -> str:
     for _ in range(2):
         row.case(small).ours()()
         compiler.settle()
-    return algorithm_of(row.case(small).ours())
+    return algorithm_of(row.case(small).ours)
 
 
 def compare(row: Row, torch: Any, seeds: range, layout: str = "contiguous", *, small: bool = False) -> list[Errors]:

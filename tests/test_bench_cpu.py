@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-import dnnarray as dnn
 from asv_bench import cpu, cpu_errors
 from asv_bench.cpu_rows import MORE, PLANNED, ROWS, head, leaves
 
@@ -19,10 +18,9 @@ def test_names_are_unique_and_no_row_is_lost():
 
 @pytest.mark.parametrize("row", ROWS, ids=NAMES)
 def test_rows_run_and_name_their_algorithm(row):
-    with dnn.options(telemetry=True):  # a pullback runs under the options of its forward
-        call = row.case(small=True).ours()
-    assert all(np.isfinite(array).all() for array in leaves(call()))
-    assert cpu.algorithm_of(call)
+    case = row.case(small=True)
+    assert all(np.isfinite(array).all() for array in leaves(case.ours()()))
+    assert cpu.algorithm_of(case.ours)
 
 
 def _results(row, call):
