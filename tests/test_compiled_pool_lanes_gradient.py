@@ -1,4 +1,5 @@
-"""Gradients of pooling whose channels lie side by side, compiled: bit for bit those of NumPy's scatter, and nothing read or written beside the arrays."""
+"""Gradients of pooling whose channels lie side by side, compiled: those of NumPy's scatter, and nothing read or written
+beside the arrays."""
 
 import importlib
 import math
@@ -60,6 +61,13 @@ def _gradient(shape, dtype):
     return np.random.default_rng(1).standard_normal(shape).astype(dtype)
 
 
+def _assert_sums(found, expected, note=""):
+    """Sums of up to 42 numbers of size 1, each addition off by up to 4 eps, which NumPy may add in float64 instead; a place
+    that nothing goes to holds 0."""
+    np.testing.assert_allclose(found, expected, rtol=0, atol=64 * np.finfo(expected.dtype).eps, err_msg=note)
+    assert not found[expected == 0].any(), note
+
+
 def _case(name, channels, dtype, layout="channels_last"):
     """(prefix of the functions' names, x, options)."""
     shape, options = (_CASES | _ADAPTIVE)[name]
@@ -79,7 +87,7 @@ def test_maxima_are_those_of_numpy(name, dtype):
         grad = _gradient(expected.y.shape, dtype)
         for given in ({}, {"indices": expected.indices}, {"indices": expected.indices.astype(np.int32)}):
             a, b = (call_by(way, backward, (grad, x), options | given) for way in ("scatter", "compiled"))
-            np.testing.assert_array_equal(a, b, err_msg=f"{channels} channels, {list(given)}")
+            _assert_sums(b, a, f"{channels} channels, {list(given)}")
 
 
 def _means(grad, x, options):
@@ -153,7 +161,7 @@ def test_nothing_is_read_or_written_beside_the_arrays(channels, dtype, at_end):
         np.testing.assert_array_equal(named, indices)
         for given in ({}, {"indices": places}):
             call_by("compiled", "max_pool_backward", (grad, x), options | given, out)
-            np.testing.assert_array_equal(out, call_by("scatter", "max_pool_backward", (grad, x), options | given))
+            _assert_sums(out, call_by("scatter", "max_pool_backward", (grad, x), options | given))
         if "dilation" not in options:
             call_by("compiled", "avg_pool_backward", (grad, x), options, out)
             first = {**options, "layout": "channels_first"}
@@ -184,7 +192,7 @@ def test_the_number_of_threads_changes_no_bit(name):
             expected = found if expected is None else expected
             np.testing.assert_array_equal(found, expected)
         if op == "max_pool_backward":
-            np.testing.assert_array_equal(expected, call_by("scatter", prefix + op, (grad, x), named))
+            _assert_sums(expected, call_by("scatter", prefix + op, (grad, x), named))
 
 
 def test_channels_last_in_memory_alone():
@@ -199,10 +207,10 @@ def test_channels_last_in_memory_alone():
         for g in (grad, np.ascontiguousarray(grad)):
             found = call_by("compiled", "max_pool_backward", (g, x), options | given)
             assert found.strides == x.strides
-            np.testing.assert_array_equal(found, expected)
+            _assert_sums(found, expected)
             out = np.full((*x.shape, 2), np.nan, np.float32)
             call_by("compiled", "max_pool_backward", (g, x), options | given, out[..., 0])
-            np.testing.assert_array_equal(out[..., 0], expected)
+            np.testing.assert_array_equal(out[..., 0], found)
             assert np.isnan(out[..., 1]).all()
 
 
@@ -217,7 +225,7 @@ def test_given_places_may_lie_outside_of_their_windows(dtype):
     nowhere[0, 0, 0, :5] = -1
     for places in (rng.integers(0, 15 * 17, indices.shape).astype(dtype), strange, nowhere):
         a, b = (call_by(way, "max_pool_backward", (grad, x), options | {"indices": places}) for way in ("scatter", "compiled"))
-        np.testing.assert_array_equal(a, b)
+        _assert_sums(b, a)
 
 
 @pytest.mark.parametrize("wrong", [15 * 17, -2, 2**32, 2**63 - 1])

@@ -19,7 +19,7 @@ from dnnarray._cpu.compiled.dense import Plan, Written, planned, taken
 from dnnarray._cpu.compiled.kernel import Doubles2, In1, In2, In3, Out1, Out2, Out3, OutDoubles2, device, driver, kernel, wide
 from dnnarray._cpu.compiled.memory import row_after
 from dnnarray._cpu.compiled.scalar import const, fma
-from dnnarray._cpu.compiled.sums import row_products, row_squares, row_sum, weighted_products
+from dnnarray._cpu.compiled.sums import row_moments, row_products, row_sum, weighted_products
 from dnnarray._cpu.norm_sums import move
 from dnnarray._problems.norm_base import NormProblem
 
@@ -36,10 +36,10 @@ Array = np.ndarray
 def _statistics(x: Any, eps: Any, centred: Any, ahead: Any) -> Any:
     """(mean, rest, variance, rstd) of a row: the mean is mean + rest. `ahead` is where the next row lies."""
     count = len(x)
-    exact = row_sum(x) / count if centred else 0.0
-    mean = x.dtype.type(exact)
-    rest = exact - np.float64(mean)
-    variance = row_squares(x, mean, ahead) / count - rest * rest
+    mean = x.dtype.type(row_sum(x) / count if centred else 0.0)
+    apart, squares = row_moments(x, mean, ahead)
+    rest = apart / count if centred else 0.0
+    variance = squares / count - rest * rest
     variance = 0.0 if variance < 0.0 else variance
     return mean, x.dtype.type(rest), variance, x.dtype.type(1.0 / math.sqrt(variance + eps))
 
@@ -297,10 +297,12 @@ def _planes(start: int, stop: int, x: In3, weight: In1, bias: In1, y: Out3, mean
         for n in range(outer):
             total += row_sum(x[n, c])
         m = x.dtype.type(total / count)
-        rest = total / count - np.float64(m)
-        squares = 0.0
+        apart, squares = 0.0, 0.0
         for n in range(outer):
-            squares += row_squares(x[n, c], m, 0)
+            of_row = row_moments(x[n, c], m, 0)
+            apart += of_row[0]
+            squares += of_row[1]
+        rest = apart / count
         v = squares / count - rest * rest
         v = 0.0 if v < 0.0 else v
         s = 1.0 / math.sqrt(v + eps)

@@ -22,16 +22,17 @@ def row_sum(x: Any) -> Any:
 
 
 @device(sums=True, counted=False)
-def row_squares(x: Any, mean: Any, ahead: Any) -> Any:
-    """The sum of the squares of x - mean, which may leave the range of float32, while the row at `ahead` is brought near."""
-    squares = 0.0
+def row_moments(x: Any, mean: Any, ahead: Any) -> Any:
+    """The sums of x - mean and of its squares, which may leave the range of float32, while the row at `ahead` is brought near."""
+    total, squares = 0.0, 0.0
     for first in range(0, len(x), _FETCHED):
         run = x[first : first + _FETCHED]
         fetch_run(ahead, first, run)
         for i in range(len(run)):
-            d = np.float64(run[i] - mean)
+            d = np.float64(run[i]) - np.float64(mean)
+            total += d
             squares += d * d
-    return squares
+    return total, squares
 
 
 @device(sums=True, counted=False)
