@@ -10,10 +10,11 @@ JOBS ?= auto
 # One BLAS thread per test process: the processes share the cores already.
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help test lint types unit compiled fuzz kernels docs demo bench gpu asv clean
+.PHONY: help test lint types unit numpy compiled fuzz kernels docs demo bench gpu asv clean
 
 help:
-	@echo "make test    lint, types, tests, doctests (what CI runs)"
+	@echo "make test    lint, types, tests, doctests on both CPU engines (what CI runs): make lint types numpy compiled"
+	@echo "make numpy   the tests with NumPy alone"
 	@echo "make compiled  the tests with every call by the kernels that Numba compiles, where there are any"
 	@echo "make fuzz    calls drawn at random beside their oracles; SECONDS=60 SEED=1 ENGINE=compiled (numpy, cuda), FUZZ='--only conv'"
 	@echo "make demo    train a small network on handwritten digits; DEVICE=cuda runs it on the GPU"
@@ -37,14 +38,24 @@ lint: $(VENV)/.test
 types: $(VENV)/.test
 	$(BIN)/mypy
 
-unit: $(VENV)/.test
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+# NumPy first: a fresh clone has no Numba until the compiled stage installs it.
+unit:
+	$(MAKE) numpy
+	$(MAKE) compiled
 
 test: lint types unit
 
-# Numba compiles some hundred kernels the first time, which takes minutes; they are kept for later runs.
+numpy: $(VENV)/.test
+	DNNARRAY_NUMBA=0 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+# All kernels are compiled first, once, by a process for each core, and by no later run: what a run finds must not depend on
+# an older one. DNNARRAY_CACHE_DIR names a folder that keeps them.
+KERNELS := $(CURDIR)/build/kernels
+compiled: export DNNARRAY_CACHE_DIR ?= $(KERNELS)
 compiled: $(VENV)/.test $(VENV)/.cpu
-	$(BIN)/python -m pytest -n $(JOBS) --compiled --ignore tests/test_kernels.py
+	rm -rf $(KERNELS)
+	$(BIN)/python -m dnnarray warmup --dtypes float32 float64
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --compiled
 
 # ENGINE=cuda is for a machine with a GPU, and takes the Python that has CuPy.
 SECONDS ?= 60

@@ -1,8 +1,28 @@
 """What ``--compiled`` does."""
 
+from pathlib import Path
+
+# What no kernel of the CPU engine can change: plans and sources of the CUDA engine, and texts.
+_ANY_ENGINE = (
+    "test_cuda_*",
+    "test_kernels*",
+    "test_records",
+    "test_shipped",
+    "test_source",
+    "test_suggestions",
+    "test_versions",
+    "gpu",
+)
+
 
 def pytest_configure(config):
     if config.getoption("--compiled"):
         from tests.compiled_first import prefer_compiled
 
         prefer_compiled()
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Leave out of the stage with the compiled kernels what the stage with NumPy alone has settled."""
+    path = Path(collection_path)
+    return (config.getoption("--compiled") and any(path.with_suffix("").match(name) for name in _ANY_ENGINE)) or None
