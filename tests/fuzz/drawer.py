@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,17 @@ class Leaf:
     values: np.ndarray
     layout: Layout
     role: str = "float"
+
+    @property
+    def aligned(self) -> bool:
+        """Whether it begins at a multiple of its itemsize."""
+        return self.layout.offset % self.values.dtype.itemsize == 0
+
+    def writable(self) -> Leaf:
+        """An array of the same values that can be written over."""
+        repeated = any(n > 1 and not stride for n, stride in zip(self.values.shape, self.layout.strides, strict=True))
+        layout = dense(self.values.shape) if repeated else replace(self.layout, readonly=False, swapped=False)
+        return Leaf(self.values, layout, self.role)
 
 
 @dataclass

@@ -16,6 +16,7 @@ from dnnarray._introspect import question
 from dnnarray._operation import dispatch, find
 from dnnarray._outputs import pairs_in_place
 from dnnarray._problems.base import leaves, tree_map
+from dnnarray._problems.needs import NEEDS
 from dnnarray._spec import FLOAT32, FLOATING, HALF
 from dnnarray._vjp import _by_name
 from tests.fuzz import oracle
@@ -80,6 +81,7 @@ class Trial:
     algorithm : the one that is named, None for the one that is chosen
     options : of `operation`
     cotangents : the incoming gradients as leaves, one for each result of the forward, None where a result gets none
+    needs : the gradients that are wanted, None for all
     aligned : whether every array begins at a multiple of its itemsize, scratch memory at one of 8
     odd_workspace : whether scratch memory was given that does not begin at a multiple of 16 bytes, which a card refuses by name
     """
@@ -91,8 +93,10 @@ class Trial:
         self.options: dict[str, Any] = call.drawn.options
         self.cotangents: list[Leaf | None] = []
         self.odd_workspace = False
+        self.needs: tuple[str, ...] | None = None
         self.late = call.drawer()
-        self.aligned = all(map(_is_aligned, leaves(call.drawn.arrays))) and not (call.pages and call.workspace)
+        every = [leaf for leaf in leaves(call.drawn.arrays) if isinstance(leaf, Leaf)]
+        self.aligned = all(leaf.aligned for leaf in every) and not (call.pages and call.workspace)
 
     def run(self) -> Verdict:
         """Make the call, look at its memory, and compare."""
@@ -119,9 +123,11 @@ class Trial:
         arrays = self.call.drawn.arrays
         if self.call.mode != "forward":
             self.cotangents = self._drawn_cotangents(arrays)
+            self.needs = self._drawn_needs((self._grad(self.cotangents), *arrays))
         if self.call.mode == "backward":
             arrays = (self._grad(self.cotangents), *arrays)
             self.options = {n: v for n, v in self.options.items() if n in self.operation.defaults}
+            self.options |= {"needs": self.needs} if self.needs else {}
         self.algorithm = self._picked(arrays)
         beside = self.call.mode != "vjp"
         made = [self._once(arrays, self.call.out and beside, self.call.workspace and beside)]
@@ -142,6 +148,22 @@ class Trial:
             self.late.array(self.late.rng.standard_normal(s.shape), dtype=s.dtype) if want else None
             for s, want in zip(specs, wanted, strict=True)
         ]
+
+    def _drawn_needs(self, given: tuple[Any, ...]) -> tuple[str, ...] | None:
+        """The gradients that are wanted, of an operation that has several; None for all."""
+        backward = find(f"{self.forward.base}_backward")
+        if NEEDS not in backward.defaults or self.late.maybe(0.6):
+            return None
+        options = {n: v for n, v in self.options.items() if n in backward.defaults}
+        with dnn.options(workspace_limit=None):
+            found = _by_name(self.forward, dnn.infer(backward.name, *self._there(given)[0], **options).output)
+        names = [name for name, spec in found.items() if leaves(spec)]
+        return tuple(name for name in names if self.late.maybe()) or (self.late.choice(names),)
+
+    def _wanted(self, gradients: Any) -> list[np.ndarray]:
+        """Those of all gradients that are wanted, flat."""
+        named = _by_name(self.forward, gradients)
+        return [leaf for name, gradient in named.items() if self.needs is None or name in self.needs for leaf in leaves(gradient)]
 
     def _grad(self, cotangents: list[Any]) -> Any:
         """The gradient as the backward takes it."""
@@ -181,7 +203,7 @@ class Trial:
 
     def _in_place(self, arrays: tuple[Any, ...]) -> list[np.ndarray]:
         """The results where they are written over the arrays that they may be written over; nothing where there is no such array."""
-        there, inputs = self._there(tuple(tree_map(_writable, a) for a in arrays))
+        there, inputs = self._there(tuple(tree_map(lambda leaf: leaf.writable() if isinstance(leaf, Leaf) else leaf, a) for a in arrays))
         problem, flat = question(self.operation.name, there, self._asked()).problem, leaves(there)
         over: dict[int, int] = {}  # places of inputs by those of the results that are written over them
         for i, j in sorted(pairs_in_place(problem)):
@@ -209,7 +231,8 @@ class Trial:
         named = {"algorithm": self.algorithm} if self.algorithm else {}
         takes_it = "algorithm" in self.operation.function.__signature__.parameters
         if self.call.mode == "vjp":
-            output, pullback = dnn.vjp(self.operation.name, *there, **self.options, **(named if takes_it else {}))
+            wanted = {"needs": self.needs} if self.needs else {}
+            output, pullback = dnn.vjp(self.operation.name, *there, **self.options, **wanted, **(named if takes_it else {}))
             placed = [None if c is None else self._place(c).array for c in self.cotangents]
             return output, pullback(tuple(placed) if isinstance(output, tuple) else placed[0])
         target = None if not out else out[0] if len(out) == 1 else tuple(out)
@@ -356,28 +379,15 @@ class Trial:
         scale = oracle.cancelling(self.forward.base, [c for c in cotangents if c is not None], named, self.call.drawn.options)
 
         def again(moved: tuple[Any, ...]) -> list[np.ndarray]:
-            return leaves(oracle.reference(backward.name, moved, options))
+            return self._wanted(oracle.reference(backward.name, moved, options))
 
         for results in made:
-            said = oracle.wrong(results, leaves(exact), reduction, again, inputs, level, self.late.rng, scale)
+            said = oracle.wrong(results, self._wanted(exact), reduction, again, inputs, level, self.late.rng, scale)
             if said:
                 return Verdict("WRONG", f"gradient: {said}")
         gradients = _of_leaves(self.forward, arrays, exact)
         said = oracle.derivative_agrees(self.forward.base, arrays, self.call.drawn.options, cotangents, gradients, self.late.rng)
         return Verdict("WRONG", f"gradient in float64: {said}") if said else Verdict("ok")
-
-
-def _writable(leaf: Any) -> Any:
-    """An array of the same values that can be written over."""
-    if not isinstance(leaf, Leaf):
-        return leaf
-    repeated = any(n > 1 and not stride for n, stride in zip(leaf.values.shape, leaf.layout.strides, strict=True))
-    layout = dense(leaf.values.shape) if repeated else replace(leaf.layout, readonly=False, swapped=False)
-    return Leaf(leaf.values, layout, leaf.role)
-
-
-def _is_aligned(leaf: Any) -> bool:
-    return not isinstance(leaf, Leaf) or leaf.layout.offset % leaf.values.dtype.itemsize == 0
 
 
 def _of_leaves(forward: Any, arrays: tuple[Any, ...], gradients: Any) -> dict[int, np.ndarray]:
