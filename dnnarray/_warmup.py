@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,6 +12,7 @@ from dnnarray._operation import find, operations
 from dnnarray._spec import FLOAT64, FLOATING, as_dtype
 
 _BAR = 24  # characters
+_PAUSE = 5.0  # seconds between two lines of a log that nobody asked for
 
 
 def warmup(*ops: Any, dtypes: Any = ("float32",), progress: bool | None = None) -> int:
@@ -26,8 +28,8 @@ def warmup(*ops: Any, dtypes: Any = ("float32",), progress: bool | None = None) 
     dtypes : dtype or iterable of dtype, optional
         What the arrays will be of, by default float32. The half types compute in float32.
     progress : bool, optional
-        Tell on the standard error how far it is: by a bar on a terminal, elsewhere (a log) by a line for each algorithm.
-        None (the default) does so on a terminal alone; ``python -m dnnarray warmup`` does so everywhere.
+        Whether to show the progress on the standard error. On a terminal it is a bar, elsewhere (in a log) a line for
+        each algorithm; with None (the default) a log gets a line every five seconds.
 
     Returns
     -------
@@ -53,12 +55,13 @@ def warmup(*ops: Any, dtypes: Any = ("float32",), progress: bool | None = None) 
     several = isinstance(dtypes, Iterable) and not isinstance(dtypes, str)
     arithmetic = {_arithmetic(dtype) for dtype in (dtypes if several else (dtypes,))}
     units = compiled.units([engine.methods(op) for op in chosen], sorted(arithmetic))
-    terminal = sys.stderr.isatty()
-    if not (terminal if progress is None else progress):
+    if progress is False:
         return compiled.build(units)
-    if terminal and units:
+    if not sys.stderr.isatty():
+        return compiled.build(units, _Log(0.0 if progress else _PAUSE))
+    if units:
         _draw(0, len(units), "")
-    return compiled.build(units, _draw if terminal else _log)
+    return compiled.build(units, _draw)
 
 
 def _arithmetic(dtype: Any) -> str:
@@ -71,12 +74,21 @@ def _arithmetic(dtype: Any) -> str:
     return "float64" if found == FLOAT64 else "float32"
 
 
-def _log(done: int, total: int, name: str) -> None:
-    print(f"dnnarray: compiled {done}/{total} {name}", file=sys.stderr, flush=True)
+class _Log:
+    """Lines with at least so many seconds between two of them; the last one says that all is done."""
+
+    def __init__(self, pause: float) -> None:
+        self._pause, self._last, self._begun = pause, time.monotonic(), False
+
+    def __call__(self, done: int, total: int, outcome: str) -> None:
+        now = time.monotonic()
+        if now - self._last >= self._pause or (self._begun and done == total):
+            self._last, self._begun = now, True
+            print(f"dnnarray: compiling {done}/{total} {outcome}", file=sys.stderr, flush=True)
 
 
-def _draw(done: int, total: int, name: str) -> None:
+def _draw(done: int, total: int, outcome: str) -> None:
     full = _BAR * done // max(total, 1)
     end = "\n" if done == total else ""
-    sys.stderr.write(f"\rcompiling [{'#' * full}{'.' * (_BAR - full)}] {done}/{total} {name[:40]:40}{end}")
+    sys.stderr.write(f"\rcompiling [{'#' * full}{'.' * (_BAR - full)}] {done}/{total} {outcome[:40]:40}{end}")
     sys.stderr.flush()

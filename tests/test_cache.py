@@ -8,11 +8,12 @@ import sys
 import tempfile
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import dnnarray as dnn
-from dnnarray import _cache
+from dnnarray import _cache, _warmup
 from dnnarray.__main__ import main
 from dnnarray._cpu.compiled import compiler
 from dnnarray._select import Device, tuning
@@ -468,14 +469,42 @@ def _warmup_errors(code, **environment):
 
 @needs_numba
 def test_a_warmup_tells_a_log_how_far_it_is():
-    """Each algorithm once, whether it has been compiled or loaded, and none where nobody asked and nobody looks."""
-    code = "import dnnarray as dnn; print(dnn.warmup('softsign', 'softsign_backward'{}))"
-    assert _warmup_errors(code.format("")) == (["2"], [])
+    """Each algorithm once, whether it has been compiled or loaded, and every few seconds where nobody asked."""
+    code = "import dnnarray as dnn; from dnnarray import _warmup; print(dnn.warmup('softsign', 'softsign_backward'{}))"
+    assert _warmup_errors(code.format(", progress=False")) == (["2"], [])
     for _ in range(2):
         out, err = _warmup_errors(code.format(", progress=True"))
         assert out == ["2"]
-        assert {line.partition(" softsign")[0] for line in err} == {f"dnnarray: compiled {i}/2" for i in (1, 2)}
-    assert _warmup_errors(code.format(", progress=False")) == (["2"], [])
+        assert {line.partition(" activation.softsign")[0] for line in err} == {f"dnnarray: compiling {i}/2" for i in (1, 2)}
+    assert _warmup_errors(code.format("").replace("print", "_warmup._PAUSE = 1e3; print")) == (["2"], [])
+    assert _warmup_errors(code.format("").replace("print", "_warmup._PAUSE = 0.0; print")) == (out, err)
+
+
+@needs_numba
+def test_a_log_tells_what_a_warmup_leaves_out():
+    code = """
+import dnnarray as dnn
+from dnnarray._cpu import matrix_unit
+matrix_unit.missing = lambda: "no unit here"
+print(dnn.warmup("linear", progress=True))
+"""
+    out, err = _warmup_errors(code)
+    assert out == ["0"]
+    assert err
+    assert all(line.endswith("float32: left out, no unit here") for line in err)
+
+
+def test_a_log_has_pauses_and_ends_with_what_is_done(capsys, monkeypatch):
+    times = iter([0.0, 1.0, 6.0, 7.0, 8.0, 0.0, 1.0, 2.0])
+    monkeypatch.setattr(_warmup, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    log = _warmup._Log(5.0)
+    for done in (1, 2, 3, 4):
+        log(done, 4, str(done))
+    assert capsys.readouterr().err.splitlines() == ["dnnarray: compiling 2/4 2", "dnnarray: compiling 4/4 4"]
+    log = _warmup._Log(5.0)
+    for done in (1, 2):  # soon done: nothing to tell
+        log(done, 2, str(done))
+    assert capsys.readouterr().err == ""
 
 
 @needs_numba

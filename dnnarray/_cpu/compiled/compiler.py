@@ -72,7 +72,6 @@ class Unit:
         self.run, self.dtype = run, dtype
         self.state, self.error = NEW, ""
         self.on_disk = False  # as far as anybody has looked
-        self.name = f"{run.driver} {dtype}"
 
     def reason(self) -> str | None:
         """Why it cannot run now, or None."""
@@ -81,6 +80,11 @@ class Unit:
         if self.state is FAILED:
             return self.error
         return _ON_DISK if self.on_disk else _STILL
+
+    def outcome(self) -> str:
+        """Its name, and why it cannot run where that is so."""
+        name, reason = f"{self.run.module}.{self.run.driver} {self.dtype}", self.reason()
+        return name if reason is None else f"{name}: left out, {reason}"
 
     def request(self) -> None:
         """Have it compiled in the background, if nobody has asked before."""
@@ -171,17 +175,17 @@ def settle() -> None:
     build([each for each in list(_units.values()) if each.state is PENDING])
 
 
-def build(units: Sequence[Unit], progress: Progress = lambda done, total, name: None) -> int:
+def build(units: Sequence[Unit], progress: Progress = lambda done, total, outcome: None) -> int:
     """Have all of these compiled now; gives the number of those that can run.
 
-    ``progress(done, total, name)`` is told of each that is loaded or compiled.
+    ``progress(done, total, outcome)`` is told of each that is loaded or compiled, or cannot be.
     """
     absent, done = dict[Unit, dict[str, Job]](), 0
     for each in units:
         if names := each.load():
             absent[each] = names
         else:
-            progress(done := done + 1, len(units), each.name)
+            progress(done := done + 1, len(units), each.outcome())
     waited = _Waited({name: job for names in absent.values() for name, job in names.items()})
     for name, reason in waited.results():
         for each in [each for each, names in absent.items() if names.pop(name, None)]:
@@ -190,7 +194,7 @@ def build(units: Sequence[Unit], progress: Progress = lambda done, total, name: 
             if reason is not None or not absent[each]:
                 each.load()
                 del absent[each]
-                progress(done := done + 1, len(units), each.name)
+                progress(done := done + 1, len(units), each.outcome())
     return sum(each.state is READY for each in units)
 
 
