@@ -118,7 +118,8 @@ def _record(file: str, script: str, rest: Sequence[str]) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m dnnarray", description="Deep-learning primitives for any array.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="{info,check,warmup,bench,tune,record,explain,cache}")
+    names = "{info,check,warmup,bench,tune,record,explain,cache}"
+    commands = parser.add_subparsers(dest="command", required=True, metavar=names)
     commands.add_parser("info", help="print versions, for bug reports")
     commands.add_parser("check", help="look for what keeps dnnarray from running right or fast; exit code 1 if there is a problem")
     cache = commands.add_parser("cache", help="show what is kept on disk (measured times, compiled kernels), or clear it")

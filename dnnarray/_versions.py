@@ -102,8 +102,8 @@ def check() -> Report:
     """Look for what keeps dnnarray from running right or fast on this machine, and say how to mend it.
 
     Looked at are the versions of NumPy and ml_dtypes, the kind of processor that OpenBLAS is told to work for, the number of
-    threads, the caches on disk, and on a machine with a CUDA device its driver, the devices, CuPy and the compiler of the kernels. A machine without
-    a CUDA device, or without CuPy, is no problem: the CPU engine does the work.
+    threads, the caches on disk, and on a machine with a CUDA device its driver, the devices, CuPy and the compiler of
+    the kernels. A machine without a CUDA device, or without CuPy, is no problem: the CPU engine does the work.
 
     Returns
     -------
@@ -118,7 +118,8 @@ def check() -> Report:
     ['numpy', 'ml-dtypes', 'BLAS core type', 'threads', 'Numba', 'matrix unit', 'cache', 'CUDA']
     """
     versions = (_check_version(name, least) for name, least in _REQUIRED.items())
-    return Report((*versions, _check_core_type(), _check_threads(), _check_numba(), _check_matrix_unit(), _check_cache(), *_check_cuda()))
+    machine = _check_core_type(), _check_threads(), _check_numba(), _check_matrix_unit()
+    return Report((*versions, *machine, _check_cache(), *_check_cuda()))
 
 
 def _version(package: str) -> str | None:

@@ -75,14 +75,14 @@ def _arithmetic(dtype: Any) -> str:
 
 
 class _Log:
-    """Lines with at least so many seconds between two of them; the last one says that all is done."""
+    """Lines with at least so many seconds between two of them, and one at the end where there were others."""
 
     def __init__(self, pause: float) -> None:
-        self._pause, self._last, self._begun = pause, time.monotonic(), False
+        self._pause, self._last, self._begun = pause, time.monotonic(), not pause
 
     def __call__(self, done: int, total: int, outcome: str) -> None:
         now = time.monotonic()
-        if now - self._last >= self._pause or (self._begun and done == total):
+        if self._begun if done == total else now - self._last >= self._pause:
             self._last, self._begun = now, True
             print(f"dnnarray: compiling {done}/{total} {outcome}", file=sys.stderr, flush=True)
 

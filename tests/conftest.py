@@ -1,6 +1,11 @@
-"""What ``--compiled`` does."""
+"""What ``--compiled`` does, and folders for caches."""
 
+import tempfile
 from pathlib import Path
+
+import pytest
+
+from dnnarray._select import tuning
 
 # What no kernel of the CPU engine can change: plans and sources of the CUDA engine, and texts.
 _ANY_ENGINE = (
@@ -26,3 +31,14 @@ def pytest_ignore_collect(collection_path, config):
     """Leave out of the stage with the compiled kernels what the stage with NumPy alone has settled."""
     path = Path(collection_path)
     return (config.getoption("--compiled") and any(path.with_suffix("").match(name) for name in _ANY_ENGINE)) or None
+
+
+@pytest.fixture
+def own_caches(tmp_path, monkeypatch):
+    """The folder of the caches, for the test alone; nothing else may be written to."""
+    monkeypatch.setenv("DNNARRAY_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    tuning.forget_loaded()
+    tuning._reported.clear()
+    yield tmp_path / "cache"
+    tuning.forget_loaded()

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import tempfile
 
 import pytest
 
@@ -120,38 +119,30 @@ def test_bench_measures_every_algorithm(capsys):
     assert {line.split()[0] for line in lines[1:]} == {"blocks", "small_blocks"}
 
 
-@pytest.fixture
-def own_folders(tmp_path, monkeypatch):
-    """For the caches of the test alone."""
-    monkeypatch.setenv("DNNARRAY_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-
-
-@pytest.mark.usefixtures("own_folders")
-def test_tune_remembers_and_cache_shows_and_clears(capsys, tmp_path):
+def test_tune_remembers_and_cache_shows_and_clears(capsys, own_caches):
     assert main(["cache"]) == 0
     assert "no measured times" in capsys.readouterr().out
     assert main(["tune", "linear_cross_entropy", "4,3", "5,3", "4:int64"]) == 0
-    assert f"remembered in {tmp_path}" in capsys.readouterr().out
+    assert f"remembered in {own_caches}" in capsys.readouterr().out
     assert main(["cache"]) == 0
     assert "1 measured calls" in capsys.readouterr().out
     assert main(["cache", "clear"]) == 0
     assert "removed" in capsys.readouterr().out
-    assert not list(tmp_path.glob("tuning_*.json"))
+    assert not list(own_caches.glob("tuning_*.json"))
 
 
-@pytest.mark.usefixtures("own_folders")
-def test_tune_and_cache_say_what_could_not_be_written_or_removed(capsys, tmp_path, pytestconfig):
+def test_tune_and_cache_say_what_could_not_be_written_or_removed(capsys, own_caches, pytestconfig):
     if pytestconfig.getoption("--compiled"):
         pytest.skip("what is remembered is made up there")
     table = tuning.path_of(engine_of(()).device())
+    own_caches.mkdir(0o700)
     table.mkdir()  # neither read, nor written, nor removed
     with pytest.warns(UserWarning, match="cannot be read"):
         assert main(["tune", "linear_cross_entropy", "4,3", "5,3", "4:int64"]) == 2
     told = capsys.readouterr()
     assert "blocks" in told.out
     assert "remembered" not in told.out
-    assert f"nothing is remembered in {tmp_path}" in told.err
+    assert f"nothing is remembered in {own_caches}" in told.err
     assert main(["cache", "clear"]) == 1
     assert f"{table.name}: cannot be removed" in capsys.readouterr().out
     table.rmdir()

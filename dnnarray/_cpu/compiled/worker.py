@@ -19,7 +19,7 @@ from dnnarray._cpu.compiled import store
 from dnnarray._cpu.compiled.crew import Job, compile_here
 
 _FORGOTTEN = 60.0  # seconds without a request; a parent ends its process sooner
-_LOOK = 0.5  # seconds between two looks at the parent: another process may hold a copy of the pipe, which does not end then
+_LOOK = 0.5  # seconds between two looks at the parent: where another process holds a copy of the pipe, it does not end
 
 
 def main(niceness: int, parent: int) -> None:
