@@ -261,7 +261,7 @@ class Borrowed:
 
 
 def borrow(op: str, names: tuple[str, ...], arrays: tuple[Any, ...], nested: frozenset[str] = frozenset()) -> Borrowed:
-    """All `arrays` of a call through the one door of their namespace.
+    """All `arrays` of a call through the one door of their namespace. A `Spec` behind the first of them stays as it is.
 
     Raises
     ------
@@ -271,6 +271,8 @@ def borrow(op: str, names: tuple[str, ...], arrays: tuple[Any, ...], nested: fro
     found: list[tuple[str, Any, Door, ModuleType]] = []
 
     def visit(name: str, value: Any) -> Any:
+        if type(value) is Spec and found:
+            return value
         door, engine = _door(value, f"{op}: {name}")
         found.append((name, value, door, engine))
         return _through(door, op, name, value)

@@ -27,6 +27,7 @@ from dnnarray._problems.base import Problem, leaves, tree_map
 from dnnarray._problems.needs import NEEDS, needed
 from dnnarray._records import frozen
 from dnnarray._select import rank, tuning
+from dnnarray._spec import Spec
 from dnnarray._untraced import untraced
 
 _CACHE_SIZE = 4096
@@ -301,7 +302,7 @@ def _run(
     taken = borrowed.arrays if borrowed else given
     engine = borrowed.engine if borrowed else _arrays.engine_of((native,))
     arrays = _arrays.native_byte_order(taken)
-    place = engine.place(next(iter(leaves(arrays))))
+    place = engine.place(_first_array(arrays))
     key, prepared = _look_up(_key_of(config, op, algorithm, options, arrays, place))
     if key is None:  # a list or an array among the options: the call as it would be with tuples
         options = tuple(map(freeze, options))
@@ -310,6 +311,8 @@ def _run(
         prepared = prepare(engine, config, op, algorithm, tuple(map(freeze, options)), arrays)
         if key:  # where freezing changed an option (a torch.Size), the call as it was made is remembered too
             _prepared[key] = prepared
+    if any(type(leaf) is Spec for leaf in leaves(arrays) if borrowed):
+        arrays = prepared.with_stand_ins(arrays)
     if op.runtime:
         runtime = _checked_runtime(op, prepared.problem, runtime)
     if borrowed and not borrowed.door.native:
@@ -351,7 +354,8 @@ def prepare(engine: Any, config: Options, op: Operation, algorithm: str | None, 
     """Problem and chosen algorithm for arrays of the engine's own; remembered, the oldest half forgotten when there are many."""
     specs = tuple(tree_map(_arrays.spec_of, a) for a in arrays)
     problem = op.problem(specs, dict(zip(op.static, options, strict=True)))
-    place = engine.place(next(iter(leaves(arrays))))
+    _check_read(op, problem, arrays)
+    place = engine.place(_first_array(arrays))
     with engine.at(place):
         if config.autotune and algorithm is None:
             _tune(engine, config, op, problem, arrays)
@@ -364,6 +368,18 @@ def prepare(engine: Any, config: Options, op: Operation, algorithm: str | None, 
     if key is not None:
         _prepared[key] = prepared
     return prepared
+
+
+def _first_array(arrays: tuple[Any, ...]) -> Any:
+    """The first that is there, and no `Spec`."""
+    return next(leaf for leaf in leaves(arrays) if type(leaf) is not Spec)
+
+
+def _check_read(op: Operation, problem: Problem, arrays: tuple[Any, ...]) -> None:
+    """A `Spec` stands for an array only where no value of that is read."""
+    for i, (name, array) in enumerate(zip(op.arrays, arrays, strict=True)):
+        if i not in problem.unread and any(type(leaf) is Spec for leaf in leaves(array)):
+            fail(ArrayTypeError, op.name, name, f"a Spec, {array}", "an array, since its values are read")
 
 
 def _tune(engine: Any, config: Options, op: Operation, problem: Problem, arrays: tuple[Any, ...]) -> None:
@@ -390,8 +406,8 @@ def _forget_calls() -> None:
 
 def _signature(array: Any) -> Any:
     """What the plan depends on in an array; nested arguments become nested tuples."""
-    if array is None:
-        return None
+    if array is None or type(array) is Spec:
+        return array
     if isinstance(array, (tuple, list)):
         return tuple(map(_signature, array))
     return array.shape, array.dtype, array.strides

@@ -54,6 +54,9 @@ def name_of(dtype: np.dtype) -> str:
 class Spec:
     """Shape, dtype and memory order of an array, without data.
 
+    It stands for an array in `infer`, `algorithms` and the like, and in a call for an array of which no value is read, such as the input of an average pooling
+    in its gradient. For one that is read it is an `ArrayTypeError`.
+
     Parameters
     ----------
     shape : tuple of int

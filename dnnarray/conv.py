@@ -275,7 +275,7 @@ def conv_backward(
     weight : array, shape (K, C/groups, *window)
         Weight of the forward.
     bias : array, shape (K,), optional
-        Bias of the forward.
+        Bias of the forward; without an activation its `Spec` will do.
     stride, padding, dilation, groups, layout, residual, activation, flip
         As in `conv`, the same as in the forward.
     needs : tuple of str, optional
@@ -422,7 +422,7 @@ def conv_transpose_backward(
     weight : array, shape (C, K/groups, *window)
         Weight of the forward.
     bias : array, shape (K,), optional
-        Bias of the forward.
+        Bias of the forward; without an activation its `Spec` will do.
     stride, padding, output_padding, dilation, groups, layout, activation
         As in `conv_transpose`, the same as in the forward.
     needs : tuple of str, optional
@@ -510,7 +510,7 @@ def unfold_backward(grad, x, /, kernel_size, *, stride=1, padding=0, dilation=1,
     grad : array, shape (N, C * window, L)
         Gradient of the output; ``(N, L, window * C)`` in channels_last.
     x : array, shape (N, C, *space)
-        Input of the forward; only its shape and dtype matter.
+        Input of the forward, or its `Spec`; only its shape and dtype matter.
     kernel_size, stride, padding, dilation, layout
         As in `unfold`, the same as in the forward.
     out, workspace : array, optional
@@ -595,7 +595,7 @@ def fold_backward(
     grad : array, shape (N, C, *output_size)
         Gradient of the output; ``(N, *output_size, C)`` in channels_last.
     x : array, shape (N, C * window, L)
-        Input of the forward; only its shape and dtype matter.
+        Input of the forward, or its `Spec`; only its shape and dtype matter.
     output_size, kernel_size, stride, padding, dilation, layout
         As in `fold`, the same as in the forward.
     out, workspace : array, optional

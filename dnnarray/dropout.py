@@ -72,7 +72,7 @@ def dropout_backward(grad, x, /, *, p=0.5, seed, offset=0, out=None, workspace=N
     grad : array, shape of `x`
         Gradient of the output.
     x : array
-        Input of the forward; only its shape and dtype are looked at.
+        Input of the forward, or its `Spec`; only its shape and dtype are looked at.
     p, seed, offset
         As in `dropout`, the same as in the forward.
     out, workspace : array, optional

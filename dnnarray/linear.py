@@ -74,7 +74,7 @@ def linear_backward(grad, x, weight, /, bias=None, *, activation=None, residual=
     grad : array, shape (*rows, out)
         Gradient of the output; dtype of `x`.
     x, weight, bias, activation, residual
-        As in the forward call.
+        As in the forward call; without an activation the `Spec` of `bias` and of `residual` will do.
     needs : tuple of str, optional
         Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
         default) for all.

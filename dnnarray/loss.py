@@ -253,7 +253,7 @@ def nll_loss_backward(grad, log_probs, target, /, *, weight=None, ignore_index=-
     grad : array, shape and dtype of the loss
         Gradient of the loss.
     log_probs, target, weight : array
-        As in the forward.
+        As in the forward; the `Spec` of `log_probs` will do.
     ignore_index, reduction, axis
         As in `cross_entropy`.
     out, workspace : array, optional

@@ -336,7 +336,7 @@ def avg_pool(
     """
 
 
-@operation(problems.backward(problems.avg_pool))
+@operation(problems.backward(problems.avg_pool, linear=True))
 def avg_pool_backward(
     grad,
     x,
@@ -359,7 +359,7 @@ def avg_pool_backward(
     grad : array, shape of the output of `avg_pool`
         Gradient of the output; dtype of `x`.
     x : array, shape (N, C, *space) or (N, *space, C)
-        Input of the forward; only its shape, dtype and memory order matter.
+        Input of the forward, or its `Spec`; only its shape, dtype and memory order matter.
     kernel_size, stride, padding, dilation, ceil_mode, count_include_pad, layout
         As in the forward call.
     out, workspace : array, optional
@@ -532,7 +532,7 @@ def adaptive_avg_pool(x, /, output_size, *, layout="channels_first", out=None, w
     """
 
 
-@operation(problems.backward(problems.adaptive))
+@operation(problems.backward(problems.adaptive, linear=True))
 def adaptive_avg_pool_backward(grad, x, /, output_size, *, layout="channels_first", out=None, workspace=None):
     """Gradient of `adaptive_avg_pool` with respect to `x`: each element of `grad` is shared out evenly over its window.
 
@@ -541,7 +541,7 @@ def adaptive_avg_pool_backward(grad, x, /, output_size, *, layout="channels_firs
     grad : array, shape of the output of `adaptive_avg_pool`
         Gradient of the output; dtype of `x`.
     x : array, shape (N, C, *space) or (N, *space, C)
-        Input of the forward; only its shape, dtype and memory order matter.
+        Input of the forward, or its `Spec`; only its shape, dtype and memory order matter.
     output_size, layout
         As in the forward call.
     out, workspace : array, optional
@@ -776,7 +776,7 @@ def max_unpool_backward(grad, x, indices, /, output_size, *, layout="channels_fi
     grad : array, shape of the output of `max_unpool`
         Gradient of the output; dtype of `x`.
     x, indices, output_size, layout
-        As in the forward call; of `x` only the shape, dtype and memory order matter.
+        As in the forward call; of `x` only the shape, dtype and memory order matter, so that its `Spec` will do.
     out, workspace : array, optional
         As in `max_pool`; `out` has shape and dtype of `x`.
 

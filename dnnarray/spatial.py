@@ -195,7 +195,7 @@ def affine_grid_backward(grad, theta, /, shape, *, align_corners=False, out=None
     grad : array, (N, H, W, 2) or (N, D, H, W, 3)
         Gradient of the output.
     theta : array, (N, 2, 3) or (N, 3, 4)
-        Input of the forward; only its shape and dtype matter.
+        Input of the forward, or its `Spec`; only its shape and dtype matter.
     shape, align_corners, out, workspace
         As in `affine_grid`.
 
@@ -321,7 +321,7 @@ def interpolate_backward(
     grad : array, (N, C, *new extents) or (N, *new extents, C)
         Gradient of the output.
     x : array
-        Input of the forward; only its shape, dtype and memory order matter.
+        Input of the forward, or its `Spec`; only its shape, dtype and memory order matter.
     size, scale, mode, align_corners, antialias, layout, out, workspace
         As in `interpolate`.
 
@@ -442,7 +442,7 @@ def roi_align_backward(
     grad : array, (K, C, P, Q)
         Gradient of the output.
     x, boxes : array
-        Inputs of the forward.
+        Inputs of the forward; but for "max" the `Spec` of `x` will do.
     output_size, spatial_scale, sampling_ratio, aligned, mode, out, workspace
         As in `roi_align`.
 
@@ -521,7 +521,7 @@ def pixel_shuffle_backward(grad, x, /, factor, *, layout="channels_first", out=N
     grad : array, shape of the output
         Gradient of the output.
     x : array
-        Input of the forward; only its shape, dtype and memory order matter.
+        Input of the forward, or its `Spec`; only its shape, dtype and memory order matter.
     factor, layout, out, workspace
         As in `pixel_shuffle`.
 
@@ -596,7 +596,7 @@ def pixel_unshuffle_backward(grad, x, /, factor, *, layout="channels_first", out
     grad : array, shape of the output
         Gradient of the output.
     x : array
-        Input of the forward; only its shape, dtype and memory order matter.
+        Input of the forward, or its `Spec`; only its shape, dtype and memory order matter.
     factor, layout, out, workspace
         As in `pixel_unshuffle`.
 
@@ -671,7 +671,7 @@ def channel_shuffle_backward(grad, x, /, groups, *, layout="channels_first", out
     grad : array, shape of `x`
         Gradient of the output.
     x : array
-        Input of the forward; only its shape, dtype and memory order matter.
+        Input of the forward, or its `Spec`; only its shape, dtype and memory order matter.
     groups, layout, out, workspace
         As in `channel_shuffle`.
 
@@ -748,7 +748,7 @@ def embedding_backward(grad, indices, weight, /, *, padding_index=None, out=None
     indices : array, any shape
         Input of the forward.
     weight : array, (V, D)
-        Input of the forward; only its shape, dtype and memory order matter.
+        Input of the forward, or its `Spec`; only its shape, dtype and memory order matter.
     padding_index : int, optional
         A row whose gradient is 0.
     out : array, optional

@@ -32,6 +32,26 @@ def _memory(pointer, device=0):
     return SimpleNamespace(data=SimpleNamespace(ptr=pointer, device_id=device))
 
 
+def test_a_spec_has_memory_only_where_a_launch_is_given_its_address(monkeypatch):
+    from dnnarray._cuda import engine
+    from tests.made_up_device import made_up_device
+
+    grad, x, mean = Spec((2, 3, 4, 4), "float32"), Spec((2, 3, 8, 8), "float32"), Spec((3,), "float32")
+    with made_up_device(monkeypatch):
+        op = find("pixel_shuffle_backward")
+        plan = engine.prepare(op, op.problem((x, Spec((2, 12, 4, 4), "float32")), {"factor": 2, "layout": "channels_first"}), DEFAULT, None)
+        given = cupy.empty(x.shape, np.float32)
+        first, second = plan.with_stand_ins((given, plan.problem.inputs[1]))
+        assert first is given
+        assert second.shape == (2, 12, 4, 4)
+        assert second.data.ptr == 0
+        op = find("batch_norm_backward")
+        options = {n: v for n, v in op.defaults.items() if n in op.static}
+        plan = engine.prepare(op, op.problem((grad, grad, mean, mean, None, mean), options), DEFAULT, None)
+        *_, bias = plan.with_stand_ins((None, None, None, None, None, mean))
+        assert bias.shape == (3,)
+
+
 def test_scratch_memory_that_is_not_needed_is_left_alone(prepared):
     plan, device = prepared
     assert plan.workspace == 0

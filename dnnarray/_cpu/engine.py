@@ -140,7 +140,7 @@ class Prepared:
         self._outputs = [Output(spec) for spec in problem.outputs if spec is not None]
         self._fits = sum(o.spec.nbytes for o in self._outputs) <= memory.most()
         self._absent = [i for i, spec in enumerate(problem.outputs) if spec is None]
-        self._in_place = pairs_in_place(problem)
+        self._in_place, self._unread = pairs_in_place(problem), problem.unread
         self.pack = problem.returns
         specs = leaves(problem.inputs) + [s for s in problem.outputs if s is not None]
         self._multiplying = blas.single_threaded if problem.bytes >= _MULTIPLIES else _NOTHING
@@ -206,6 +206,10 @@ class Prepared:
             return False
         return run.direct(self.problem) or False
 
+    def with_stand_ins(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+        """An array in the place of each `Spec`."""
+        return tuple(tree_map(lambda a: _stand_in(a, a.dtype) if isinstance(a, Spec) else a, array) for array in arrays)
+
     def warm(self, runtime: tuple[Any, ...], out: Any, workspace: Any, *arrays: Any) -> Any:
         """What the public function returns."""
         results = self.call(arrays, runtime, out, workspace)
@@ -229,7 +233,7 @@ class Prepared:
 
     def _run_widened(self, method: Method, arrays: tuple[Any, ...], named: dict[str, Any], results: list[Any], scratch: Any) -> None:
         """Half types in and out, float32 in between."""
-        wide = tuple(tree_map(_widened, a) for a in arrays)
+        wide = tuple(tree_map(_seen if i in self._unread else _widened, a) for i, a in enumerate(arrays))
         targets = [np.empty_like(r, dtype=FLOAT32) if r.dtype in HALF else r for r in results]
         method.run(self.problem, self._placed(targets), scratch, *wide, **named)
         for result, target in zip(results, targets, strict=True):
@@ -317,6 +321,16 @@ def _address(array: np.ndarray) -> int:
 
 
 _MEMORY = Memory(np.ndarray, _overlap, _address)
+
+
+def _stand_in(array: np.ndarray | Spec, dtype: np.dtype) -> np.ndarray:
+    """An array of this shape without memory to speak of, where no value is read."""
+    return np.broadcast_to(np.zeros((), dtype), array.shape)
+
+
+def _seen(array: np.ndarray) -> np.ndarray:
+    """What is seen of an array, of which no value is read, in the place of a copy in float32."""
+    return _stand_in(array, FLOAT32) if array.dtype in HALF else array
 
 
 def _widened(array: np.ndarray) -> np.ndarray:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from importlib import import_module
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -258,6 +259,31 @@ class Prepared:
         if len(calls) > 1:
             hand_on(texts[True], calls[False])
         return calls.get(True) or calls.get(False)
+
+    def with_stand_ins(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+        """An array in the place of each `Spec`: without memory where no launch is given its address, else with numbers that enter no result."""
+        place = itertools.count()
+
+        def stand_in(array: Any) -> Any:
+            index = next(place)
+            if not isinstance(array, Spec):
+                return array
+            if index in self._touched:
+                return self._allocated(lambda: empty(Output(array.like())), "array in the place of a Spec")
+            return view(0, array.shape, array.dtype, (0,) * array.ndim, None, self.device)
+
+        with at(self.device):
+            return tuple(tree_map(stand_in, array) for array in arrays)
+
+    @cached_property
+    def _touched(self) -> frozenset[int]:
+        """The places of all arrays whose addresses a launch is given, aligned or not."""
+        here, found = device(), set[int]()
+        for aligned in (True, False):
+            with suppress(UnsupportedError, WorkspaceError):  # without an algorithm at odd addresses a call there says so
+                program = self._method(here, aligned).run(self.problem, _with(here, aligned), aligned)
+                found.update(array.index for plan in program.plans for array in plan.arrays)
+        return frozenset(found)
 
     def _placed(self, results: list[Any]) -> list[Any]:
         """The results with None where one is absent."""

@@ -58,7 +58,7 @@ def unfold_backward(op: str, grad: Spec, x: Spec, **options: Any) -> UnfoldProbl
     """Columns of gradients back to the image."""
     forward = unfold(op, x, **options)
     checks.gradient(op, grad, forward.result)
-    return replace(forward, inputs=(grad, x), outputs=(x.like(),))
+    return replace(forward, inputs=(grad, x), outputs=(x.like(),), shapes=frozenset((1,)))
 
 
 def _rank(output_size: Any, kernel_size: Any) -> int:
@@ -91,4 +91,4 @@ def fold_backward(op: str, grad: Spec, x: Spec, **options: Any) -> UnfoldProblem
     """The image's gradient as columns."""
     forward = fold(op, x, **options)
     checks.gradient(op, grad, forward.result)
-    return replace(forward, inputs=(grad, x), outputs=(x.like(),))
+    return replace(forward, inputs=(grad, x), outputs=(x.like(),), shapes=frozenset((1,)))

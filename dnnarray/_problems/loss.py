@@ -174,7 +174,7 @@ def nll_loss(op: str, log_probs: Spec, target: Spec, weight: Spec | None, *, axi
 def nll_loss_backward(op: str, grad: Spec, log_probs: Spec, target: Spec, weight: Spec | None, **options: Any) -> ScoresProblem:
     forward = nll_loss(op, log_probs, target, weight, **options)
     checks.gradient(op, grad, forward.result)
-    return replace(forward, inputs=(grad, log_probs, target, weight), outputs=(log_probs.like(),))
+    return replace(forward, inputs=(grad, log_probs, target, weight), outputs=(log_probs.like(),), shapes=frozenset((1,)))
 
 
 def labels_checked(position: int) -> Callable[..., None]:

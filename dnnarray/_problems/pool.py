@@ -229,8 +229,8 @@ def with_indices(forward: Callable[..., PoolProblem]) -> Callable[..., PoolProbl
     return build
 
 
-def backward(forward: Callable[..., PoolProblem]) -> Callable[..., PoolProblem]:
-    """The builder for the gradient of a pooling; `indices`, where the function takes them, are those of the forward."""
+def backward(forward: Callable[..., PoolProblem], linear: bool = False) -> Callable[..., PoolProblem]:
+    """The builder for the gradient of a pooling; `indices`, where the function takes them, are those of the forward. That of a `linear` one does not depend on x."""
 
     def build(op: str, grad: Spec, x: Spec, indices: Spec | None = None, **options: Any) -> PoolProblem:
         problem = forward(op, x, **options)
@@ -240,7 +240,8 @@ def backward(forward: Callable[..., PoolProblem]) -> Callable[..., PoolProblem]:
         checks.gradient(op, grad, y)
         if indices is not None:
             _check_indices(op, indices, y.shape, problem.layout)
-        return replace(problem, inputs=(grad, x, indices), outputs=(x.like(),))
+        shapes = frozenset((1,) if linear or indices is not None else ())
+        return replace(problem, inputs=(grad, x, indices), outputs=(x.like(),), shapes=shapes)
 
     return build
 
@@ -259,7 +260,7 @@ def max_unpool_backward(op: str, grad: Spec, x: Spec, indices: Spec, **options: 
     y = problem.outputs[0]
     assert y is not None
     checks.gradient(op, grad, y)
-    return replace(problem, inputs=(grad, x, indices), outputs=(x.like(),))
+    return replace(problem, inputs=(grad, x, indices), outputs=(x.like(),), shapes=frozenset((1,)))
 
 
 def _check_indices(op: str, indices: Spec, expected: tuple[int, ...], layout: str) -> None:

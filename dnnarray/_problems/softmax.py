@@ -37,4 +37,4 @@ def softmax_backward(op: str, grad: Spec, x: Spec, y: Spec | None, *, axis: Any)
     checks.gradient(op, grad, x)
     if y is not None:
         checks.gradient(op, y, x, "y")
-    return replace(forward, inputs=(grad, x, y))
+    return replace(forward, inputs=(grad, x, y), shapes=frozenset(() if y is None else (1,)))

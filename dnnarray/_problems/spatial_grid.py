@@ -103,4 +103,4 @@ def affine_grid(op: str, theta: Spec, *, shape: Any, align_corners: Any) -> Affi
 def affine_grid_backward(op: str, grad: Spec, theta: Spec, **options: Any) -> AffineGridProblem:
     forward = affine_grid(op, theta, **options)
     checks.gradient(op, grad, forward.result)
-    return replace(forward, inputs=(grad, theta), outputs=(theta.like(),))
+    return replace(forward, inputs=(grad, theta), outputs=(theta.like(),), shapes=frozenset((1,)))

@@ -41,7 +41,7 @@ def embedding(op: str, indices: Spec, weight: Spec, *, padding_index: Any) -> Em
 def embedding_backward(op: str, grad: Spec, indices: Spec, weight: Spec, **options: Any) -> EmbeddingProblem:
     forward = embedding(op, indices, weight, **options)
     checks.gradient(op, grad, forward.result)
-    return replace(forward, inputs=(grad, indices, weight), outputs=(weight.like(),))
+    return replace(forward, inputs=(grad, indices, weight), outputs=(weight.like(),), shapes=frozenset((2,)))
 
 
 def one_hot(op: str, indices: Spec, *, num_classes: Any) -> OneHotProblem:

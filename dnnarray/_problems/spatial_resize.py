@@ -99,4 +99,4 @@ def _targets(op: str, size: Any, scale: Any, space: tuple[int, ...]) -> tuple[tu
 def interpolate_backward(op: str, grad: Spec, x: Spec, **options: Any) -> InterpolateProblem:
     forward = interpolate(op, x, **options)
     checks.gradient(op, grad, forward.result)
-    return replace(forward, inputs=(grad, x), outputs=(x.like(),), transposed=True)
+    return replace(forward, inputs=(grad, x), outputs=(x.like(),), transposed=True, shapes=frozenset((1,)))

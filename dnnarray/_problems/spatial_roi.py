@@ -62,7 +62,8 @@ def roi_align(
 def roi_align_backward(op: str, grad: Spec, x: Spec, boxes: Spec, **options: Any) -> RoiAlignProblem:
     forward = roi_align(op, x, boxes, **options)
     checks.gradient(op, grad, forward.result)
-    return replace(forward, inputs=(grad, x, boxes), outputs=(x.like(),))
+    shapes = frozenset((1,) if forward.mode == "avg" else ())
+    return replace(forward, inputs=(grad, x, boxes), outputs=(x.like(),), shapes=shapes)
 
 
 def _fail_index(op: str, images: int) -> NoReturn:

@@ -96,6 +96,6 @@ def undone(build: Callable[..., ShuffleProblem]) -> Callable[..., ShuffleProblem
     def backward(op: str, grad: Spec, x: Spec, **options: Any) -> ShuffleProblem:
         forward = build(op, x, **options)
         checks.gradient(op, grad, forward.result)
-        return ShuffleProblem(op=op, inputs=(grad, x), outputs=(x.like(),), move=forward.move.inverse())
+        return ShuffleProblem(op=op, inputs=(grad, x), outputs=(x.like(),), move=forward.move.inverse(), shapes=frozenset((1,)))
 
     return backward
