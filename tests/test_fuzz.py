@@ -4,6 +4,7 @@ import ctypes
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -151,6 +152,11 @@ def test_memory_that_must_be_refused_is_given(monkeypatch, how):
     assert judge(call, Host()).kind != "refused"
 
 
+@pytest.mark.parametrize("id_", ["2101:16029", "2101:139789", "2101:148506"])
+def test_a_workspace_that_is_too_small_is_so_for_every_algorithm_that_may_take_over(id_):
+    assert judge(draw(id_, "numpy"), Host()).kind == "refused"
+
+
 def test_a_refusal_of_a_call_that_is_right_is_a_fault(monkeypatch):
     _with_fault(monkeypatch, partial(_raise, dnn.OptionError("silu: x is odd; expected something else.")))
     assert judge(_call(), Host()).kind == "REFUSED"
@@ -177,11 +183,49 @@ def test_a_gradient_that_is_wrong_in_every_dtype_is_found_by_differences_of_the_
     assert "derivative" in found.text
 
 
+def test_results_beside_infinite_ones_are_held_to_a_finite_tolerance():
+    """An infinite weight leaves infinite and undefined results beside the others."""
+    assert judge(draw("2101:28761", "numpy"), Host()).good
+
+
+@pytest.mark.parametrize("padding_index", [None, 0, -1])
+def test_rows_of_an_embedding_without_a_gradient_do_not_move(padding_index):
+    indices = Leaf(np.array([0, 2, 2, 1]), dense((4,)), "fixed")
+    weight = Leaf(_VALUES, dense(_VALUES.shape))
+    call = Call("1:1", "numpy", Drawn("embedding", (indices, weight), {"padding_index": padding_index}), FLOAT32, "normal", "backward")
+    assert judge(call, Host()).kind == "ok"
+
+
+def test_values_that_an_engine_cannot_look_at_are_not_compared(monkeypatch):
+    """An engine that does not read the labels gives some number where the host refuses the label."""
+    call = draw("2102:4960", "cuda")
+    assert judge(call, Host()).kind == "refused"
+    monkeypatch.setattr(Trial, "_called", lambda trial, *_: [np.zeros((4, 2), np.float32)])
+    assert judge(replace(call, out=False), Host()) == ("unverified", "values: OptionError", None)
+
+
 def test_a_failing_call_is_made_simpler(monkeypatch):
-    _with_fault(monkeypatch, lambda there, outputs, results: results + 1)
-    simple = simplified(_call(out=True, repeat=True, pick=0.5, context={"deterministic": True}), "WRONG", Host())
+    _with_fault(monkeypatch, lambda there, outputs, results: results.__iadd__(1))
+    call = _call(out=True, repeat=True, pick=0.1, context={"deterministic": True})
+    simple = simplified(call, judge(call, Host()), Host())
     assert (simple.out, simple.repeat, simple.pick, simple.context, simple.drawn.options) == (False, False, None, {}, {})
     assert simple.drawn.arrays[0].layout == dense((3, 4))
+
+
+@pytest.mark.parametrize(
+    ("error", "other"),
+    [
+        (dnn.OptionError("silu: workspace is at an odd address."), dnn.ShapeError("silu: x is of shape (3, 4).")),
+        (dnn.ShapeError("silu: x is 3 long."), dnn.ShapeError("silu: beta is 3 long.")),
+        (KeyError("inside"), ZeroDivisionError("division by zero")),
+    ],
+)
+def test_a_simpler_call_fails_as_the_call_did(monkeypatch, error, other):
+    """The option `beta` stays since the call fails in another way without it."""
+    _with_fault(monkeypatch, lambda there, outputs, results: _raise(error if results[0, 0] > -0.1 else other))
+    call = _call(out=True)
+    simple = simplified(call, judge(call, Host()), Host())
+    assert (simple.out, simple.drawn.options) == (False, {"beta": 2.0})
 
 
 def test_the_text_of_a_call_runs():

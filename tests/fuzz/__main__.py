@@ -16,9 +16,10 @@ from dnnarray._cpu.compiled import Compiled
 from dnnarray._operation import find, operations
 from tests.compiled_first import prefer_compiled
 from tests.fuzz.calls import ENGINES, Call, draw
-from tests.fuzz.judge import Verdict, judge
+from tests.fuzz.judge import judge
 from tests.fuzz.memory import Card, Host
 from tests.fuzz.snippet import simplified, text
+from tests.fuzz.verdict import Verdict
 from tests.fuzz.workers import Asked, Report, environment, run
 
 _SHOWN = 3  # failures of one kind of one operation that are shown in full
@@ -89,7 +90,7 @@ def _tell(line: dict[str, Any]) -> None:
 
 def told(call: Call, verdict: Verdict, place: Any, simplify: bool) -> dict[str, Any]:
     """A failure for the report."""
-    simple = simplified(call, verdict.kind, place) if simplify else call
+    simple = simplified(call, verdict, place) if simplify else call
     again = judge(simple, place)
     return {
         "id": call.id,

@@ -7,7 +7,7 @@ import sys
 import traceback
 import warnings
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -24,36 +24,16 @@ from tests.fuzz.calls import Call, float64_of
 from tests.fuzz.drawer import Leaf
 from tests.fuzz.memory import Pages, Placed, dense
 from tests.fuzz.mutate import spoil
+from tests.fuzz.verdict import Failed, Verdict
 from tests.support import call as call_public
 from tests.support import candidates
 
 NAMED = (
     dnn.ShapeError, dnn.DTypeError, dnn.ArrayTypeError, dnn.OptionError, dnn.UnsupportedError, dnn.WorkspaceError, dnn.DeviceError
 )  # fmt: skip
-GOOD = ("ok", "refused", "unverified")  # every other verdict is a failure
 _PRECISION = {"high": 2.0**-11, "medium": 2.0**-8}  # half a unit in the last place of what the option allows
 _ODD_WORKSPACE = ": workspace is at an odd address;"  # what a card says of scratch memory that threads cannot load at once
 _MOST = 1 << 22  # bytes of the results of a call that was changed
-
-
-class Verdict(NamedTuple):
-    """What came of a call: the kind, what there is to say of it, the algorithm that was named."""
-
-    kind: str
-    text: str = ""
-    algorithm: str | None = None
-
-    @property
-    def good(self) -> bool:
-        return self.kind in GOOD
-
-
-class Failed(Exception):  # noqa: N818 - a verdict on its way out
-    """A verdict that ends the trial."""
-
-    def __init__(self, kind: str, text: str) -> None:
-        super().__init__(text)
-        self.verdict = Verdict(kind, text)
 
 
 def judge(call: Call, place: Any) -> Verdict:
@@ -221,9 +201,8 @@ class Trial:
 
     def _spoilt(self, there: tuple[Any, ...], out: list[Any], workspace: Any) -> None:
         """Make the call with memory that it must refuse."""
-        given, scratch = spoil(self.call.spoilt or "", out, workspace, leaves(there))
-        needs = self.call.spoilt != "workspace too small" or dnn.infer(self.operation.name, *there, **self._asked()).workspace > 0
-        if needs and not (scratch is workspace and len(given) == len(out) and all(a is b for a, b in zip(given, out, strict=True))):
+        given, scratch = spoil(self.call.spoilt or "", out, workspace, leaves(there), self._least_scratch(there))
+        if not (scratch is workspace and len(given) == len(out) and all(a is b for a, b in zip(given, out, strict=True))):
             self._called(there, given, scratch)
             raise Failed("ACCEPTED", f"{self.call.spoilt}, and no error")
 
@@ -241,6 +220,12 @@ class Trial:
         bound, chosen = self.operation.bind(there, self.options)
         static, runtime = (tuple(chosen[n] for n in names) for names in (self.operation.static, self.operation.runtime))
         return dispatch(self.operation, bound, static, runtime, target, workspace, self.algorithm)
+
+    def _least_scratch(self, there: tuple[Any, ...]) -> int:
+        """Bytes that the call cannot do without: of the algorithm that is named, or, as one that needs less may take over, of any."""
+        if self.algorithm:
+            return int(dnn.infer(self.operation.name, *there, **self._asked()).workspace)
+        return min(a.workspace for a in dnn.algorithms(self.operation.name, *there, **self.options))
 
     # --- memory -------------------------------------------------------------------------------------------------------
 
@@ -342,6 +327,7 @@ class Trial:
 
     def _compared(self, made: list[list[np.ndarray]]) -> Verdict:
         arrays, rng, level = float64_of(self.call.drawn.arrays), self.late.rng, self._level()
+        self._look_at_values(arrays)
         reduction, options = self.call.drawn.reduction, self.call.drawn.options
         exact: list[np.ndarray] = []
         if self.call.mode != "backward":
@@ -358,6 +344,16 @@ class Trial:
         if self.call.mode == "forward":
             return Verdict("ok")
         return self._gradients_compared([results[len(exact) :] for results in made], arrays, level)
+
+    def _look_at_values(self, arrays: tuple[Any, ...]) -> None:
+        """A call that was changed may hold values that only an engine whose data the host can read refuses; what others give is open."""
+        if not self.call.change or self.forward.values is None:
+            return
+        asked = question(self.forward.name, arrays, dict(self.call.drawn.options))
+        try:
+            self.forward.values(asked.problem, *asked.arrays)
+        except NAMED as error:
+            raise oracle.Unverified(f"values: {type(error).__name__}") from error
 
     def _level(self) -> float:
         """How far a factor of a product may be rounded by what the options and the dtype allow."""

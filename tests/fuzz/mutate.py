@@ -31,8 +31,10 @@ _ABSURD = 1e6  # numbers from here on, and what is none, overflow on the way
 _DTYPES = ("float64", "float32", "float16", "int64", "int8", "bool", "complex64")
 
 
-def spoil(how: str, out: list[Any], scratch: Any, inputs: list[Any]) -> tuple[list[Any], Any]:
-    """`out` and `workspace` made wrong; as they are where there is nothing to spoil."""
+def spoil(how: str, out: list[Any], scratch: Any, inputs: list[Any], needed: int) -> tuple[list[Any], Any]:
+    """`out` and `workspace` made wrong; as they are where there is nothing to spoil. `needed` are the bytes that no call can do without."""
+    if how == "workspace too small":
+        return out, scratch[: needed - 1] if needed else scratch
     if "workspace" in how:
         return out, _spoilt_scratch(how, scratch)
     if not (out and out[0].size > 1 and out[0].ndim):
@@ -61,8 +63,6 @@ def _spoilt_scratch(how: str, scratch: Any) -> Any:
         return scratch.view(np.int8)
     if how == "workspace strided":
         return scratch[::-1] if len(scratch) > 1 else scratch
-    if how == "workspace too small":
-        return scratch[: len(scratch) // 2]
     found = scratch.view()
     found.flags.writeable = False
     return found

@@ -14,17 +14,18 @@ from tests.fuzz.calls import Call
 from tests.fuzz.drawer import Leaf
 from tests.fuzz.judge import judge
 from tests.fuzz.memory import dense, span
+from tests.fuzz.verdict import Verdict
 
 _SHORT = 40  # elements that are written out
 
 
-def simplified(call: Call, kind: str, place: Any) -> Call:
-    """The call without what it fails without."""
+def simplified(call: Call, failure: Verdict, place: Any) -> Call:
+    """The call without what it fails without; the failure stays the same one, not another of its kind."""
     shrunk = not call.spoilt
     while shrunk:
         shrunk = False
         for simpler in _simpler(call):
-            if judge(simpler, place).kind == kind:
+            if judge(simpler, place).gist == failure.gist:
                 call, shrunk = simpler, True
                 break
     return call

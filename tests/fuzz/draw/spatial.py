@@ -106,7 +106,7 @@ def _embedding(d: Drawer) -> Drawn:
         rows = 1
     options = {"padding_index": d.integer(-rows, rows - 1)} if rows and d.maybe(0.2) else {}
     arrays = (d.indices(0, rows, *shape), d.floats(rows, width))
-    return Drawn("embedding", arrays, options, reduction=max(math.prod(shape), 1), gradient=not options)
+    return Drawn("embedding", arrays, options, reduction=max(math.prod(shape), 1))
 
 
 def _one_hot(d: Drawer) -> Drawn:
