@@ -62,7 +62,10 @@ def _changed(rng: random.Random) -> Iterator[Call]:
 def _options(rng: random.Random, case: Case, extents: Any) -> Iterator[tuple[str, Any]]:
     defaults = find(case.op).defaults
     for name, value in case.options.items():
-        yield name, extents(value) if name.endswith("shape") or name in ("output_size", "size") else value
+        if name in ("output_size", "size") and rng.random() < 0.5:  # they need not be an extent of an array
+            yield name, tree_map(lambda _: rng.choice(EXTENTS), value)
+        else:
+            yield name, extents(value) if name.endswith("shape") or name in ("output_size", "size") else value
     for name, values in (("stride", _STEPS), ("dilation", _STEPS), ("padding", _PADDING), ("kernel_size", _STEPS)):
         if name in defaults and rng.random() < 0.5:
             yield name, rng.choice(values)

@@ -377,3 +377,18 @@ def test_places_of_large_windows_are_found_by_long_runs_of_rows():
         given = {"shape": planes, "dtype": FLOAT32, **options} | other
         (plan,) = _forward("max_pool_with_indices", given.pop("shape"), given.pop("dtype"), **given)
         assert plan.kernel.source != "pool/maxima_runs_sm90.cu"
+
+
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+@pytest.mark.parametrize("size", [0, (0, 3), (3, 0)])
+@pytest.mark.parametrize("op", ["adaptive_avg_pool", "adaptive_max_pool", "adaptive_max_pool_with_indices"])
+def test_a_gradient_of_no_windows_is_zeros(op, size, layout):
+    """Of places that are given too; no kernel divides by an extent of 0."""
+    x = Spec((2, 4, 5, 6), FLOAT16)
+    made = find(op).bind((x,), {"output_size": size, "layout": layout})
+    grad = Call(op, *made).problem().outputs[0]
+    given = (Spec(grad.shape, INT64),) if "max" in op else ()
+    for indices in {(), given}:
+        problem = planned(f"{op}_backward", grad, x, *indices, output_size=size, layout=layout)[1]
+        assert [plan.kernel.source for plan in ALGORITHMS[f"{op}_backward"][0].run(problem, _H200, True).plans] == ["common/zero.cu"]
+        assert ALGORITHMS[f"{op}_backward"][0].workspace(problem) == 0

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from dnnarray._cuda.common.zero import zero
 from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Program, ahead_if_small, vector_length
 from dnnarray._cuda.pool_cells import cells_plan
 from dnnarray._cuda.pool_common import (
@@ -183,20 +184,21 @@ def gather(problem: PoolProblem, device: Device, aligned: bool) -> Program:
     grad, x, indices = problem.inputs
     if x.size == 0:
         return Program(())
-    g = geometry_of(x, problem.axes, problem.layout)
+    g, given = geometry_of(x, problem.axes, problem.layout), 2 if indices is None else 3
+    if grad.size == 0:  # an output extent of 0: no window has a gradient
+        return Program((zero(Array(given), x.nbytes, aligned),), (g.order,) * given)
     if _disjoint(problem, g):
         return Program((_disjoint_plan(g, x.dtype, aligned),), (g.order, g.order))
     if _norm(problem) and g.at_once(problem.p) and not g.whole:
         return Program((_slopes(g, problem, aligned),), (g.order, g.order))
-    given = 2 if indices is None else 3
     if (plan := _in_one_pass(g, problem, device, aligned)) is not None:
         return Program((plan,), (g.order,) * given)
     output, scratch, saved = Array(given), Array(given + 1), _saved_dtype(problem)
     norm, magnitude = _norm(problem), problem.op.startswith("lp")
     plans = []
-    if saved is not None and indices is not None and grad.size:
+    if saved is not None and indices is not None:
         plans.append(_codes(g, indices, aligned, (Array(2), scratch)))
-    elif saved is not None and grad.size:
+    elif saved is not None:
         reduction = NORM if norm else TAP
         plans.append(reduction_plan(g, device, x.dtype, saved, reduction, aligned, (Array(1), scratch, scratch), magnitude, p=problem.p))
     if saved is not None:
