@@ -346,7 +346,8 @@ def spec_of(array: Any, where: str = "the argument") -> Spec:
         return array
     if isinstance(array, (np.ndarray, np.generic)):
         itemsize = array.dtype.itemsize or 1  # a void of no bytes has no strides to speak of; its dtype is refused later
-        return Spec(array.shape, array.dtype, tuple(s // itemsize for s in array.strides))
+        lies = array if array.dtype.isnative else np.empty_like(array)  # a call takes its copy, which has no gaps and no negative strides
+        return Spec(array.shape, array.dtype, tuple(s // itemsize for s in lies.strides))
     if not (hasattr(array, "shape") and hasattr(array, "dtype")):
         view = engine_view(array)  # what speaks DLPack and nothing else
         if view is None:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
+from dnnarray._arrays import native_byte_order, spec_of
 from dnnarray._operation import find, lookup
 from dnnarray._problems.base import leaves, tree_map
 from dnnarray._select import tuning
@@ -210,6 +211,36 @@ def test_byte_swapped_half_types_are_converted_on_every_call():
     x = np.linspace(-3, 3, 99).astype(np.float16)
     for _ in range(3):
         np.testing.assert_array_equal(dnn.gelu(_swapped(x)), dnn.gelu(x))
+
+
+@pytest.mark.parametrize("memory", [_fortran, _every_other, _backwards, _channels_last_memory, lambda a: np.broadcast_to(a[:1], a.shape)])
+def test_a_byte_swapped_array_is_described_as_the_copy_that_a_call_takes(memory):
+    x = memory(np.arange(24.0, dtype=np.float32).reshape(2, 2, 3, 2))
+    swapped = _swapped_in_place(x)
+    assert spec_of(swapped) == spec_of(native_byte_order((swapped,))[0])
+    assert dnn.infer("relu", swapped).outputs[0] == spec_of(dnn.relu(swapped))
+
+
+def _swapped_in_place(x):
+    """Byte-swapped values in the memory order of `x`, negative and zero strides included."""
+    lowest = np.lib.array_utils.byte_bounds(x)[0] - x.ctypes.data
+    memory = np.zeros(np.lib.array_utils.byte_bounds(x)[1] - x.ctypes.data - lowest, np.uint8)
+    swapped = np.ndarray(x.shape, x.dtype.newbyteorder(), memory, -lowest, x.strides)
+    swapped[...] = x
+    return swapped
+
+
+def test_the_workspace_that_infer_tells_is_enough_for_byte_swapped_arrays_of_any_order():
+    """A sequence that runs backwards is copied in the order of its axes, and so is the gradient, which then needs scratch memory."""
+    rng = np.random.default_rng(0)
+    x, h, c = (rng.standard_normal(shape) for shape in ((17, 5), (17, 4), (17, 4)))
+    weights = dnn.RNNWeights(rng.standard_normal((16, 5)), rng.standard_normal((16, 4)), None, None)
+    turned = _swapped_in_place(np.flip(np.asfortranarray(np.flip(x))))
+    arrays = ((h, None), turned, weights, h, c)
+    size = dnn.infer("lstm_cell_backward", *arrays, algorithm="steps").workspace
+    given = call_by("steps", "lstm_cell_backward", arrays, {}, workspace=np.empty(size, np.uint8))
+    for result, right in zip(flat(given), flat(call("lstm_cell_backward", ((h, None), x, weights, h, c), {})), strict=True):
+        np.testing.assert_allclose(result, right, rtol=1e-12)
 
 
 def test_out_that_cannot_be_written_through_is_refused():
