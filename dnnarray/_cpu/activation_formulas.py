@@ -19,6 +19,7 @@ Array = np.ndarray
 _SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
 _CUBIC = 0.044715  # of the tanh form of gelu
 _TANH_SATURATED = 50.0  # far beyond where the tanh form of gelu is a straight line
+_LOG_MOST = {np.dtype(d): math.log(np.finfo(d).max) for d in (np.float32, np.float64)}  # from here exp is infinite
 _NEAR_ROOT = 1024.0  # of a line: to add a larger number would round as much as it spares
 _MISH_SATURATED = 40.0  # from here mish is x, and its slope 1, in float64; exp(2 x) still fits float32
 
@@ -270,9 +271,15 @@ def _silu(x: Array, out: Array, beta: float) -> None:
 
 def _over_one_plus_exp(x: Array, e: Array, out: Array) -> None:
     """out = x / (1 + exp(e)); `e` was borrowed and is given back."""
+    far = None
+    if np.fmax.reduce(e, axis=None, initial=0) > _LOG_MOST[e.dtype]:  # where the quotient may be a normal number yet
+        far = e > _LOG_MOST[e.dtype]
+        rest = x[far] * np.exp(-e[far])
     np.exp(e, out=e)
     e += 1
     np.divide(x, e, out=out)
+    if far is not None:
+        out[far] = rest
     give(e)
 
 

@@ -5,13 +5,13 @@ from there on, with rational R, S and T in the form of W. J. Cody, "Rational Che
 Computation 23 (1969); the coefficients are those published there. Below 0 it is as exact in relation to itself as the exponential is, so that no
 digit of gelu is lost far out.
 
-float32 has no distribution of its own: what it is for, gelu, takes fewer passes over a block without an exponential.
+float32 has the share T of the distribution beyond |x|, as exp(-x^2 / 2) times a polynomial in 1 / (1 + 0.305 |x|), for what it is for:
 
-    gelu(x) = x (1/2 + x P(x^2)) for |x| <= 2, as exact in relation to itself as the error function written out
-    gelu(x) = max(x, 0) - |x| T(|x|) beyond, with T, the share of the distribution beyond |x|, as P(|x|)^-8: three squarings of a polynomial
-    gelu'(x) = 1/2 + x N(x^2) / D(x^2), exactly 0 and 1 from the clip on
+    gelu(x) = max(x, 0) - |x| T(|x|)
+    gelu'(x) = T(|x|) - |x| exp(-x^2 / 2) / sqrt(2 pi) below 0, 1 less that above
 
-All are minimax fits of the absolute error, with all roundings 3e-7; that of the error function written out in float32 is 4e-7.
+The polynomial is a minimax fit of the relative error: far below 0 both are exact in relation to themselves but for the rounding of x^2. The absolute error
+is 3e-7 with all roundings; that of the error function written out in float32 is 4e-7.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import math
 import numpy as np
 
 from dnnarray._cpu.blocks import borrow, constant, give, select
-from dnnarray._cpu.compiled.coefficients import GELU_NEAR, GELU_SLOPE_P, GELU_SLOPE_Q, GELU_TAIL_ROOT, GELU_VANISHED
+from dnnarray._cpu.compiled.coefficients import GELU_TAIL, GELU_TAIL_SLOPE
 
 _SMALL_P = (1.85777706184603153e-1, 3.16112374387056560, 1.13864154151050156e2, 3.77485237685302021e2, 3.20937758913846947e3)
 _SMALL_Q = (1.0, 2.36012909523441209e1, 2.44024637934444173e2, 1.28261652607737228e3, 2.84423683343917062e3)
@@ -40,9 +40,7 @@ _FAR_P = (
 _FAR_Q = (1.0, 2.56852019228982242, 1.87295284992346047, 5.27905102951428412e-1, 6.05183413124413191e-2, 2.33520497626869185e-3)
 _LINEAR = 0.5  # |z| up to which erfc(z) = 1 - z R(z^2)
 _MIDDLE = 4.0  # and from which it is told by 1 / z^2
-_FLAT = 6.003  # where these two, in float32 roundings, give 1/2 exactly
-_NEAR = 2.0  # |x| up to which gelu has a polynomial of its own
-_FAR = 20.0  # gelu is x to the last bit from 5.4 on
+_FAR = 20.0  # gelu is x to the last bit from 5.4 on, and 0 beyond -14.5
 _VANISHED = 28.0  # from here erfc is 0 in float64
 
 
@@ -75,43 +73,44 @@ def _tail(z: np.ndarray, square: np.ndarray) -> np.ndarray:
 
 def gelu_single(x: np.ndarray, out: np.ndarray) -> None:
     """x times the share of the normal distribution below it, in float32; `out` may be `x`. NaN at minus infinity, as by the formula."""
-    square, share = borrow(x), borrow(x)
-    np.multiply(x, x, out=square)
-    _horner(square, GELU_NEAR, share)
-    share *= x
-    share += 0.5
-    share *= x
-    far = square > _NEAR * _NEAR
-    if far.any():
-        share[far] = _gelu_far(x[far])
-    out[...] = share
-    give(square, share)
-
-
-def _gelu_far(x: np.ndarray) -> np.ndarray:
-    """`gelu_single` of elements beyond `_NEAR`."""
-    magnitude = np.abs(np.minimum(x, x.dtype.type(_FAR)))  # so that infinity less its bump is infinity
-    power = _horner(magnitude, GELU_TAIL_ROOT, np.empty_like(x))
-    for _ in range(3):
-        np.multiply(power, power, out=power)
-    magnitude *= magnitude < GELU_VANISHED
-    magnitude /= power
-    return np.subtract(np.maximum(x, 0), magnitude, out=magnitude)
+    magnitude = np.minimum(x, constant(_FAR, x), out=borrow(x))  # so that infinity less its bump is infinity
+    np.abs(magnitude, out=magnitude)
+    bell, share = _bell_and_share(magnitude)
+    share *= magnitude
+    share *= bell
+    np.maximum(x, constant(0, x), out=magnitude)
+    np.subtract(magnitude, share, out=out)
+    give(magnitude, bell, share)
 
 
 def gelu_gradient_single(grad: np.ndarray, x: np.ndarray, out: np.ndarray) -> None:
-    """out = grad times the derivative of `gelu_single`; `out` may be `grad` or `x`."""
-    clipped, square, slope, divisor = borrow(x), borrow(x), borrow(x), borrow(x)
-    np.minimum(x, constant(_FLAT, x), out=clipped)
-    np.maximum(clipped, constant(-_FLAT, x), out=clipped)
-    np.multiply(clipped, clipped, out=square)
-    _horner(square, GELU_SLOPE_P, slope)
-    slope /= _horner(square, GELU_SLOPE_Q, divisor)
-    slope *= clipped
-    slope += 0.5
-    slope += np.multiply(x, 0.0, out=divisor)  # no slope at infinity, as the definition has it: x times a density of 0
-    np.multiply(grad, slope, out=out)
-    give(clipped, square, slope, divisor)
+    """out = grad times the derivative of `gelu_single`; `out` may be `grad` or `x`. NaN at infinity: x times a density of 0."""
+    magnitude = np.abs(x, out=borrow(x))
+    bell, below = _bell_and_share(magnitude)
+    magnitude *= -1 / math.sqrt(2 * math.pi)
+    below += magnitude
+    below *= bell
+    sign = np.copysign(constant(1, x), x, out=magnitude)
+    below *= sign
+    np.maximum(sign, constant(0, x), out=sign)
+    sign -= below
+    np.multiply(grad, sign, out=out)
+    give(magnitude, bell, below)
+
+
+def _bell_and_share(magnitude: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """exp(-x^2 / 2), and what times that is the share of the normal distribution beyond x >= 0: both borrowed."""
+    bell, t, share = borrow(magnitude), borrow(magnitude), borrow(magnitude)
+    np.multiply(magnitude, GELU_TAIL_SLOPE, out=t)
+    t += 1
+    np.divide(1, t, out=t)
+    _horner(t, GELU_TAIL, share)
+    share *= t
+    np.multiply(magnitude, magnitude, out=bell)
+    bell *= -0.5
+    np.exp(bell, out=bell)
+    give(t)
+    return bell, share
 
 
 def _ratio(x: np.ndarray, p: tuple[float, ...], q: tuple[float, ...]) -> np.ndarray:

@@ -35,8 +35,8 @@ def elu(x, alpha=1.0):
 
 
 def gelu(x, approximate="none"):
-    if approximate == "tanh":
-        return x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
+    if approximate == "tanh":  # (1 + tanh(u)) / 2, which cancels far below 0, is the logistic function of 2 u
+        return x * sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
     return x * math.erfc(-x / math.sqrt(2)) / 2
 
 

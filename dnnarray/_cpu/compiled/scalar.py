@@ -17,7 +17,7 @@ from numba import types
 from numba.extending import intrinsic, overload
 
 from dnnarray import _source
-from dnnarray._cpu.compiled.coefficients import GELU_NEAR, GELU_SLOPE_P, GELU_SLOPE_Q, GELU_TAIL_FOURTH_ROOT, GELU_VANISHED
+from dnnarray._cpu.compiled.coefficients import GELU_TAIL, GELU_TAIL_SLOPE
 from dnnarray._cpu.compiled.kernel import device
 
 # (exp(r) - 1 - r) / r^2, the highest power first: for |r| <= ln(2) / 2 minimax with relative error 2e-10 in exp, and Taylor's to the last bit.
@@ -25,6 +25,15 @@ _EXP_SINGLE = (
     0.00019891030654370327, 0.0013933685862617174, 0.008333310889582076, 0.04166646460202654, 0.16666666681659179, 0.5000000013498178,
 )  # fmt: skip
 _EXP_DOUBLE = tuple(1 / math.factorial(n) for n in range(14, 1, -1))
+# 2^r for |r| <= 1/2: minimax, relative error 8e-8.
+_EXP2_SINGLE = (
+    0.0013276472454890609,
+    0.009675541892647743,
+    0.05550713092088699,
+    0.24022120237350464,
+    0.6931469440460205,
+    1.0000001192092896,
+)
 # atanh(s) / s in powers of s^2 for s <= 1/3.
 _ATANH_SINGLE = tuple(1 / n for n in range(15, 0, -2))
 _ATANH_DOUBLE = tuple(1 / n for n in range(35, 0, -2))
@@ -33,6 +42,7 @@ _TANH_DOUBLE = (
     -1.7231441019809252e-05, 7.957457127411114e-05, -0.00023075646174205693, 0.0005874287103325052, -0.0014553070488497815,
     0.0035920586138332806, -0.008863229795270043, 0.02186948825856021, -0.05396825396133896, 0.13333333333326597, -0.3333333333333332,
 )  # fmt: skip
+_GELU_LAST = 16.0  # from 14.5 on the share of the normal distribution is no float32
 _intrinsic: Any = intrinsic  # whose own types do not know that the first parameter is not passed
 
 
@@ -174,10 +184,8 @@ _exp_tail = _polynomial(_EXP_SINGLE, _EXP_DOUBLE)
 _exp_tail_short = _polynomial(_EXP_SINGLE, _EXP_SINGLE)
 _atanh_ratio = _polynomial(_ATANH_SINGLE, _ATANH_DOUBLE)
 _tanh_ratio = _polynomial(_TANH_DOUBLE, _TANH_DOUBLE)
-gelu_slope_p = _polynomial(GELU_SLOPE_P, GELU_SLOPE_P)
-gelu_slope_q = _polynomial(GELU_SLOPE_Q, GELU_SLOPE_Q)
-gelu_tail_fourth_root = _polynomial(GELU_TAIL_FOURTH_ROOT, GELU_TAIL_FOURTH_ROOT)
-gelu_near = _polynomial(GELU_NEAR, GELU_NEAR)
+_exp2_of_part = _polynomial(_EXP2_SINGLE, _EXP2_SINGLE)
+_gelu_tail = _polynomial(GELU_TAIL, GELU_TAIL)
 
 
 def _limits(x: Any) -> Any:
@@ -199,17 +207,6 @@ def _limits_by_type(x: Any) -> Any:
         low, high, magic = types.float64(-746.0), 710.0, 1.5 * 2**52
         ln2, rest = 6.93147180369123816490e-01, 1.90821492927058770002e-10
     return lambda x: (low, high, magic, ln2, rest)
-
-
-def _least(x: Any) -> Any:
-    """The least x whose exponential is a normal number."""
-    raise NotImplementedError
-
-
-@overload(_least, inline="always", strict=False)
-def _least_by_type(x: Any) -> Any:
-    least = types.float32(-87.33) if x == types.float32 else -708.39
-    return lambda x: least
 
 
 def _most(x: Any) -> Any:
@@ -239,16 +236,16 @@ def _exp_parts(x: Any) -> Any:
 
 @device
 def _falling_exp(x: Any) -> Any:
-    """exp(-|x|), 0 where that is no normal number."""
-    _, _, magic, ln2, rest = _limits(x)
-    x, low = -abs(x), _least(x)
-    near = low if x < low else x  # NaN stays NaN
-    rounded = fma(near, const(x, 1.4426950408889634), magic)
+    """exp(-|x|)."""
+    low, _, magic, ln2, rest = _limits(x)
+    x = -abs(x)
+    x = low if x < low else x  # NaN stays NaN
+    rounded = fma(x, const(x, 1.4426950408889634), magic)
     n = rounded - magic
-    r = fma(-n, rest, fma(-n, ln2, near))
-    scale = _power_of_two(_less(_bits(rounded), _bits(magic)), x)
-    grown = fma(fma(r * r, _exp_tail(r), r), scale, scale)
-    return const(x, 0.0) if x < low else grown
+    r = fma(-n, rest, fma(-n, ln2, x))
+    # 2^64 times as large, since 2^n may be no normal number: the last product rounds to what is none.
+    scale = _power_of_two(_less(_bits(rounded), _bits(magic - const(x, 64.0))), x)
+    return fma(fma(r * r, _exp_tail(r), r), scale, scale) * const(x, 2.0**-64)
 
 
 @device
@@ -360,7 +357,7 @@ def softplus(x: Any) -> Any:
 
 
 def gelu(x: Any) -> Any:
-    """x times the share of the normal distribution below it; in float32 without an exponential."""
+    """x times the share of the normal distribution below it."""
     raise NotImplementedError
 
 
@@ -373,14 +370,32 @@ def _gelu(x: Any) -> Any:
 
 @device
 def _gelu_single(x: Any) -> Any:
-    """Near 0 by the half that the share has there, which keeps the relative precision; far from it by the share on the other side, which is small."""
+    """By the share on the other side, which is small: below 0 it is all there is."""
     far, zero = const(x, 20.0), const(x, 0.0)
     magnitude = abs(far if x > far else x)
-    root = gelu_tail_fourth_root(magnitude)
-    square = root * root
-    tail = magnitude * (const(x, 1.0) if magnitude < const(x, GELU_VANISHED) else zero) / (square * square)
-    near = x * fma(x, gelu_near(x * x), const(x, 0.5))
-    return near if magnitude <= const(x, 2.0) else (x if x > zero else zero) - tail
+    return (x if x > zero else zero) - _times_bell(magnitude * _share(magnitude), magnitude)
+
+
+@device
+def _share(x: Any) -> Any:
+    """What times exp(-x^2 / 2) is the share of the normal distribution beyond x >= 0, in float32."""
+    one = const(x, 1.0)
+    t = one / fma(x, const(x, GELU_TAIL_SLOPE), one)
+    return t * _gelu_tail(t)
+
+
+@device
+def _times_bell(y: Any, x: Any) -> Any:
+    """y exp(-x^2 / 2) for x >= 0, in float32."""
+    _, _, magic, _, _ = _limits(x)
+    last = const(x, _GELU_LAST)
+    x = last if x > last else x  # NaN stays NaN
+    slope = x * const(x, -0.7213475204444817)  # -x^2 / 2 as a power of 2
+    rounded = fma(x, slope, magic)
+    part = _exp2_of_part(fma(x, slope, magic - rounded))
+    # 2^64 times as large, since 2^n may be no normal number: the last product rounds to what is none.
+    scale = _power_of_two(_less(_bits(rounded), _bits(magic - const(x, 64.0))), x)
+    return y * part * scale * const(x, 2.0**-64)
 
 
 def gelu_slope(x: Any) -> Any:
@@ -397,10 +412,8 @@ def _gelu_slope(x: Any) -> Any:
 
 @device
 def _gelu_slope_single(x: Any) -> Any:
-    flat, one, zero = const(x, 6.0), const(x, 1.0), const(x, 0.0)
-    near = flat if x > flat else x
-    near = -flat if near < -flat else near
-    square = near * near
-    slope = fma(near, gelu_slope_p(square) / gelu_slope_q(square), const(x, 0.5))
-    slope = one if x >= flat else slope
-    return fma(x, zero, zero if x <= -flat else slope)  # no slope at infinity
+    """What -|x| has; 1 less that above 0."""
+    magnitude, last, zero = abs(x), const(x, _GELU_LAST), const(x, 0.0)
+    near = last if magnitude > last else magnitude
+    below = _times_bell(fma(near, const(x, -0.3989422804014327), _share(near)), near)
+    return fma(x, zero, const(x, 1.0) - below if x > zero else below)  # no slope at infinity
