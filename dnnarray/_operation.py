@@ -18,6 +18,7 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 
 from dnnarray import _arrays, _body, _observe
+from dnnarray._binding import Binding
 from dnnarray._body import MISSING
 from dnnarray._errors import ArrayTypeError, OptionError, closest, fail
 from dnnarray._names import FAMILIES, FAMILY_OF
@@ -33,6 +34,7 @@ from dnnarray._untraced import untraced
 _CACHE_SIZE = 4096
 _registry: dict[str, Operation] = {}
 _prepared: dict[tuple, Any] = {}
+_bindings: dict[tuple, Binding] = {}
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -55,6 +57,7 @@ class Operation:
     gradients : the arrays that the backward returns a gradient for, in order
     save : ``save(*arrays, **options)`` gives ``(result, saved)`` for `vjp`; `saved` goes to the backward by name
     calls : what a call met before comes to, by the key that the function's own text makes of it
+    by_place : how many of the arrays the function takes by position alone; they are the first
     """
 
     name: str
@@ -74,6 +77,7 @@ class Operation:
     save: Callable[..., tuple[Any, dict[str, Any]]] | None = None
     static: tuple[str, ...] = field(default=())
     ndim: int | None = None
+    by_place: int = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies, those of other processes too, are the one object of this name."""
@@ -96,18 +100,34 @@ class Operation:
 
     def bind(self, values: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arrays in signature order and all options by name, from what `vjp` and `infer` are given (`place`), made complete."""
-        given = self.place(values, named)
-        for name, value in named.items():
-            if name in given or not (name in self.arrays or name in self.defaults):
-                known = (*self.arrays, *self.defaults)
+        bound, chosen = self.binding(values, named).bound(values, named)
+        return bound, self.defaults | chosen
+
+    def binding(self, values: tuple[Any, ...], named: dict[str, Any]) -> Binding:
+        """What the arguments of a call stand for. It is looked at once for all calls that have values of the same types and the same names."""
+        key = (self, *map(type, values), *named)
+        found = _bindings.get(key)
+        if found is None:
+            if len(_bindings) >= _CACHE_SIZE:
+                _bindings.clear()
+            found = _bindings[key] = self._bind(values, named)
+        return found
+
+    def _bind(self, values: tuple[Any, ...], named: dict[str, Any]) -> Binding:
+        placed = self.place(values, named)
+        known = (*self.arrays, *self.defaults)
+        for name in named:
+            if name in placed or name not in known:
                 hint = f" {fix}" if name not in known and (fix := closest(name, known)) else ""
                 raise TypeError(f"{self.name}: unknown or repeated argument {name!r}; it takes {', '.join(known)}.{hint}")
-            given[name] = value
-        chosen = {n: given.get(n, default) for n, default in self.defaults.items()}
-        missing = [n for n in self.static if chosen[n] is inspect.Parameter.empty]
+        given = (*placed, *named)
+        missing = [n for n in self.static if n not in given and self.defaults[n] is inspect.Parameter.empty]
         if missing:
             raise TypeError(f"{self.name}: missing {', '.join(missing)}; give {'it' if len(missing) == 1 else 'them'} by name.")
-        return tuple(given.get(name) for name in self.arrays), chosen
+        defaults = {n: d for n, d in self.defaults.items() if d is not inspect.Parameter.empty}
+        passed = tuple(n for names in (placed, named) for n in self.arrays if n in names)
+        required = dict.fromkeys((n for n in self.runtime if n not in given and n not in defaults), MISSING)
+        return Binding(tuple(placed), self.arrays, defaults, required, passed)
 
     def place(self, values: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
         """The parameters that values given by position are for: all arrays in signature order, and the options that stand among them.
@@ -132,10 +152,8 @@ class Operation:
 
     def call(self, arrays: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """The public function on all arrays in signature order and everything else by name."""
-        parameters = self.function.__signature__.parameters  # type: ignore[attr-defined]
-        named = dict(zip(self.arrays, arrays, strict=True))
-        positional = [named.pop(n) for n in self.arrays if parameters[n].kind is inspect.Parameter.POSITIONAL_ONLY]
-        return self.function(*positional, **named, **options)
+        by_place = self.by_place
+        return self.function(*arrays[:by_place], **dict(zip(self.arrays[by_place:], arrays[by_place:], strict=True)), **options)
 
 
 def operation(
@@ -178,6 +196,7 @@ def operation(
             gradients=array_names[:1] if gradients is None else gradients,
             save=save,
             static=tuple(n for n in defaults if n not in runtime),
+            by_place=sum(p.kind is p.POSITIONAL_ONLY for p in parameters.values()),
         )
         return _public(op, function, signature)
 
@@ -248,11 +267,11 @@ def dispatch(
     Warm calls do not come here: the body of the public function looks them up itself, by `key` from the second time on. What comes is observed, made
     for the first time, or on arrays that no key is made of.
     """
-    config = CURRENT.get(DEFAULT)
-    _check_complete(op, arrays, options, runtime)
-    for leaf in leaves(arrays):
+    for leaf in leaves(arrays) if op.nested else arrays:
         if taker := getattr(type(leaf), "__dnnarray_function__", None):
             return taker(op, arrays, _named(op, options, runtime, algorithm), out, workspace)
+    config = CURRENT.get(DEFAULT)
+    _check_complete(op, arrays, options, runtime)
     if config.observed:
         return _observe.observed(
             config, op, arrays, options, lambda: _run(config, op, arrays, options, runtime, out, workspace, algorithm, None)
@@ -272,12 +291,16 @@ def refuse(op: Operation, unknown: dict[str, Any]) -> NoReturn:
 
 def _check_complete(op: Operation, arrays: tuple[Any, ...], options: tuple[Any, ...], runtime: tuple[Any, ...]) -> None:
     """Raise where a required argument was left out, in Python's own words."""
+    for value in (*arrays, *options, *runtime):
+        if value is MISSING:
+            break
+    else:  # nearly every call ends here
+        return
     names = (*op.arrays, *op.static, *op.runtime)
     missing = [name for name, value in zip(names, (*arrays, *options, *runtime), strict=True) if value is MISSING]
-    if missing:
-        by_name = op.function.__signature__.parameters[missing[0]].kind is inspect.Parameter.KEYWORD_ONLY  # type: ignore[attr-defined]
-        kind = f"{'keyword-only' if by_name else 'positional'} argument{'s' * (len(missing) > 1)}"
-        raise TypeError(f"{op.name}() missing {len(missing)} required {kind}: {', '.join(map(repr, missing))}")
+    by_name = op.function.__signature__.parameters[missing[0]].kind is inspect.Parameter.KEYWORD_ONLY  # type: ignore[attr-defined]
+    kind = f"{'keyword-only' if by_name else 'positional'} argument{'s' * (len(missing) > 1)}"
+    raise TypeError(f"{op.name}() missing {len(missing)} required {kind}: {', '.join(map(repr, missing))}")
 
 
 def _named(op: Operation, options: tuple[Any, ...], runtime: tuple[Any, ...], algorithm: str | None) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import pytest
 
 import dnnarray as dnn
 from dnnarray import telemetry
+from dnnarray._operation import operations
 from dnnarray._options import current
 from tests.registry import FIRST
 from tests.support import flat
@@ -116,3 +117,51 @@ def test_a_pickled_pullback_brings_its_options():
     with dnn.options(deterministic=True, threads=1) as inside:
         _, pullback = dnn.vjp("relu", _X)
     assert pickle.loads(pickle.dumps(pullback)).settings is inside
+
+
+def test_a_gradient_takes_the_arrays_of_the_forward_in_their_order_and_then_what_was_saved():
+    known = operations()
+    for name, operation in known.items():
+        backward = known.get(f"{operation.base}_backward")
+        if backward is not None:
+            count = len(operation.arrays)
+            assert backward.arrays[: 1 + count] == ("grad", *operation.arrays), name
+            assert operation.save or len(backward.arrays) == 1 + count, name
+
+
+def test_arguments_of_one_form_may_differ_from_call_to_call():
+    x = np.ones((2, 4, 3), np.float32)
+    for groups in (1, 2, 4, 2):
+        y, pullback = dnn.vjp("group_norm", x, groups)
+        np.testing.assert_array_equal(y, dnn.group_norm(x, groups))
+        assert len(pullback(y)) == 1
+    for name in ("eps", "epsilon"):
+        for _ in range(2):
+            if name == "eps":
+                dnn.vjp("group_norm", x, 2, eps=1e-3)
+            else:
+                with pytest.raises(TypeError, match="unknown or repeated argument 'epsilon'"):
+                    dnn.vjp("group_norm", x, 2, epsilon=1e-3)
+    for _ in range(2):
+        with pytest.raises(TypeError, match="missing num_groups"):
+            dnn.vjp("group_norm", x)
+        with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'seed'"):
+            dnn.vjp("dropout", x)
+
+
+def test_the_algorithm_that_is_named_is_that_of_the_forward_and_of_the_gradient_where_it_has_one():
+    x, w = np.ones((2, 3, 8, 8), np.float32), np.ones((4, 3, 3, 3), np.float32)
+    with dnn.options(telemetry=True):
+        telemetry.reset()
+        for _ in range(2):
+            y, pullback = dnn.vjp("conv", x, w, algorithm="direct")
+            pullback(y)
+            dnn.grad(lambda w: dnn.conv(x, w, algorithm="direct").sum())(w)
+        records = telemetry.snapshot()
+    telemetry.reset()
+    assert {name: list(r["algorithms"]) for name, r in records.items()} == {"conv": ["direct"], "conv_backward": ["direct"]}
+    with pytest.raises(dnn.OptionError, match="algorithm"):
+        dnn.vjp("conv", x, w, algorithm="nothing of this name")
+    for _ in range(2):
+        with pytest.raises(TypeError, match="algorithm"):
+            dnn.vjp("relu6", x, algorithm="direct")

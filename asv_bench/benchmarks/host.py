@@ -180,5 +180,67 @@ def track_telemetry_cost_us():
 track_telemetry_cost_us.unit = "us"
 
 
+_X, _SQUARE, _STEPS = np.linspace(-1, 1, 16, dtype=np.float32).reshape(2, 8), np.eye(8, dtype=np.float32), 20
+
+
+def _chain_of_relu():
+    """A chain of calls under `value_and_grad`, and the same by hand."""
+
+    def f(x):
+        for _ in range(_STEPS):
+            x = dnn.relu(x)
+        return x.sum()
+
+    def by_hand():
+        inputs = [_X]
+        for _ in range(_STEPS):
+            inputs.append(dnn.relu(inputs[-1]))
+        grad = np.broadcast_to(inputs[-1].sum() * 0 + 1, _X.shape)
+        for x in inputs[-2::-1]:
+            grad = dnn.relu_backward(grad, x)
+
+    differentiated = dnn.value_and_grad(f)
+    return lambda: differentiated(_X), by_hand
+
+
+def _chain_of_linear():
+    def f(x, w):
+        for _ in range(_STEPS):
+            x = dnn.linear(x, w)
+        return x.sum()
+
+    def by_hand():
+        inputs, total = [_X], 0
+        for _ in range(_STEPS):
+            inputs.append(dnn.linear(inputs[-1], _SQUARE))
+        grad = np.broadcast_to(inputs[-1].sum() * 0 + 1, _X.shape)
+        for x in inputs[-2::-1]:
+            grad, weight, _ = dnn.linear_backward(grad, x, _SQUARE)
+            total = total + weight
+
+    differentiated = dnn.value_and_grad(f, (0, 1))
+    return lambda: differentiated(_X, _SQUARE), by_hand
+
+
+_CHAINS = {"relu": _chain_of_relu, "linear": _chain_of_linear}
+
+
+def track_recording_us(chain):
+    """Microseconds that recording adds to a call of dnnarray and to the call of its gradient."""
+    recorded, by_hand = _CHAINS[chain]()
+    least = [float("inf"), float("inf")]
+    for _ in range(300):
+        for place, run in enumerate((recorded, by_hand)):  # by turns, in runs so short that other programs leave some alone
+            start = time.perf_counter()
+            run()
+            least[place] = min(least[place], time.perf_counter() - start)
+    return (least[0] - least[1]) / _STEPS * 1e6
+
+
+track_recording_us.unit = "us"
+track_recording_us.params = list(_CHAINS)
+track_recording_us.param_names = ("chain",)
+
+
 if __name__ == "__main__":
     main()

@@ -67,7 +67,8 @@ class Primitive:
         if trace is None:
             return self.forward(namespace(*arrays), *arrays, **options)
         values = [value_in(trace, a) for a in arrays]
-        result = self(*values, **options)
+        nested = Traced in map(type, values)
+        result = self(*values, **options) if nested else self.forward(namespace(*values), *values, **options)
         places = [i for i, a in enumerate(arrays) if type(a) is Traced and a.trace is trace]
         if self.variadic:
             (rule,) = self.rules

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from dnnarray._autodiff import operators, rules  # the former gives `Traced` its operators
+from dnnarray._autodiff import calls, operators, rules  # the first two give `Traced` its operators and its way into dnnarray's functions
 from dnnarray._autodiff.primitive import is_floating, namespace
 from dnnarray._autodiff.traced import Node, Trace, Traced, backward, plain, value_in
 from dnnarray._errors import ArrayTypeError, OptionError, ShapeError, UnsupportedError
 from dnnarray._options import CURRENT, Options, current
 from dnnarray._tree import leaves, tree_map
 
-__all__ = ["differentiate", "operators", "recompute"]
+__all__ = ["calls", "differentiate", "operators", "recompute"]
 
 
 def differentiate(

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from dnnarray._errors import ArrayTypeError, UnsupportedError
 
-_order = itertools.count()
+_order = itertools.count(0, -1)
 _levels = itertools.count()
 
 
@@ -29,13 +29,13 @@ class Trace:
 
 
 class Node:
-    """One recorded step.
+    """One recorded step, or an input of the trace.
 
     Attributes
     ----------
     pull : ``pull(gradients of the outputs)`` gives a gradient, or None, for each parent; None for an input of the trace
     parents : for each input that is recorded, its node and which output of that node it is
-    order : steps made later have a larger number
+    order : steps made later have a smaller number
     outputs : how many results the step has
     """
 
@@ -46,31 +46,36 @@ class Node:
         self.order = next(_order)
 
 
-def backward(roots: Iterable[tuple[Node, int, Any]]) -> dict[Node, Any]:
-    """Gradients at the inputs of the trace, given the gradients at some outputs of nodes. A step is visited once, after all that used it."""
-    waiting: dict[Node, list[Any]] = {}
-    queue: list[tuple[int, Node]] = []
+def backward(roots: Sequence[tuple[Node, int, Any]]) -> dict[Node, Any]:
+    """Gradients at the inputs of the trace, given the gradients at some outputs of nodes.
+
+    A step is visited once, after all that used it, and then let go of with all that it keeps.
+    """
+    start = Node(lambda: [gradient for _, _, gradient in roots], [(node, index) for node, index, _ in roots])
+    waiting: dict[Node, list[Any]] = {start: []}
+    queue = [(start.order, start)]
     found: dict[Node, Any] = {}
-
-    def add(node: Node, index: int, gradient: Any) -> None:
-        if node not in waiting:
-            waiting[node] = [None] * node.outputs
-            heapq.heappush(queue, (-node.order, node))
-        known = waiting[node][index]
-        waiting[node][index] = gradient if known is None else known + gradient
-
-    for root in roots:
-        add(*root)
     while queue:
-        _, node = heapq.heappop(queue)
+        node = heapq.heappop(queue)[1]
         gradients = waiting.pop(node)
         if node.pull is None:
             found[node] = gradients[0]
             continue
-        for parent, gradient in zip(node.parents, node.pull(*gradients), strict=True):
-            if gradient is not None:
-                add(*parent, gradient)
+        for (parent, index), gradient in zip(node.parents, node.pull(*gradients), strict=True):
+            if gradient is None:
+                continue
+            slots = waiting.get(parent)
+            if slots is None:
+                slots = waiting[parent] = [None] * parent.outputs
+                heapq.heappush(queue, (parent.order, parent))
+            known = slots[index]
+            slots[index] = gradient if known is None else known + gradient
+        node.pull, node.parents = _pulled, ()
     return found
+
+
+def _pulled(*_: Any) -> NoReturn:
+    raise AssertionError("a recorded step is pulled back once")
 
 
 class Traced:
@@ -134,7 +139,7 @@ def top_trace(arrays: Iterable[Any]) -> Trace | None:
     for array in arrays:
         if type(array) is Traced:
             trace = array.trace
-            if top is None or trace.level > top.level:
+            if trace is not top and (top is None or trace.level > top.level):
                 top = trace
     if top is not None and not top.open:
         raise UnsupportedError(
@@ -154,13 +159,3 @@ def plain(array: Any) -> Any:
     while type(array) is Traced:
         array = array.value
     return array
-
-
-def _call(op: Any, arrays: tuple[Any, ...], options: dict[str, Any], out: Any, workspace: Any) -> Any:
-    """The protocol by which a dnnarray function hands a call on its arrays over to the class of one of them."""
-    from dnnarray._autodiff.calls import call  # imports `vjp`, which stands above the functions that call this
-
-    return call(op, arrays, options, out, workspace)
-
-
-Traced.__dnnarray_function__ = staticmethod(_call)  # type: ignore[attr-defined]

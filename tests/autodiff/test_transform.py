@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
+from dnnarray import _operation
+from dnnarray._operation import find
 from tests.autodiff.test_rules import directional
 from tests.registry import FIRST
 from tests.support import FLOAT64, flat
@@ -66,8 +68,6 @@ def test_functions_of_dnnarray_agree_with_vjp(case):
         given = list(arrays)
         for i, a in zip(floating, chosen, strict=True):
             given[i] = a
-        from dnnarray._operation import find
-
         operation = find(case.op)
         result = operation.call((*given, *(None,) * (len(operation.arrays) - len(given))), case.options)
         return ((result[0] if isinstance(result, tuple) else result) * weights).sum()
@@ -81,6 +81,57 @@ def test_functions_of_dnnarray_agree_with_vjp(case):
         for have, want in zip(flat(gradient), wanted, strict=True):
             if want is not None:
                 np.testing.assert_allclose(have, want, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("case", _DIFFERENTIABLE, ids=str)
+def test_each_argument_by_itself_has_the_gradient_that_it_has_among_all(case):
+    arrays = case.draw(FLOAT64)
+    operation = find(case.op)
+    output, pullback = dnn.vjp(case.op, *arrays, **case.options)
+    head = output[0] if isinstance(output, tuple) else output
+    weights = np.random.default_rng(0).standard_normal(head.shape)
+    expected = pullback((weights, *(None,) * (len(output) - 1)) if isinstance(output, tuple) else weights)
+    for place, array in enumerate(arrays):
+        if array is None or not any(getattr(x, "dtype", None) == FLOAT64 for x in flat(array)):
+            continue
+
+        def f(chosen, place=place):
+            given = [*arrays[:place], chosen, *arrays[place + 1 :]]
+            result = operation.call((*given, *(None,) * (len(operation.arrays) - len(given))), case.options)
+            return ((result[0] if isinstance(result, tuple) else result) * weights).sum()
+
+        found = flat(dnn.grad(f)(array))
+        wanted = flat(expected[place]) if expected[place] is not None else [None] * len(found)
+        for have, want in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(have, 0.0 if want is None else want, rtol=1e-10, atol=1e-12)
+
+
+def test_gradients_that_nobody_asks_for_are_not_computed(monkeypatch):
+    x, w = np.ones((2, 3, 8, 8)), np.ones((4, 3, 3, 3))
+    asked, build = [], _operation.needed
+    monkeypatch.setattr(_operation, "needed", lambda problem, needs: asked.append((problem.op, needs)) or build(problem, needs))
+    _operation.forget()
+    dnn.grad(lambda w: dnn.conv(x, w).sum())(w)
+    assert ("conv_backward", ("weight",)) in asked
+
+
+def test_what_a_step_keeps_is_let_go_of_when_it_has_been_pulled_back():
+    alive, seen = [], []
+
+    def first(x):
+        if alive:
+            seen.append([reference() is not None for reference in alive])
+        return x * 2.0
+
+    def f(x):
+        x = dnn.checkpoint(first)(x)
+        for _ in range(4):
+            x = dnn.gelu(x)
+            alive.append(weakref.ref(x.value))
+        return x.sum()
+
+    dnn.grad(f)(np.linspace(-1, 1, 7))
+    assert seen == [[False] * 4]
 
 
 def test_several_outputs_share_their_gradients():
