@@ -92,10 +92,10 @@ def test_warm_calls_on_arrays_of_cupy(prepared):
     with cupy.cuda.using_allocator(lambda size: _array(1024).data):
         result = plan.warm((), None, None, x)
     assert (type(result), result.shape, result.dtype, result.data.ptr) == (cupy.ndarray, (8,), np.float32, 1024)
-    assert [0, 256, 1024] == _pointers(device.launched[-1], 3)  # of the gradient, which a forward has not, of x and of y
+    assert _pointers(device.launched[-1], 3) == [0, 256, 1024]  # of the gradient, which a forward has not, of x and of y
     own = _array(512)
     assert plan.warm((), own, None, x) is own
-    assert [0, 256, 512] == _pointers(device.launched[-1], 3)
+    assert _pointers(device.launched[-1], 3) == [0, 256, 512]
     count = len(device.launched)
     for out in (
         _array(256 + 16),
@@ -163,7 +163,7 @@ def test_calls_by_addresses(prepared):
     own = SimpleNamespace(pointer=512, shape=(8,))
     assert call(256, own) is own
     assert call(256, own, SimpleNamespace(pointer=1024)) is own
-    assert [0, 256, 512] == _pointers(device.launched[-1], 3)
+    assert _pointers(device.launched[-1], 3) == [0, 256, 512]
     count = len(device.launched)
     assert call(264) is None, "not aligned"
     assert call(256, SimpleNamespace(pointer=512, shape=(4,))) is None, "another shape"

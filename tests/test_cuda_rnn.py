@@ -78,7 +78,7 @@ def _assert_within_the_scratch(name, problem, method, program):
                 itemsize = (plan.result if matrix is plan.c else plan.dtype).itemsize
                 last = (plan.batch - 1) * matrix.batch + (rows - 1) * matrix.row + columns
                 assert matrix.array.offset + last * itemsize <= size
-        for argument in plan.arguments if isinstance(plan, Plan) else ():
+        for argument in plan.arrays if isinstance(plan, Plan) else ():
             if getattr(argument, "index", None) == scratch and hasattr(argument, "offset"):
                 assert argument.offset < size
 

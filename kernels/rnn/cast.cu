@@ -7,9 +7,15 @@
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
-  using Source = float16_t;
+  using Source = dnnarray::float16_t;
   using Target = float;
   static constexpr int kThreads = 128;
+};
+struct Arguments {
+  long long size;
+  long long extents[2];
+  long long read[3];
+  long long written[3];
 };
 #define DNNARRAY_ENTRY rnn_cast_default
 #endif
@@ -19,11 +25,12 @@ using S = Config::Source;
 using T = Config::Target;
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const S* __restrict__ x, T* __restrict__ y, const int* __restrict__ lengths, long long n, long long n1, long long n2,
-                   long long x0, long long x1, long long x2, long long y0, long long y1, long long y2) {
+    DNNARRAY_ENTRY(const S* __restrict__ x, T* __restrict__ y, const int* __restrict__ lengths,
+                   const __grid_constant__ Arguments a) {
   const long long e = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
-  if (e >= n) return;
-  const long long line = e / n2, k = e - line * n2, i = line / n1, j = line - i * n1;
+  if (e >= a.size) return;
+  const long long line = e / a.extents[1], k = e - line * a.extents[1], i = line / a.extents[0], j = line - i * a.extents[0];
   const bool there = x != nullptr && (lengths == nullptr || i < lengths[j]);
-  y[i * y0 + j * y1 + k * y2] = there ? narrow<T>(arithmetic_t<T>(widen(x[i * x0 + j * x1 + k * x2]))) : narrow<T>(0);
+  const long long from = i * a.read[0] + j * a.read[1] + k * a.read[2];
+  y[i * a.written[0] + j * a.written[1] + k * a.written[2]] = there ? narrow<T>(arithmetic_t<T>(widen(x[from]))) : narrow<T>(0);
 }

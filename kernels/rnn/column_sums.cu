@@ -12,6 +12,13 @@ struct Config {
   using Target = float;
   static constexpr int kThreads = 128;
 };
+struct Arguments {
+  long long rows;
+  long long columns;
+  long long x_row;
+  long long y_row;
+  long long part;
+};
 #define DNNARRAY_ENTRY rnn_column_sums_default
 #endif
 
@@ -21,13 +28,13 @@ using T = Config::Target;
 
 // `y` is null where there is no product.
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const S* __restrict__ x, const S* __restrict__ y, T* __restrict__ out, long long rows, long long columns, long long x_row,
-                   long long y_row, long long part) {
+    DNNARRAY_ENTRY(const S* __restrict__ x, const S* __restrict__ y, T* __restrict__ out,
+                   const __grid_constant__ Arguments a) {
   const long long j = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
-  if (j >= columns) return;
-  const long long first = blockIdx.y * part, last = first + part < rows ? first + part : rows;
+  if (j >= a.columns) return;
+  const long long first = blockIdx.y * a.part, last = first + a.part < a.rows ? first + a.part : a.rows;
   S sum = 0;
 #pragma unroll 4
-  for (long long r = first; r < last; ++r) sum += y == nullptr ? x[r * x_row + j] : x[r * x_row + j] * y[r * y_row + j];
-  out[blockIdx.y * columns + j] = narrow<T>(sum);
+  for (long long r = first; r < last; ++r) sum += y == nullptr ? x[r * a.x_row + j] : x[r * a.x_row + j] * y[r * a.y_row + j];
+  out[blockIdx.y * a.columns + j] = narrow<T>(sum);
 }

@@ -1,16 +1,48 @@
 // Writes the description of a layer (rnn.cuh), which the kernels of its many steps read: their own arguments stay few.
 //
-// Layout:  one thread writes one word after the other, in the order of the arguments.
+// Layout:  one thread writes one word after the other; the arguments behind `out` have the order of `struct Layer`.
 // Bound:   latency.
 
 #ifndef DNNARRAY_CONFIG
+struct Arguments {
+  void* b_ih;
+  void* b_ih_reversed;
+  void* b_hh;
+  void* b_hh_reversed;
+  void* peephole;
+  void* peephole_reversed;
+  void* gates;
+  void* state;
+  void* cell;
+  void* extra;
+  void* product;
+  void* before;
+  void* projected;
+  void* d_state;
+  void* d_cell;
+  void* output;
+  long long output_strides[3];
+  void* lengths;
+  long long steps;
+  long long batch;
+  long long hidden;
+  long long width;
+  long long directions;
+  long long reversed;
+  long long kept;
+  double clip;
+  long long dropped;
+  unsigned long long seed;
+  unsigned long long offset;
+  long long threshold;
+  double scale;
+  long long first;
+};
 #define DNNARRAY_ENTRY rnn_describe_default
 #endif
 
-#define FOUR(n) long long w##n##0, long long w##n##1, long long w##n##2, long long w##n##3
-
-extern "C" __global__ void DNNARRAY_ENTRY(long long* __restrict__ out, FOUR(0), FOUR(1), FOUR(2), FOUR(3), FOUR(4), FOUR(5), FOUR(6), FOUR(7),
-                                          FOUR(8)) {
-#define WRITE(n) out[4 * n] = w##n##0, out[4 * n + 1] = w##n##1, out[4 * n + 2] = w##n##2, out[4 * n + 3] = w##n##3
-  WRITE(0), WRITE(1), WRITE(2), WRITE(3), WRITE(4), WRITE(5), WRITE(6), WRITE(7), WRITE(8);
+extern "C" __global__ void DNNARRAY_ENTRY(long long* __restrict__ out, const __grid_constant__ Arguments a) {
+  const long long* const words = reinterpret_cast<const long long*>(&a);
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof a / sizeof *words); ++i) out[i] = words[i];
 }

@@ -16,13 +16,16 @@
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
-  using Element = float16_t;
-  using Output = float16_t;
+  using Element = dnnarray::float16_t;
+  using Output = dnnarray::float16_t;
   static constexpr int kKind = dnnarray::kLstm;
   static constexpr int kUnits = 32;
   static constexpr int kBatch = 16;
   static constexpr bool kTensor = true;
   static constexpr int kThreads = 256;
+};
+struct Arguments {
+  long long first_batch;
 };
 #define DNNARRAY_ENTRY rnn_persistent_backward_default
 #endif
@@ -124,13 +127,14 @@ __device__ __forceinline__ void receive(const float* from, long long part, int H
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
-    DNNARRAY_ENTRY(const Layer<T, float>* __restrict__ description, const T* __restrict__ weights, const T* __restrict__ weights_reversed,
-                   unsigned* counters, float* exchange, long long first_batch) {
+    DNNARRAY_ENTRY(const Layer<T, float>* __restrict__ description, const T* __restrict__ weights,
+                   const T* __restrict__ weights_reversed, unsigned* counters, float* exchange,
+                   const __grid_constant__ Arguments a) {
   extern __shared__ __align__(16) char shared[];
   const Layer<T, float> layer = *description;
   const int d = blockIdx.z, unit = threadIdx.x % kUnits, batch = threadIdx.x / kUnits, H = static_cast<int>(layer.hidden);
   const int first_unit = blockIdx.x * kUnits, j = first_unit + unit, group = blockIdx.z * gridDim.y + blockIdx.y;
-  const long long n0 = first_batch + blockIdx.y * kBatch, part = static_cast<long long>(kBatch) * H;
+  const long long n0 = a.first_batch + blockIdx.y * kBatch, part = static_cast<long long>(kBatch) * H;
   const Shares shares(shared, H);
   const T* w = d ? weights_reversed : weights;
   shares.fill([&](int gate, int r, int k) { return first_unit + r < H ? w[(static_cast<long long>(gate) * H + first_unit + r) * H + k] : T{}; });

@@ -13,6 +13,12 @@ struct Config {
   static constexpr int kVector = 4;
   static constexpr int kThreads = 128;
 };
+struct Arguments {
+  long long rows;
+  long long columns;
+  long long row;
+  long long low;
+};
 #define DNNARRAY_ENTRY rnn_split_default
 #endif
 
@@ -21,19 +27,19 @@ using S = Config::Source;
 constexpr int V = Config::kVector;
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const S* __restrict__ x, bfloat16_t* __restrict__ y, long long rows, long long columns, long long row, long long low) {
-  const long long i = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * V, r = i / columns, j = i - r * columns;
-  if (r >= rows) return;
-  const Vec<S, V> first = load<S, V>(x + r * row + j);
+    DNNARRAY_ENTRY(const S* __restrict__ x, bfloat16_t* __restrict__ y, const __grid_constant__ Arguments a) {
+  const long long i = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * V, r = i / a.columns, j = i - r * a.columns;
+  if (r >= a.rows) return;
+  const Vec<S, V> first = load<S, V>(x + r * a.row + j);
   Vec<S, V> second = {};
-  if (low) second = load<S, V>(x + r * row + low + j);
+  if (a.low) second = load<S, V>(x + r * a.row + a.low + j);
   Vec<bfloat16_t, V> high, rest;
 #pragma unroll
   for (int v = 0; v < V; ++v) {
-    const float value = widen(first.at[v]) + (low ? widen(second.at[v]) : 0.0f);
+    const float value = widen(first.at[v]) + (a.low ? widen(second.at[v]) : 0.0f);
     high.at[v] = narrow<bfloat16_t>(value);
     rest.at[v] = narrow<bfloat16_t>(value - widen(high.at[v]));
   }
-  store(y + 2 * r * columns + j, high);
-  store(y + (2 * r + 1) * columns + j, rest);
+  store(y + 2 * r * a.columns + j, high);
+  store(y + (2 * r + 1) * a.columns + j, rest);
 }

@@ -17,6 +17,9 @@ struct Config {
   static constexpr bool kProjects = false;
   static constexpr int kThreads = 128;
 };
+struct Arguments {
+  long long step;
+};
 #define DNNARRAY_ENTRY rnn_step_default
 #endif
 
@@ -90,12 +93,12 @@ __device__ __forceinline__ void simple(const Layer<T, A>& layer, const Place& p)
 }
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const Layer<T, A>* __restrict__ description, long long step) {
+    DNNARRAY_ENTRY(const Layer<T, A>* __restrict__ description, const __grid_constant__ Arguments a) {
   const Layer<T, A>& layer = *description;
   const long long extent = kKind == kProjected ? layer.width : layer.hidden;
   const long long i = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
   if (i >= layer.directions * layer.batch * extent) return;
-  const Place p = place_of(layer, i, extent, step);
+  const Place p = place_of(layer, i, extent, a.step);
   if constexpr (kKind == kLstm) {
     lstm(layer, p);
   } else if constexpr (kKind == kGru) {

@@ -88,7 +88,7 @@ Int = Annotated[int, Number("int", "i")]
 Unsigned = Annotated[int, Number("unsigned", "I")]
 Float = Annotated[float, Number("float", "f")]
 Double = Annotated[float, Number("double", "d")]
-Seed = Annotated[Runtime, Option()]
+Seed = Annotated[Runtime | None, Option()]
 Box = Annotated[TensorMap, Map()]
 
 # Structs of numbers; a kernel that takes one includes the header that declares it.

@@ -1,22 +1,22 @@
-"""A recurrent problem as plans see it: where its arrays and its scratch memory lie, and the launches that all algorithms share."""
+"""A recurrent problem as plans see it: where its arrays and its scratch memory lie."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from dnnarray._cuda.core.plan import INTEGERS, SHORT, TYPES, Array, Config, Kernel, MatMul, Matrix, Plan
+from dnnarray._cuda.core.arguments import Pointer
+from dnnarray._cuda.core.plan import Array, MatMul, Matrix, Plan
 from dnnarray._problems.base import tree_map
 from dnnarray._problems.rnn import GATES, RecurrentProblem, RNNWeights
 from dnnarray._records import frozen
 from dnnarray._spec import BFLOAT16, Spec
 
 THREADS = 128
-NOTHING = 0
 COUNTER = 32
 """Words between the counters of two groups of blocks; there are as many as if each took 8 sequences."""
 
@@ -24,36 +24,15 @@ MOST_BLOCKS, MOST_BATCH = 160, 32
 """Blocks of a persistent kernel, and sequences of a block, at most."""
 
 _ALIGNMENT = 256
-_DESCRIPTION = 36  # words that kernels/rnn/describe.cu writes
+_DESCRIPTION = 34  # words that kernels/rnn/describe.cu writes
 _INT32 = np.dtype(np.int32)
-_SUM_ROWS, _MOST_PARTS = 64, 128  # rows that a thread of column_sums adds up at least, and parts at most
+MOST_PARTS = 128  # of the sums over rows
 Launches = list[Plan | MatMul]
-
-
-@frozen
-class CastConfig(Config):
-    """Compile-time settings of ``kernels/rnn/cast.cu`` and ``kernels/rnn/column_sums.cu``."""
-
-    source: str
-    target: str
-    threads: int
-
-
-@frozen
-class SplitConfig(Config):
-    """Compile-time settings of ``kernels/rnn/split.cu``."""
-
-    source: str
-    vector: int
-    threads: int
-
-
-@frozen
-class LengthsConfig(Config):
-    """Compile-time settings of ``kernels/rnn/lengths.cu``."""
-
-    source: str
-    threads: int
+Described = Annotated[Array, Pointer("dnnarray::Layer<Config::Element, dnnarray::arithmetic_t<Config::Element>>", True)]
+Source = Annotated[Array | None, Pointer("Config::Source", True)]
+Target = Annotated[Array, Pointer("Config::Target", False)]
+Counters = Annotated[Array, Pointer("unsigned", False)]
+Lengths = Annotated[Array | None, Pointer("int", True)]
 
 
 @frozen
@@ -260,7 +239,7 @@ class Network:
         if self.d_x is not None and not self.direct(self.d_x):
             needs["dx"] = self.rows * p.features, A
         if p.of_weights:
-            needs["partial"] = _MOST_PARTS * max(self.gate_rows, 3 * H), A
+            needs["partial"] = MOST_PARTS * max(self.gate_rows, 3 * H), A
             needs["dw"] = max(self.gate_rows * max(p.features, p.width, P), P * H if p.projected else 0), A
         return needs
 
@@ -279,138 +258,5 @@ class Network:
         return order and out is not None and out.block.dtype == self.dtype
 
 
-# --- launches that all algorithms share -------------------------------------------------------------------------------
-
-
 def blocks(elements: int) -> tuple[int, int, int]:
     return -(-elements // THREADS), 1, 1
-
-
-def cast(
-    source: Block | None,
-    target: Block,
-    extents: tuple[int, ...],
-    strides: tuple[int, ...],
-    out: tuple[int, ...],
-    lengths: Any = NOTHING,
-) -> Launches:
-    """Elements of `source` (zeros where it is None) in the type and order of `target`: three axes with their strides."""
-    n = math.prod(extents)
-    if n == 0:
-        return []
-    kind = target.dtype if source is None else source.dtype
-    config = CastConfig(TYPES[kind], TYPES[target.dtype], THREADS)
-    kernel = Kernel("rnn/cast.cu", f"rnn_cast_{SHORT[kind]}_{SHORT[target.dtype]}", config)
-    pointer = NOTHING if source is None else source.array
-    return [Plan(kernel, blocks(n), THREADS, (pointer, target.array, lengths, n, *extents[1:], *strides, *out))]
-
-
-def zeros(target: Block, n: int) -> Launches:
-    return cast(None, target, (1, 1, n), (0, 0, 1), (0, 0, 1))
-
-
-def flat_cast(source: Block, target: Block, n: int) -> Launches:
-    return cast(source, target, (1, 1, n), (0, 0, 1), (0, 0, 1))
-
-
-def product(
-    a: Matrix,
-    b: Matrix,
-    c: Block,
-    extents: tuple[int, int, int],
-    row: int,
-    *,
-    batch: int = 1,
-    step: int = 0,
-    add: bool = False,
-    precision: str,
-    dtype: np.dtype | None = None,
-) -> Launches:
-    """c (m, n) = a (m, k) b (k, n), or added to c; `step` lies between the results of a batch, `row` between the rows of one.
-
-    `dtype` is of a and b, that of c where it is None.
-    """
-    m, n, k = extents
-    if not m * n * batch:
-        return []
-    if k == 0:
-        return [] if add else cast(None, c, (batch, m, n), (0, 0, 0), (step, row, 1))
-    beta = 1.0 if add else 0.0
-    matrix = c.matrix(row, step)
-    return [MatMul(a, b, matrix, m, n, k, dtype or c.dtype, c.dtype, batch, 1.0, beta, precision)]
-
-
-def split(source: Block, rows: int, columns: int, row: int, target: Block, low: int = 0) -> Launches:
-    """A matrix as two bfloat16 parts (rows, 2, columns); `low` is where the second part of the source stands behind the first, 0 if none."""
-    if not rows * columns:
-        return []
-    scratch = source.array.index == target.array.index  # what lies there is aligned
-    vector = 4 if scratch and not any(n % 4 for n in (columns, row, low, source.array.offset // source.dtype.itemsize)) else 1
-    name = f"rnn_split_{SHORT[source.dtype]}x{vector}"
-    kernel = Kernel("rnn/split.cu", name, SplitConfig(TYPES[source.dtype], vector, THREADS))
-    grid = blocks(rows * columns // vector)
-    return [Plan(kernel, grid, THREADS, (source.array, target.array, rows, columns, row, low))]
-
-
-def column_sums(
-    x: Block, x_row: int, rows: int, columns: int, partial: Block, outs: list[Block], y: Block | None = None, y_row: int = 0
-) -> Launches:
-    """Sums over the rows of x, or of the products of x and y, into each of `outs`."""
-    if not columns or not outs:
-        return []
-    part = max(_SUM_ROWS, -(-rows // _MOST_PARTS))
-    parts = max(1, -(-rows // part))
-
-    def launch(source: Block, other: Any, out: Block, count: int, splits: int, length: int, row: int, other_row: int) -> Plan:
-        config = CastConfig(TYPES[source.dtype], TYPES[out.dtype], THREADS)
-        kernel = Kernel("rnn/column_sums.cu", f"rnn_column_sums_{SHORT[source.dtype]}_{SHORT[out.dtype]}", config)
-        arguments = (source.array, other, out.array, count, columns, row, other_row, length)
-        return Plan(kernel, (-(-columns // THREADS), splits, 1), THREADS, arguments)
-
-    first = launch(x, NOTHING if y is None else y.array, partial, rows, parts, part, x_row, y_row)
-    return [first, *(launch(partial, NOTHING, out, parts, 1, parts, columns, 0) for out in outs)]
-
-
-def take_lengths(network: Network) -> Launches:
-    """The lengths as the kernels read them."""
-    given = network.lengths
-    if given is None or not network.problem.batch:
-        return []
-    name = given.block.dtype.name
-    kernel = Kernel("rnn/lengths.cu", f"rnn_lengths_{name}", LengthsConfig(INTEGERS[given.block.dtype], THREADS))
-    arguments = (given.block.array, network.memory["lengths"].array, network.problem.batch, network.problem.steps)
-    return [Plan(kernel, blocks(network.problem.batch), THREADS, arguments)]
-
-
-def take_x(network: Network) -> tuple[Launches, Block]:
-    """x as rows (steps, batch, features) of the arithmetic's dtype."""
-    p, x = network.problem, network.x
-    if not network.moved:
-        return [], x.block
-    extents = p.steps, p.batch, p.features
-    strides = (p.features, p.steps * p.features, 1) if p.batch_first else (p.batch * p.features, p.features, 1)
-    lengths = network.memory["lengths"].array if p.packed else NOTHING
-    return cast(x.block, network.memory["x"], extents, strides, (p.batch * p.features, p.features, 1), lengths), network.memory["x"]
-
-
-def description(network: Network, number: int, **fields: Any) -> Plan:
-    """The launch that describes a layer; `fields` are words of ``Layer`` in rnn.cuh that are not the same for all."""
-    p, memory, name = network.problem, network.memory, network.names(number)
-
-    def pointers(field: str) -> list[Any]:
-        found = [getattr(network.weights[k], field) for k in network.entries(number)]
-        return [NOTHING if g is None else g.block.array for g in [*found, None][:2]]
-
-    def scratch(name: str) -> Any:
-        return memory[name].array if name in memory else NOTHING
-
-    words = [*pointers("b_ih"), *pointers("b_hh"), *pointers("peephole")]
-    words += [scratch(f"{field}{name}") for field in ("gates", "state", "cell", "extra")]
-    words += [scratch(field) for field in ("product", "before", "projected", "d_state", "d_cell")]
-    words += [fields["output"], *fields["strides"], scratch("lengths")]
-    mask = sum(1 << d for d in range(p.directions) if network.reversed(d))
-    words += [p.steps, p.batch, p.hidden, p.state, p.directions, mask, int(network.kept), math.inf if p.cell.clip is None else p.cell.clip]
-    words += fields["dropout"]
-    words += [0] * (_DESCRIPTION - len(words))
-    kernel = Kernel("rnn/describe.cu", "rnn_describe", Config())
-    return Plan(kernel, (1, 1, 1), 1, (memory["layer"].array, *words))

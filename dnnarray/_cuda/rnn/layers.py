@@ -7,28 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dnnarray._cuda.core.plan import TYPES, Matrix, Runtime
-from dnnarray._cuda.rnn_network import (
-    NOTHING,
-    Block,
-    Given,
-    Launches,
-    Network,
-    cast,
-    column_sums,
-    description,
-    flat_cast,
-    product,
-    split,
-    take_lengths,
-    take_x,
-    zeros,
-)
+from dnnarray._cuda.core.plan import TYPES, Matrix
+from dnnarray._cuda.rnn.cast import cast, flat_cast, zeros
+from dnnarray._cuda.rnn.column_sums import column_sums
+from dnnarray._cuda.rnn.describe import description
+from dnnarray._cuda.rnn.lengths import take_lengths
+from dnnarray._cuda.rnn.network import Block, Given, Launches, Network
+from dnnarray._cuda.rnn.products import product
+from dnnarray._cuda.rnn.split import split
 from dnnarray._records import frozen
 from dnnarray._spec import BFLOAT16
-
-_WORDS = 2**32
-_NO_DROPOUT = [0, 0, 0, 0, 0.0, 0]
 
 
 @frozen
@@ -81,16 +69,6 @@ class Layer:
         return self.memory(name).at((direction * n.slabs + slab) * n.problem.batch * extent)
 
 
-def dropout_words(network: Network, number: int) -> list[Any]:
-    """The dropout behind a layer as its description has it."""
-    p = network.problem
-    if not p.dropout or number == p.layers - 1:
-        return _NO_DROPOUT
-    scale = 1 / (1 - p.dropout) if p.dropout < 1 else 0.0
-    threshold = min(math.floor(p.dropout * _WORDS), _WORDS - 1)
-    return [1, Runtime(0), Runtime(1), threshold, scale, number * network.rows * p.width]
-
-
 def _sequence_strides(network: Network, given: Given) -> tuple[int, int, int]:
     """Strides of steps, batch and features of a sequence."""
     a, b, c = given.strides
@@ -107,6 +85,17 @@ def _gradient_strides(network: Network) -> tuple[int, int, int]:
     return network.problem.batch * width, width, 1
 
 
+def _take_x(network: Network) -> tuple[Launches, Block]:
+    """x as rows (steps, batch, features) of the arithmetic's dtype."""
+    p, x = network.problem, network.x
+    if not network.moved:
+        return [], x.block
+    extents = p.steps, p.batch, p.features
+    strides = (p.features, p.steps * p.features, 1) if p.batch_first else (p.batch * p.features, p.features, 1)
+    lengths = network.memory["lengths"].array if p.packed else None
+    return cast(x.block, network.memory["x"], extents, strides, (p.batch * p.features, p.features, 1), lengths), network.memory["x"]
+
+
 # --- forward ----------------------------------------------------------------------------------------------------------
 
 
@@ -116,21 +105,21 @@ def forward(network: Network, recurrence: Recurrence, precision: str) -> Launche
     for number in range(network.problem.layers):
         layer = Layer(network, number, rows, precision)
         launches += layer.take_weights() + _input_products(layer) + _first_states(layer)
-        output: Any = NOTHING
+        output: Any = None
         strides, dtype, parts = (0, 0, 0), network.dtype, False
         if number < network.problem.layers - 1:
             rows = network.memory[network.output_name(number)]
             output, strides, parts = rows.array, _row_strides(network), network.halves
         elif network.y is not None:
             output, strides, dtype = network.y.block.array, _sequence_strides(network, network.y), network.y.block.dtype
-        launches.append(description(network, number, output=output, strides=strides, dropout=dropout_words(network, number)))
+        launches.append(description(network, number, output, strides))
         launches += recurrence.forward(layer, f"dnnarray::Parts<{TYPES[rows.dtype]}>" if parts else TYPES[dtype])
         launches += _last_states(layer)
     return launches
 
 
 def _begin(network: Network) -> tuple[Launches, Block]:
-    launches, rows = take_x(network)
+    launches, rows = _take_x(network)
     return take_lengths(network) + launches, rows
 
 
@@ -190,9 +179,9 @@ def backward(network: Network, recurrence: Recurrence, precision: str) -> Launch
     for number in reversed(range(p.layers)):
         rows = network.memory[network.output_name(number - 1)] if number else (network.memory["x"] if network.moved else network.x.block)
         layer = Layer(network, number, rows, precision)
-        output = NOTHING if incoming is None else incoming.array
+        output = None if incoming is None else incoming.array
         launches += _last_gradients(layer)
-        launches.append(description(network, number, output=output, strides=strides, dropout=dropout_words(network, number)))
+        launches.append(description(network, number, output, strides))
         launches += recurrence.backward(layer, TYPES[dtype])
         launches += _first_gradients(layer)
         incoming, strides, dtype = _below(network, number), _gradient_strides(network), network.dtype

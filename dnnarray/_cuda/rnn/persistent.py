@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan
-from dnnarray._cuda.rnn_layers import Layer, Recurrence
-from dnnarray._cuda.rnn_network import COUNTER, MOST_BATCH, MOST_BLOCKS, NOTHING, Launches, zeros
-from dnnarray._cuda.rnn_steps import KINDS, NAMES, kind_of
+import math
+from typing import Any
+
+from dnnarray._cuda.core.arguments import Arguments, Extent, In
+from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Program
+from dnnarray._cuda.core.planner import planned
+from dnnarray._cuda.rnn.cast import zeros
+from dnnarray._cuda.rnn.layers import Layer, Recurrence, backward, forward
+from dnnarray._cuda.rnn.network import COUNTER, MOST_BATCH, MOST_BLOCKS, Counters, Described, Launches, Network
+from dnnarray._cuda.rnn.persistent_backward import PersistentBackwardArguments
+from dnnarray._cuda.rnn.shared import EFFICIENCY, UNITS, halves_of, itemsize, refuses
+from dnnarray._cuda.rnn.steps import KINDS, NAMES, kind_of
 from dnnarray._problems.base import leaves
 from dnnarray._problems.rnn import GATES, RecurrentProblem
 from dnnarray._records import frozen
-from dnnarray._select import Device
+from dnnarray._select import Cost, Device
 from dnnarray._spec import FLOAT32, FLOAT64
 
 _OLDEST = (8, 0)
@@ -35,6 +43,17 @@ class PersistentConfig(Config):
     batch: int
     tensor: bool
     threads: int
+
+
+@frozen(kw_only=True)
+class PersistentArguments(Arguments, restrict=True):
+    """What ``kernels/rnn/persistent.cu`` is called with; `weights_reversed` are those of the second direction."""
+
+    description: Described
+    weights: In
+    weights_reversed: In
+    counters: Counters
+    first_batch: Extent
 
 
 @frozen
@@ -123,7 +142,7 @@ def on_tensor_cores(itemsize: int, precision: str) -> bool:
     return itemsize == 2 or precision == "high"
 
 
-def rejects(problem: RecurrentProblem, device: Device, precision: str = "highest") -> str | None:
+def _does_not_fit(problem: RecurrentProblem, device: Device, precision: str) -> str | None:
     """Why the recurrence cannot run in one launch."""
     p = problem
     entry = leaves(p.inputs)[0]
@@ -149,7 +168,7 @@ def _peepholes(problem: RecurrentProblem) -> list:
     return [w[5] for w in weights if len(w) > 5]
 
 
-def _launches(layer: Layer, tile: Tile, kernel: Kernel, exchange: tuple[Array, ...] = ()) -> Launches:
+def _launches(layer: Layer, tile: Tile, kernel: Kernel, exchange: Array | None = None) -> Launches:
     """As many launches as the sequences need, one after the other, each with its own counters."""
     n, p = layer.network, layer.network.problem
     weights = [n.weights[k].w_hh.block.array for k in n.entries(layer.number)]
@@ -159,8 +178,11 @@ def _launches(layer: Layer, tile: Tile, kernel: Kernel, exchange: tuple[Array, .
     for first in range(0, total, tile.groups):
         groups = min(tile.groups, total - first)
         here = counters.at(first * words)
-        arguments = (n.memory["layer"].array, weights[0], [*weights, NOTHING][1], here.array, *exchange, first * tile.batch)
-        launches.append(Plan(kernel, (tile.across, groups, p.directions), _THREADS, arguments, tile.shared, cooperative=True))
+        common: dict[str, Any] = {"description": n.memory["layer"].array, "weights": weights[0], "weights_reversed": [*weights, None][1]}
+        common |= {"counters": here.array, "first_batch": first * tile.batch}
+        arguments = PersistentArguments(**common) if exchange is None else PersistentBackwardArguments(**common, exchange=exchange)
+        grid = tile.across, groups, p.directions
+        launches.append(planned(kernel, grid, _THREADS, arguments, shared_memory=tile.shared, cooperative=True))
     return launches
 
 
@@ -182,9 +204,24 @@ def _forward(device: Device, layer: Layer, output: str) -> Launches:
 def _backward(device: Device, layer: Layer, output: str) -> Launches:
     tile = best_tile(layer.network.problem, device, True, layer.precision)
     assert tile is not None
-    return _launches(layer, tile, _kernel(layer, tile, output, "persistent_backward"), (layer.network.memory["exchange"].array,))
+    return _launches(layer, tile, _kernel(layer, tile, output, "persistent_backward"), layer.network.memory["exchange"].array)
 
 
 def persistent(device: Device) -> Recurrence:
     """The recurrence on this device."""
     return Recurrence(lambda layer, output: _forward(device, layer, output), lambda layer, output: _backward(device, layer, output))
+
+
+def run(back: bool, precision: str, problem: RecurrentProblem, device: Device, aligned: bool) -> Program:
+    network = Network(problem, back, halves_of(problem))
+    return Program(tuple((backward if back else forward)(network, persistent(device), precision)))
+
+
+def rejects(precision: str, problem: RecurrentProblem, device: Device) -> str | None:
+    return refuses(precision, problem) or _does_not_fit(problem, device, precision)
+
+
+def cost(back: bool, precision: str, problem: RecurrentProblem, device: Device) -> Cost:
+    tiles = [best_tile(problem, device, direction, precision) for direction in (False, True)[: 1 + back]]
+    seconds = sum(math.inf if t is None else t.seconds * problem.steps * problem.layers for t in tiles)
+    return Cost(problem.flops, problem.bytes, EFFICIENCY, math.ceil(seconds / device.launch), UNITS[precision].get(itemsize(problem)))

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Matrix, Plan
-from dnnarray._cuda.rnn_layers import Layer, Recurrence, matrix_batch
-from dnnarray._cuda.rnn_network import THREADS, Block, Launches, blocks, product
+from dnnarray._cuda.core.plan import SHORT, TYPES, Kernel, Matrix, Plan, Program
+from dnnarray._cuda.core.planner import planned
+from dnnarray._cuda.rnn.layers import Layer, Recurrence, backward, forward, matrix_batch
+from dnnarray._cuda.rnn.network import THREADS, Block, Launches, Network, blocks
+from dnnarray._cuda.rnn.products import product
+from dnnarray._cuda.rnn.shared import EFFICIENCY, UNITS, itemsize, refuses
+from dnnarray._cuda.rnn.step import StepArguments, StepConfig
+from dnnarray._cuda.rnn.step_backward import StepBackwardArguments
+from dnnarray._problems.rnn import RecurrentProblem
 from dnnarray._records import frozen
+from dnnarray._select import Cost, Device
 from dnnarray._spec import HALF
 
+_STEP_LAUNCHES = 5  # the time of a step, a product and a kernel that wait for each other, in launches
 # As the enumeration in kernels/include/dnnarray/rnn.cuh.
 KINDS = {"tanh": 0, "relu": 1, "gru": 2, "gru_reset": 3, "gru_last": 4, "lstm": 5, "projected": 6}
 NAMES = {TYPES[d]: SHORT[d] for d in TYPES} | {f"dnnarray::Parts<{TYPES[d]}>": f"{SHORT[d]}_parts" for d in HALF}
-
-
-@frozen
-class StepConfig(Config):
-    """Compile-time settings of ``kernels/rnn/step.cu`` and ``kernels/rnn/step_backward.cu``."""
-
-    element: str
-    output: str
-    kind: int
-    projects: bool
-    threads: int
 
 
 def _products(layer: Layer, field: str, a: tuple[Block, Block | None, int], c: tuple[Block, Block | None, int], extents: tuple[int, int, int],
@@ -81,7 +78,8 @@ def _launch(layer: Layer, source: str, kind: str, output: str, step: int) -> Pla
     name = f"rnn_{source}_{kind}{'_projects' if projects else ''}_{SHORT[dtype]}_{NAMES[output]}"
     extent = p.state if kind == "projected" else p.hidden
     grid = blocks(p.directions * p.batch * extent)
-    return Plan(Kernel(f"rnn/{source}.cu", name, config, ("core/math",)), grid, THREADS, (n.memory["layer"].array, step))
+    arguments = (StepBackwardArguments if source == "step_backward" else StepArguments)(n.memory["layer"].array, step)
+    return planned(Kernel(f"rnn/{source}.cu", name, config, ("core/math",)), grid, THREADS, arguments)
 
 
 def kind_of(layer: Layer) -> str:
@@ -149,3 +147,16 @@ def _backward(layer: Layer, output: str) -> Launches:
 
 
 STEPS = Recurrence(_forward, _backward)
+
+
+def run(back: bool, precision: str, problem: RecurrentProblem, device: Device, aligned: bool) -> Program:
+    return Program(tuple((backward if back else forward)(Network(problem, back), STEPS, precision)))
+
+
+def cost(back: bool, precision: str, problem: RecurrentProblem, device: Device) -> Cost:
+    launches = problem.steps * problem.layers * problem.passes * _STEP_LAUNCHES
+    return Cost(problem.flops, problem.bytes, EFFICIENCY, launches, UNITS[precision].get(max(4, itemsize(problem))))
+
+
+def rejects(precision: str, problem: RecurrentProblem, device: Device) -> str | None:
+    return refuses(precision, problem)
