@@ -18,17 +18,24 @@ _DEVICE = _DEVICES["sm_90a"]
 _ENTRY = re.compile(r"DNNARRAY_ENTRY\(([^)]*)\) \{")
 _PLANS = Path(dnnarray._cuda.__file__).parent
 _FAMILIES = sorted({path.parent.name for path in _PLANS.glob("*/__init__.py")} - {"core", "common"})
-_LATER = set("attention conv linear norm pool spatial".split())  # single modules, to which no rule applies yet
+_LATER = set("attention conv linear norm pool".split())  # single modules, to which no rule applies yet
 
-_LATER_OPS = {"linear_cross_entropy", "linear_cross_entropy_backward"}  # of a family that is a package otherwise
-_LATER_KERNELS = {
-    f"loss/{stem}.cu" for stem in ("linear_gradient", "linear_rows_cluster", "linear_scaled", "linear_statistics", "weight_sum")
+# Of families that are packages otherwise: operations, and kernels by the beginning of their name.
+_LATER_OPS = {
+    name + ending
+    for name in ("linear_cross_entropy", "grid_sample", "affine_grid", "interpolate", "roi_align")
+    for ending in ("", "_backward")
 }
+_LATER_KERNELS = (
+    "loss/linear_",
+    "loss/weight_sum",
+    *(f"spatial/{name}" for name in ("affine", "grid", "list", "resize", "roi", "scatter")),
+)
 
 
 def _converted(source):
     """Whether the rules hold for a kernel file."""
-    return source.partition("/")[0] not in _LATER and source not in _LATER_KERNELS
+    return source.partition("/")[0] not in _LATER and not source.startswith(_LATER_KERNELS)
 
 
 @lru_cache(maxsize=1)

@@ -30,9 +30,9 @@ def _walked(left, words, rank, stride):
 
 
 def _deal(plan, x):
-    config, (threads, *words) = plan.kernel.config, plan.arguments[2:]
+    config, threads, words = plan.kernel.config, plan.arguments.size, plan.arguments.words
     x = x.view(_DTYPES[config.bytes])
-    y, places = np.zeros_like(x), (0, *words[18:])
+    y, places = np.zeros_like(x), plan.arguments.places
     source, target = (np.zeros(threads, np.uint64) for _ in range(2))
     for k, at, step in _walked(np.arange(threads, dtype=np.uint64), words, config.rank, 3):
         source += at * np.uint64(step)
@@ -43,10 +43,10 @@ def _deal(plan, x):
 
 
 def _move(plan, x):
-    config, (total, slowest, *words) = plan.kernel.config, plan.arguments[2:]
+    config, total, words = plan.kernel.config, plan.arguments.total, plan.arguments.words
     x = x.view(_DTYPES[config.bytes])
     source = np.zeros(total, np.uint64)
-    for _, at, step in _walked(np.arange(total, dtype=np.uint64), [0, slowest << 5, *words], config.rank, 2):
+    for _, at, step in _walked(np.arange(total, dtype=np.uint64), words, config.rank, 2):
         source += at * np.uint64(step)
     return x[source]
 

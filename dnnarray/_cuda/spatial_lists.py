@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, vector_length
+from dnnarray._cuda.spatial.sort import Sort
 from dnnarray._cuda.spatial_common import THREADS, grid_1d
-from dnnarray._cuda.spatial_sort import Sort
 from dnnarray._records import frozen
 from dnnarray._select import Device
 

@@ -14,6 +14,11 @@ struct Config {
   static constexpr int kCount = 2;
   static constexpr int kThreads = 128;
 };
+struct Arguments {
+  long long total;
+  long long vectors;
+  long long rows;
+};
 #define DNNARRAY_ENTRY spatial_embedding_default
 #endif
 
@@ -24,8 +29,8 @@ constexpr int kVector = Config::kVector, kCount = Config::kCount;
 
 // `vectors` stand in a row, `total` in y.
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const Config::Index* __restrict__ gmem_indices, const T* __restrict__ gmem_weight, T* __restrict__ gmem_y, long long total,
-                   long long vectors, long long rows) {
+    DNNARRAY_ENTRY(const Config::Index* __restrict__ indices, const T* __restrict__ weight, T* __restrict__ y,
+                   const __grid_constant__ Arguments a) {
   const long long first = static_cast<long long>(blockIdx.x) * (Config::kThreads * kCount) + threadIdx.x;
   // All indices are asked for before the first row, and all rows before the first is written.
   long long row[kCount];
@@ -33,22 +38,22 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
 #pragma unroll
   for (int k = 0; k < kCount; ++k) {
     const long long i = first + k * Config::kThreads;
-    const Split where = split(i < total ? i : total - 1, static_cast<int>(vectors));
-    row[k] = static_cast<long long>(gmem_indices[where.quotient]);
+    const Split where = split(i < a.total ? i : a.total - 1, static_cast<int>(a.vectors));
+    row[k] = static_cast<long long>(indices[where.quotient]);
     place[k] = where.rest;
   }
   Vec<T, kVector> reg_y[kCount];
 #pragma unroll
   for (int k = 0; k < kCount; ++k) {
-    if (row[k] >= 0 && row[k] < rows) reg_y[k] = load<T, kVector>(gmem_weight + (row[k] * vectors + place[k]) * kVector);
+    if (row[k] >= 0 && row[k] < a.rows) reg_y[k] = load<T, kVector>(weight + (row[k] * a.vectors + place[k]) * kVector);
   }
 #pragma unroll
   for (int k = 0; k < kCount; ++k) {
-    if (row[k] < 0 || row[k] >= rows) {
+    if (row[k] < 0 || row[k] >= a.rows) {
 #pragma unroll
       for (int j = 0; j < kVector; ++j) reg_y[k].at[j] = narrow<T>(A(0) / A(0));
     }
     const long long i = first + k * Config::kThreads;
-    if (i < total) store(gmem_y + i * kVector, reg_y[k]);
+    if (i < a.total) store(y + i * kVector, reg_y[k]);
   }
 }

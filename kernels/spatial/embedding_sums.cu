@@ -22,7 +22,17 @@ struct Config {
   static constexpr int kLanes = 32;
   static constexpr int kThreads = 128;
 };
-#define DNNARRAY_ENTRY embedding_sums_default
+struct Arguments {
+  dnnarray::arithmetic_t<Config::Element>* pieces;
+  dnnarray::arithmetic_t<Config::Element>* groups;
+  long long units;
+  long long count;
+  long long rows;
+  long long length;
+  long long row_step;
+  long long column_step;
+};
+#define DNNARRAY_ENTRY spatial_embedding_sums_default
 #endif
 
 using namespace dnnarray;
@@ -140,17 +150,16 @@ __device__ __forceinline__ void sum_row(const Sources& from, long long own, T* y
 // `units` pieces, groups or rows.
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ grad, const unsigned* __restrict__ keys, const unsigned* __restrict__ places,
-                   const unsigned* __restrict__ starts, A* pieces, A* groups, T* __restrict__ dweight, long long units, long long count,
-                   long long rows, long long length, long long row_step, long long column_step) {
+                   const unsigned* __restrict__ starts, T* __restrict__ dweight, const __grid_constant__ Arguments a) {
   constexpr int kLanes = Config::kLanes, kUnits = Config::kThreads / kLanes;
-  const unsigned tiles = static_cast<unsigned>((length / kVector + kLanes * kCount - 1) / (kLanes * kCount)), block = blockIdx.x / tiles;
+  const unsigned tiles = static_cast<unsigned>((a.length / kVector + kLanes * kCount - 1) / (kLanes * kCount)), block = blockIdx.x / tiles;
   const long long own = static_cast<long long>(block) * kUnits + threadIdx.x / kLanes;
   const long long column = static_cast<long long>((blockIdx.x - block * tiles) * kLanes * kCount + threadIdx.x % kLanes) * kVector;
-  if (own >= units || column >= length) return;
-  const Sources from{grad + column, places, starts, pieces + column, groups + column, length, length - column};
+  if (own >= a.units || column >= a.length) return;
+  const Sources from{grad + column, places, starts, a.pieces + column, a.groups + column, a.length, a.length - column};
   if constexpr (Config::kStage == 2) {
-    sum_row(from, own, dweight + own * row_step + column * column_step, column_step);
+    sum_row(from, own, dweight + own * a.row_step + column * a.column_step, a.column_step);
   } else {
-    sum_part(from, keys, own, Config::kStage == 0 ? kPiece : kPiece * kGroup, count, rows);
+    sum_part(from, keys, own, Config::kStage == 0 ? kPiece : kPiece * kGroup, a.count, a.rows);
   }
 }

@@ -21,6 +21,10 @@ struct Config {
   static constexpr bool kShort = true;
   static constexpr int kThreads = 128;
 };
+struct Arguments {
+  long long total;
+  unsigned long long words[16];
+};
 #define DNNARRAY_ENTRY spatial_move_default
 #endif
 
@@ -48,15 +52,15 @@ __device__ __forceinline__ Vec<T, kVector> inner(const T* x, I outer_step, I mid
   return found;
 }
 
-// `slowest` is the step of the slowest axis of y, n* and s* are the words of the others, of which kRank - 1 count.
+// Two words for each axis of y, of which kRank count, from the slowest to the fastest.
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ gmem_x, T* __restrict__ gmem_y, long long total, long long slowest, long long n1, long long s1,
-                   long long n2, long long s2, long long n3, long long s3, long long n4, long long s4, long long n5, long long s5, long long n6,
-                   long long s6, long long n7, long long s7) {
-  const Walk<Config::kShort> walks[kMost] = {{0, slowest * 32}, {n1, s1}, {n2, s2}, {n3, s3}, {n4, s4}, {n5, s5}, {n6, s6}, {n7, s7}};
+    DNNARRAY_ENTRY(const T* __restrict__ x, T* __restrict__ y, const __grid_constant__ Arguments a) {
+  const unsigned long long* const w = a.words;
+  const Walk<Config::kShort> walks[kMost] = {{w[0], w[1]}, {w[2], w[3]},   {w[4], w[5]},   {w[6], w[7]},
+                                             {w[8], w[9]}, {w[10], w[11]}, {w[12], w[13]}, {w[14], w[15]}};
   begin_ahead();
   const long long i = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * kVector;
-  if (i >= total) return;
+  if (i >= a.total) return;
 
   unsigned at[kMost];
   I from = 0, left = static_cast<I>(i);
@@ -69,17 +73,17 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   if constexpr (kInner > 0) {
     const I outer_step = kOuterAxis >= 0 ? walks[kOuterAxis >= 0 ? kOuterAxis : 0].step : 0;
     const I middle_step = kMiddle > 1 ? walks[kRank > 1 ? kRank - 2 : 0].step : 0;
-    gmem_x += from;
-    take_after_previous_kernel(gmem_x);
-    store(gmem_y + i, inner(gmem_x, outer_step, middle_step, walks[kRank - 1].step));
+    x += from;
+    take_after_previous_kernel(x);
+    store(y + i, inner(x, outer_step, middle_step, walks[kRank - 1].step));
     return;
   }
 
-  take_after_previous_kernel(gmem_x);
+  take_after_previous_kernel(x);
   Vec<T, kVector> reg_y;
 #pragma unroll
   for (int j = 0; j < kVector; ++j) {
-    if (i + j < total) reg_y.at[j] = gmem_x[from];
+    if (i + j < a.total) reg_y.at[j] = x[from];
     bool carry = true;
 #pragma unroll
     for (int k = kRank - 1; k > 0; --k) {
@@ -91,11 +95,11 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
     }
     if (carry) from += walks[0].step;
   }
-  if (i + kVector <= total) {
-    store(gmem_y + i, reg_y);
+  if (i + kVector <= a.total) {
+    store(y + i, reg_y);
   } else {
 #pragma unroll
     for (int j = 0; j < kVector; ++j)
-      if (i + j < total) gmem_y[i + j] = reg_y.at[j];
+      if (i + j < a.total) y[i + j] = reg_y.at[j];
   }
 }

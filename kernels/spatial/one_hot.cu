@@ -14,6 +14,10 @@ struct Config {
   static constexpr int kCount = 4;
   static constexpr int kThreads = 128;
 };
+struct Arguments {
+  long long total;
+  long long classes;
+};
 #define DNNARRAY_ENTRY spatial_one_hot_default
 #endif
 
@@ -21,32 +25,33 @@ using namespace dnnarray;
 constexpr int kVector = Config::kVector, kCount = Config::kCount, kThreads = Config::kThreads;
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const Config::Index* __restrict__ gmem_indices, long long* __restrict__ gmem_y, long long total, long long classes) {
+    DNNARRAY_ENTRY(const Config::Index* __restrict__ indices, long long* __restrict__ y,
+                   const __grid_constant__ Arguments a) {
   const long long first = (static_cast<long long>(blockIdx.x) * (kThreads * kCount) + threadIdx.x) * kVector;
   Vec<long long, kVector> reg_y[kCount];
 #pragma unroll
   for (int c = 0; c < kCount; ++c) {
     const long long i = first + c * (kThreads * kVector);
-    if (i >= total) break;
-    const Split place = split(i, static_cast<int>(classes));
-    long long index = static_cast<long long>(gmem_indices[place.quotient]);
+    if (i >= a.total) break;
+    const Split place = split(i, static_cast<int>(a.classes));
+    long long index = static_cast<long long>(indices[place.quotient]);
     int k = place.rest;
 #pragma unroll
     for (int j = 0; j < kVector; ++j) {
       reg_y[c].at[j] = index == k;
-      if (++k == classes && j + 1 < kVector && i + j + 1 < total) {
+      if (++k == a.classes && j + 1 < kVector && i + j + 1 < a.total) {
         k = 0;
-        index = static_cast<long long>(gmem_indices[place.quotient + 1]);
+        index = static_cast<long long>(indices[place.quotient + 1]);
       }
     }
   }
 #pragma unroll
   for (int c = 0; c < kCount; ++c) {
     const long long i = first + c * (kThreads * kVector);
-    if (i + kVector <= total) {
-      store(gmem_y + i, reg_y[c]);
-    } else if (i < total) {
-      gmem_y[i] = reg_y[c].at[0];
+    if (i + kVector <= a.total) {
+      store(y + i, reg_y[c]);
+    } else if (i < a.total) {
+      y[i] = reg_y[c].at[0];
     }
   }
 }

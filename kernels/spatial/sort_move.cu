@@ -15,7 +15,14 @@ struct Config {
   static constexpr int kBits = 8;
   static constexpr int kThreads = 256;
 };
-#define DNNARRAY_ENTRY sort_move_default
+struct Arguments {
+  long long length;
+  long long parts;
+  long long shift;
+  long long buckets;
+  long long left_out;
+};
+#define DNNARRAY_ENTRY spatial_sort_move_default
 #endif
 
 using namespace dnnarray;
@@ -100,13 +107,13 @@ constexpr int kBlocks = 1;  // left to itself, the compiler keeps registers for 
 constexpr int kBlocks = 0;
 #endif
 extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
-    DNNARRAY_ENTRY(const Config::Key* __restrict__ keys, const unsigned* __restrict__ places, const unsigned* __restrict__ table,
-                   unsigned* __restrict__ moved_keys, unsigned* __restrict__ moved_places, long long length, long long parts, long long shift,
-                   long long buckets, long long left_out) {
-  const SortPart part(length, parts);
+    DNNARRAY_ENTRY(const Config::Key* __restrict__ keys, const unsigned* __restrict__ places,
+                   const unsigned* __restrict__ table, unsigned* __restrict__ moved_keys,
+                   unsigned* __restrict__ moved_places, const __grid_constant__ Arguments a) {
+  const SortPart part(a.length, a.parts);
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const long long offset = part.segment * length;
-  find_bases(table, part, parts);
+  const long long offset = part.segment * a.length;
+  find_bases(table, part, a.parts);
   for (long long tile = part.start; tile < part.end; tile += kTile) {
     Own own;
     for (int d = lane; d < kBins; d += kWarp) smem_next[warp][d] = 0;
@@ -114,8 +121,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
 #pragma unroll
     for (int u = 0; u < kEach; ++u) {
       const long long i = tile + (warp * kEach + u) * kWarp + lane;
-      own.bucket[u] = i < part.end ? bucket_of(keys[offset + i], buckets, left_out) : 0u;
-      own.digit[u] = i < part.end ? digit_of<kBits>(own.bucket[u], shift) : kBins;
+      own.bucket[u] = i < part.end ? bucket_of(keys[offset + i], a.buckets, a.left_out) : 0u;
+      own.digit[u] = i < part.end ? digit_of<kBits>(own.bucket[u], a.shift) : kBins;
       own.place[u] = Config::kFirst ? static_cast<unsigned>(i) : i < part.end ? places[offset + i] : 0u;
     }
 #pragma unroll
@@ -127,7 +134,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
     __syncthreads();
     const int count = part.end - tile < kTile ? static_cast<int>(part.end - tile) : kTile;
     for (int k = threadIdx.x; k < count; k += kThreads) {
-      const int digit = digit_of<kBits>(smem_keys[k], shift);
+      const int digit = digit_of<kBits>(smem_keys[k], a.shift);
       const unsigned to = smem_base[digit] + (k - smem_front[digit]);
       moved_keys[offset + to] = smem_keys[k];
       moved_places[offset + to] = smem_places[k];

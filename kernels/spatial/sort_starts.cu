@@ -9,15 +9,21 @@
 struct Config {
   static constexpr int kThreads = 128;
 };
-#define DNNARRAY_ENTRY sort_starts_default
+struct Arguments {
+  long long segments;
+  long long length;
+  long long buckets;
+};
+#define DNNARRAY_ENTRY spatial_sort_starts_default
 #endif
 
 using namespace dnnarray;
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const unsigned* __restrict__ keys, unsigned* __restrict__ starts, long long segments, long long length, long long buckets) {
+    DNNARRAY_ENTRY(const unsigned* __restrict__ keys, unsigned* __restrict__ starts,
+                   const __grid_constant__ Arguments a) {
   const long long i = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
-  if (i >= segments * (buckets + 1)) return;
-  const long long segment = i / (buckets + 1), bucket = i - segment * (buckets + 1);
-  starts[i] = static_cast<unsigned>(lower_bound(keys + segment * length, length, static_cast<unsigned>(bucket)));
+  if (i >= a.segments * (a.buckets + 1)) return;
+  const long long segment = i / (a.buckets + 1), bucket = i - segment * (a.buckets + 1);
+  starts[i] = static_cast<unsigned>(lower_bound(keys + segment * a.length, a.length, static_cast<unsigned>(bucket)));
 }

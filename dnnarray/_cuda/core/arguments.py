@@ -84,6 +84,7 @@ InArithmetic = Annotated[Array | None, Pointer("dnnarray::arithmetic_t<Config::E
 OutArithmetic = Annotated[Array | None, Pointer("dnnarray::arithmetic_t<Config::Element>", False)]
 Extent = Annotated[int, Number("long long", "q")]
 Extents = Annotated[Sequence[int], Number("long long", "q", True)]
+Words = Annotated[Sequence[int], Number("unsigned long long", "Q", True)]  # several numbers in each
 Int = Annotated[int, Number("int", "i")]
 Unsigned = Annotated[int, Number("unsigned", "I")]
 Float = Annotated[float, Number("float", "f")]

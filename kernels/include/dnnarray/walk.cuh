@@ -46,7 +46,7 @@ struct Walk {
   unsigned n, magic, shift;
   I step;
 
-  __device__ __forceinline__ Walk(long long numbers, long long steps)
+  __device__ __forceinline__ Walk(unsigned long long numbers, unsigned long long steps)
       : n(static_cast<unsigned>(numbers)), magic(static_cast<unsigned>(numbers >> 32)), shift(static_cast<unsigned>(steps) & 31),
         step(static_cast<I>(steps >> 5)) {}
   // i % n; i becomes i / n.

@@ -2,43 +2,26 @@
 
 from __future__ import annotations
 
-from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan
+from typing import Annotated, Any
+
+from dnnarray._cuda.core.arguments import Pointer
+from dnnarray._cuda.core.extents import round_up
+from dnnarray._cuda.core.plan import Array, Kernel, Plan
+from dnnarray._cuda.core.planner import planned
+from dnnarray._cuda.spatial.sort_count import SortCountArguments, SortCountConfig
+from dnnarray._cuda.spatial.sort_move import SortMoveArguments, SortMoveConfig
+from dnnarray._cuda.spatial.sort_starts import sort_starts
 from dnnarray._records import frozen
 
 _THREADS = 256
 _BLOCKS = 528  # a few for each multiprocessor of the larger cards
 _MOST_PARTS = 128  # each block reads the counts of all parts of its segment
 _LEAST = 512  # keys of a part, at least
+Unsigned32 = Annotated[Array, Pointer("unsigned", True)]
 
 
-@frozen
-class CountConfig(Config):
-    """Compile-time settings of ``kernels/spatial/sort_count.cu``."""
-
-    key: str
-    bits: int
-    threads: int
-
-
-@frozen
-class MoveConfig(Config):
-    """Compile-time settings of ``kernels/spatial/sort_move.cu``."""
-
-    key: str
-    first: bool
-    bits: int
-    threads: int
-
-
-@frozen
-class StartsConfig(Config):
-    """Compile-time settings of ``kernels/spatial/sort_starts.cu``."""
-
-    threads: int
-
-
-def _up(n: int) -> int:
-    return -(-n // 16) * 16
+def _line(n: int) -> int:
+    return round_up(n, 16)
 
 
 @frozen
@@ -67,20 +50,20 @@ class Sort:
         return max(1, min(wanted, _MOST_PARTS, -(-self.length // _LEAST)))
 
     def _list(self, i: int) -> Array:
-        return Array(self.scratch, self.start + i * _up(4 * self.segments * self.length))
+        return Array(self.scratch, self.start + i * _line(4 * self.segments * self.length))
 
     @property
     def _table(self) -> int:
-        return self.start + 4 * _up(4 * self.segments * self.length)
+        return self.start + 4 * _line(4 * self.segments * self.length)
 
     @property
     def _starts(self) -> int:
-        return self._table + _up(4 * self.segments * self._parts * (1 << self._bits[1]))
+        return self._table + _line(4 * self.segments * self._parts * (1 << self._bits[1]))
 
     @property
     def end(self) -> int:
         """Where its part of the scratch memory ends."""
-        return self._starts + _up(4 * self.segments * (self.buckets + 1))
+        return self._starts + _line(4 * self.segments * (self.buckets + 1))
 
     @property
     def keys(self) -> Array:
@@ -104,14 +87,14 @@ class Sort:
         source, places = keys, Array(self.scratch)
         for i in range(passes if self.length else 0):
             key, label = (kind, name) if i == 0 else ("unsigned", "next")
-            sizes = (self.length, self._parts, i * bits, self.buckets, left_out if i == 0 else -1)
-            count = Kernel("spatial/sort_count.cu", f"sort_count_{label}_{bits}", CountConfig(key, bits, _THREADS))
-            found.append(Plan(count, grid, _THREADS, (source, table, *sizes)))
-            move = Kernel("spatial/sort_move.cu", f"sort_move_{label}_{bits}{'_first' * (i == 0)}", MoveConfig(key, i == 0, bits, _THREADS))
+            sizes: dict[str, Any] = {"length": self.length, "parts": self._parts, "shift": i * bits, "buckets": self.buckets}
+            sizes["left_out"] = left_out if i == 0 else -1
+            count = Kernel("spatial/sort_count.cu", f"sort_count_{label}_{bits}", SortCountConfig(key, bits, _THREADS))
+            found.append(planned(count, grid, _THREADS, SortCountArguments(keys=source, table=table, **sizes)))
+            config = SortMoveConfig(key, i == 0, bits, _THREADS)
+            move = Kernel("spatial/sort_move.cu", f"sort_move_{label}_{bits}{'_first' * (i == 0)}", config)
             to = self._list(2 * (i % 2)), self._list(2 * (i % 2) + 1)
-            found.append(Plan(move, grid, _THREADS, (source, places, table, *to, *sizes)))
+            moved = SortMoveArguments(keys=source, places=places, table=table, moved_keys=to[0], moved_places=to[1], **sizes)
+            found.append(planned(move, grid, _THREADS, moved))
             source, places = to
-        starts = Kernel("spatial/sort_starts.cu", "sort_starts", StartsConfig(128))
-        total = self.segments * (self.buckets + 1)
-        found.append(Plan(starts, (-(-total // 128), 1, 1), 128, (self.keys, self.starts, self.segments, self.length, self.buckets)))
-        return found
+        return [*found, sort_starts(self.keys, self.starts, self.segments, self.length, self.buckets)]
