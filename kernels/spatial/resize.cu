@@ -19,7 +19,18 @@ struct Config {
   static constexpr int kVector = 1;
   static constexpr int kThreads = 128;
 };
-#define DNNARRAY_ENTRY resize_default
+struct Arguments {
+  const int* first_o;
+  const int* count_o;
+  const dnnarray::arithmetic_t<Config::Element>* weight_o;
+  const int* first_p;
+  const int* count_p;
+  const dnnarray::arithmetic_t<Config::Element>* weight_p;
+  dnnarray::Shares shares;
+  long long x_strides[5];
+  long long y_strides[5];
+};
+#define DNNARRAY_ENTRY spatial_resize_default
 #endif
 
 using namespace dnnarray;
@@ -52,24 +63,21 @@ __device__ __forceinline__ void each(const Row& row, Body body) {
 }
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads, (kTaps == 0 && Config::kRank == 3) || (kTaps == 2 && Config::kRank == 1) ? 1 : 0)
-    DNNARRAY_ENTRY(const T* __restrict__ x, T* __restrict__ y, const int* __restrict__ first_o, const int* __restrict__ count_o,
-                   const A* __restrict__ weight_o, const int* __restrict__ first_p, const int* __restrict__ count_p,
-                   const A* __restrict__ weight_p, const int* __restrict__ first_q, const int* __restrict__ count_q,
-                   const A* __restrict__ weight_q, DNNARRAY_SHARES, long long x_n, long long x_c, long long x_d, long long x_h, long long x_w, long long y_n,
-                   long long y_c, long long y_o, long long y_p, long long y_q) {
+    DNNARRAY_ENTRY(const int* __restrict__ first_q, const int* __restrict__ count_q, const A* __restrict__ weight_q,
+                   const T* __restrict__ x, T* __restrict__ y, const __grid_constant__ Arguments a) {
   using Share = PlaceAndChannels<Config::kChannelsLast>;
   const long long index = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
-  if (index >= threads) return;
-  const Share mine(index, DNNARRAY_SHARES_VALUES);
-  const Row across(first_q, count_q, weight_q, q, mine.column, x_w);
-  const Row down(Config::kRank > 1 ? Row(first_p, count_p, weight_p, p, mine.row, x_h) : across);
-  const Row deep(Config::kRank > 2 ? Row(first_o, count_o, weight_o, o, mine.slice, x_d) : across);
-  const T* source = x + mine.n * x_n;
-  T* target = y + mine.n * y_n + mine.slice * y_o + mine.row * y_p + mine.column * y_q;
+  if (index >= a.shares.threads) return;
+  const Share mine(index, a.shares);
+  const Row across(first_q, count_q, weight_q, a.shares.q, mine.column, a.x_strides[4]);
+  const Row down(Config::kRank > 1 ? Row(a.first_p, a.count_p, a.weight_p, a.shares.p, mine.row, a.x_strides[3]) : across);
+  const Row deep(Config::kRank > 2 ? Row(a.first_o, a.count_o, a.weight_o, a.shares.o, mine.slice, a.x_strides[2]) : across);
+  const T* source = x + mine.n * a.x_strides[0];
+  T* target = y + mine.n * a.y_strides[0] + mine.slice * a.y_strides[2] + mine.row * a.y_strides[3] + mine.column * a.y_strides[4];
   for (long long c = mine.first; c < mine.end; c += kVector) {
     A total[kVector] = {};
     auto take = [&](long long offset, A weight) {
-      const V part = load<T, kVector>(source + c * x_c + offset);
+      const V part = load<T, kVector>(source + c * a.x_strides[1] + offset);
 #pragma unroll
       for (int v = 0; v < kVector; ++v) total[v] += widen(part.at[v]) * weight;
     };
@@ -85,6 +93,6 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, (kTaps == 0 && Co
     V result;
 #pragma unroll
     for (int v = 0; v < kVector; ++v) result.at[v] = narrow<T>(total[v]);
-    store(target + c * y_c, result);
+    store(target + c * a.y_strides[1], result);
   }
 }

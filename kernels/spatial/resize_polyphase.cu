@@ -23,7 +23,16 @@ struct Config {
   static constexpr int kPiece = 4;
   static constexpr int kThreads = 128;
 };
-#define DNNARRAY_ENTRY resize_polyphase_default
+struct Arguments {
+  long long threads;
+  long long inner;
+  long long groups;
+  long long strips;
+  long long inner_divisor;
+  long long groups_divisor;
+  long long strips_divisor;
+};
+#define DNNARRAY_ENTRY spatial_resize_polyphase_default
 #endif
 
 #include "dnnarray/polyphase_rows.cuh"
@@ -42,25 +51,24 @@ __device__ __forceinline__ void spread(Line (&y)[Rows::kOut], bool (&begun)[Rows
 }
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ x, T* __restrict__ y, long long threads, long long inner, long long groups, long long strips,
-                   long long inner_divisor, long long groups_divisor, long long strips_divisor) {
+    DNNARRAY_ENTRY(const T* __restrict__ x, T* __restrict__ y, const __grid_constant__ Arguments a) {
   unsigned index = blockIdx.x * Config::kThreads + threadIdx.x;
-  if (index >= threads) return;
-  const Divisor by_inner(inner, inner_divisor), by_groups(groups, groups_divisor), by_strips(strips, strips_divisor);
+  if (index >= a.threads) return;
+  const Divisor by_inner(a.inner, a.inner_divisor), by_groups(a.groups, a.groups_divisor), by_strips(a.strips, a.strips_divisor);
   const int channel = kChannels > 1 ? static_cast<int>(by_inner.remainder(index)) * kChannels : 0;
   if (kChannels > 1) index = by_inner.quotient(index);
   const int group = static_cast<int>(by_groups.remainder(index));
   index = by_groups.quotient(index);
   const int strip = static_cast<int>(by_strips.remainder(index));
-  const long long plane = by_strips.quotient(index), step = kChannels > 1 ? inner * kChannels : 1;
-  const Place place{group * Columns::kOwn, static_cast<int>(groups) * Columns::kOwn, step};
-  const int height = static_cast<int>(strips) * Rows::kOwn, row = strip * Rows::kOwn;
-  const long long line = place.width * step, out_line = groups * Columns::kOut * step;
+  const long long plane = by_strips.quotient(index), step = kChannels > 1 ? a.inner * kChannels : 1;
+  const Place place{group * Columns::kOwn, static_cast<int>(a.groups) * Columns::kOwn, step};
+  const int height = static_cast<int>(a.strips) * Rows::kOwn, row = strip * Rows::kOwn;
+  const long long line = place.width * step, out_line = a.groups * Columns::kOut * step;
   const T* source = x + (plane * height * place.width + place.column) * step + channel;
   const T* above = source + (row - Rows::kHalo) * line;  // the first row of the window, which may not be there
 
   const Ends<Columns> across(place.first(), place.last());
-  const Ends<Rows> down(strip == 0, strip + 1 == strips);
+  const Ends<Rows> down(strip == 0, strip + 1 == a.strips);
   Line sums[Rows::kOut] = {};
   bool begun[Rows::kOut] = {};
 #pragma unroll
@@ -72,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
     filter(filtered, Window(Raw(kTransposed ? above + i * line : source + at * line, place, !kTransposed || there), place), across);
     spread(sums, begun, filtered, i, down);
   }
-  T* target = y + (plane * strips + strip) * Rows::kOut * out_line + group * Columns::kOut * step + channel;
+  T* target = y + (plane * a.strips + strip) * Rows::kOut * out_line + group * Columns::kOut * step + channel;
 #pragma unroll
   for (int o = 0; o < Rows::kOut; ++o) put(target + o * out_line, sums[o], step);
 }

@@ -26,7 +26,23 @@ struct Config {
   static constexpr int kVector = 4;
   static constexpr int kThreads = 128;
 };
-#define DNNARRAY_ENTRY resize_rows_default
+struct Arguments {
+  const int* first_o;
+  const int* count_o;
+  const dnnarray::arithmetic_t<Config::Element>* weight_o;
+  const int* first_p;
+  const int* count_p;
+  const dnnarray::arithmetic_t<Config::Element>* weight_p;
+  long long rows;
+  long long here;
+  long long target[3];
+  long long source[3];
+  long long load_lanes;
+  long long store_lanes;
+  long long options[3];
+  double steps[3];
+};
+#define DNNARRAY_ENTRY spatial_resize_rows_default
 #endif
 
 using namespace dnnarray;
@@ -171,39 +187,35 @@ __device__ __forceinline__ void put(T* to, const A* line, const Own (&own)[kColu
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || kRank == 3 || kBatch == 1 || kComputed ? 1 : 0)
-    DNNARRAY_ENTRY(const T* __restrict__ x, T* __restrict__ y, const int* __restrict__ first_o, const int* __restrict__ count_o,
-                   const A* __restrict__ weight_o, const int* __restrict__ first_p, const int* __restrict__ count_p,
-                   const A* __restrict__ weight_p, const int* __restrict__ first_q, const int* __restrict__ count_q,
-                   const A* __restrict__ weight_q, long long rows, long long here, long long o, long long p, long long q, long long depth,
-                   long long height, long long width, long long load_lanes, long long store_lanes, long long options_o, long long options_p,
-                   long long options_q, double step_o, double step_p, double step_q) {
+    DNNARRAY_ENTRY(const int* __restrict__ first_q, const int* __restrict__ count_q, const A* __restrict__ weight_q,
+                   const T* __restrict__ x, T* __restrict__ y, const __grid_constant__ Arguments a) {
   extern __shared__ __align__(16) char dnn_smem[];
-  const int tid = threadIdx.x, size = static_cast<int>(width), columns = static_cast<int>(q), count = static_cast<int>(here);
+  const int tid = threadIdx.x, size = static_cast<int>(a.source[2]), columns = static_cast<int>(a.target[2]), count = static_cast<int>(a.here);
   A* lines = reinterpret_cast<A*>(dnn_smem);
   Origin* origins = reinterpret_cast<Origin*>(lines + count * kStride);
   const long long first = static_cast<long long>(blockIdx.x) * count;
-  const Line deep{first_o, count_o, weight_o, o, resize_of(depth, o, options_o, step_o)};
-  const Line down{first_p, count_p, weight_p, p, resize_of(height, p, options_p, step_p)};
+  const Line deep{a.first_o, a.count_o, a.weight_o, a.target[0], resize_of(a.source[0], a.target[0], a.options[0], a.steps[0])};
+  const Line down{a.first_p, a.count_p, a.weight_p, a.target[1], resize_of(a.source[1], a.target[1], a.options[1], a.steps[1])};
 #pragma unroll 1
   for (int i = tid; i < count; i += kThreads) {
-    long long plane = first + i < rows ? first + i : rows - 1;
-    const int row = static_cast<int>(split(plane, p)), slice = kRank == 3 ? static_cast<int>(split(plane, o)) : 0;
+    long long plane = first + i < a.rows ? first + i : a.rows - 1;
+    const int row = static_cast<int>(split(plane, a.target[1])), slice = kRank == 3 ? static_cast<int>(split(plane, a.target[0])) : 0;
     Origin& from = origins[i];
-    from.plane = plane * depth * height * width;
+    from.plane = plane * a.source[0] * a.source[1] * a.source[2];
     if (kRank > 1) from.down = Own(down, row);
     if (kRank > 2) from.deep = Own(deep, slice);
   }
   __syncthreads();
 
-  const int load_step = kThreads >> load_lanes;
-  for (int c = (tid & ((1 << load_lanes) - 1)) * kVector; c < size; c += kVector << load_lanes) {
+  const int load_step = kThreads >> a.load_lanes;
+  for (int c = (tid & ((1 << a.load_lanes) - 1)) * kVector; c < size; c += kVector << a.load_lanes) {
 #pragma unroll 1
-    for (int r = tid >> load_lanes; r < count; r += load_step * kTogether) {
+    for (int r = tid >> a.load_lanes; r < count; r += load_step * kTogether) {
       const Origin* from[kTogether];
 #pragma unroll
       for (int n = 0; n < kTogether; ++n) from[n] = origins + (r + n * load_step < count ? r + n * load_step : r);
       A sum[kTogether][kVector] = {};
-      gather(sum, x + c, from, deep, down, height, width);
+      gather(sum, x + c, from, deep, down, a.source[1], a.source[2]);
 #pragma unroll
       for (int n = 0; n < kTogether; ++n) {
         if (r + n * load_step < count) keep(lines + (r + n * load_step) * kStride + c, sum[n]);
@@ -212,14 +224,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || kRank =
   }
   __syncthreads();
 
-  const Line across{first_q, count_q, weight_q, q, resize_of(width, q, options_q, step_q)};
-  for (int c = (tid & ((1 << store_lanes) - 1)) * kColumns; c < columns; c += kColumns << store_lanes) {
+  const Line across{first_q, count_q, weight_q, a.target[2], resize_of(a.source[2], a.target[2], a.options[2], a.steps[2])};
+  for (int c = (tid & ((1 << a.store_lanes) - 1)) * kColumns; c < columns; c += kColumns << a.store_lanes) {
     Own taps[kColumns];
 #pragma unroll
     for (int j = 0; j < kColumns; ++j) taps[j] = Own(across, c + j);
-    for (int r = (tid >> store_lanes) * kRows; r < count; r += kRows * (kThreads >> store_lanes)) {
-      const long long left = rows - first - r;
-      put(y + (first + r) * q + c, lines + r * kStride, taps, across, q, left < kRows ? static_cast<int>(left) : kRows);
+    for (int r = (tid >> a.store_lanes) * kRows; r < count; r += kRows * (kThreads >> a.store_lanes)) {
+      const long long left = a.rows - first - r;
+      put(y + (first + r) * a.target[2] + c, lines + r * kStride, taps, across, a.target[2], left < kRows ? static_cast<int>(left) : kRows);
     }
   }
 }

@@ -15,7 +15,23 @@ struct Config {
   static constexpr bool kShares = false;
   static constexpr int kThreads = 128;
 };
-#define DNNARRAY_ENTRY resize_taps_default
+struct Arguments {
+  int* first_o;
+  int* count_o;
+  Config::Arithmetic* weight_o;
+  int* first_p;
+  int* count_p;
+  Config::Arithmetic* weight_p;
+  int* first_q;
+  int* count_q;
+  Config::Arithmetic* weight_q;
+  long long most[3];
+  long long source[3];
+  long long target[3];
+  long long options[3];
+  double steps[3];
+};
+#define DNNARRAY_ENTRY spatial_resize_taps_default
 #endif
 
 using namespace dnnarray;
@@ -45,16 +61,11 @@ struct Table {
 };
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(int* __restrict__ first_o, int* __restrict__ count_o, A* __restrict__ weights_o, int* __restrict__ first_p,
-                   int* __restrict__ count_p, A* __restrict__ weights_p, int* __restrict__ first_q, int* __restrict__ count_q,
-                   A* __restrict__ weights_q, long long most_o, long long most_p, long long most_q, long long source_o, long long source_p,
-                   long long source_q, long long target_o, long long target_p, long long target_q, long long options_o, long long options_p,
-                   long long options_q, double step_o, double step_p, double step_q) {
+    DNNARRAY_ENTRY(const __grid_constant__ Arguments a) {
   const long long k = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
-  const bool o = blockIdx.y == 2, p = blockIdx.y == 1;  // the last axis first: the others may be missing
-  const Table table{o ? first_o : p ? first_p : first_q, o ? count_o : p ? count_p : count_q, o ? weights_o : p ? weights_p : weights_q,
-                    o ? most_o : p ? most_p : most_q,
-                    resize_of(o ? source_o : p ? source_p : source_q, o ? target_o : p ? target_p : target_q,
-                              o ? options_o : p ? options_p : options_q, o ? step_o : p ? step_p : step_q)};
+  const int axis = 2 - blockIdx.y;  // the last axis first: the others may be missing
+  const bool o = axis == 0, p = axis == 1;
+  const Table table{o ? a.first_o : p ? a.first_p : a.first_q, o ? a.count_o : p ? a.count_p : a.count_q, o ? a.weight_o : p ? a.weight_p : a.weight_q,
+                    a.most[axis], resize_of(a.source[axis], a.target[axis], a.options[axis], a.steps[axis])};
   table.fill(k);
 }

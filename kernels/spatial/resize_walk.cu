@@ -26,7 +26,16 @@ struct Config {
   static constexpr int kThreads = 128;
   static constexpr bool kShared = false;
 };
-#define DNNARRAY_ENTRY resize_walk_default
+struct Arguments {
+  long long threads;
+  long long groups;
+  long long strips;
+  long long groups_divisor;
+  long long strips_divisor;
+  long long rows;
+  long long height;
+};
+#define DNNARRAY_ENTRY spatial_resize_walk_default
 #endif
 
 #include "dnnarray/polyphase_rows.cuh"
@@ -214,21 +223,20 @@ __device__ __forceinline__ void walk(Coming coming, const Strip& strip, const Pl
 constexpr int kResident = !kShared ? 0 : __CUDA_ARCH__ < 1000 ? 8 : 7;  // blocks of a multiprocessor that registers leave room for without a spill
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads, kResident)
-    DNNARRAY_ENTRY(const T* __restrict__ x, T* __restrict__ y, long long threads, long long groups, long long strips, long long groups_divisor,
-                   long long strips_divisor, long long rows, long long height) {
+    DNNARRAY_ENTRY(const T* __restrict__ x, T* __restrict__ y, const __grid_constant__ Arguments a) {
   const unsigned index = blockIdx.x * Config::kThreads + threadIdx.x;
-  if (index >= threads) return;
-  const Divisor by_groups(groups, groups_divisor), by_strips(strips, strips_divisor);
+  if (index >= a.threads) return;
+  const Divisor by_groups(a.groups, a.groups_divisor), by_strips(a.strips, a.strips_divisor);
   const int group = static_cast<int>(by_groups.remainder(index)), number = static_cast<int>(by_strips.remainder(by_groups.quotient(index)));
   const long long plane = by_strips.quotient(by_groups.quotient(index));
-  const Place place{group * Columns::kOwn, static_cast<int>(groups) * Columns::kOwn, 1};
-  const int all = static_cast<int>(height), first = number * static_cast<int>(rows), end = min(first + static_cast<int>(rows), all);
-  const long long line = place.width, out_line = groups * Columns::kOut, in_rows = height * kFactor;
+  const Place place{group * Columns::kOwn, static_cast<int>(a.groups) * Columns::kOwn, 1};
+  const int all = static_cast<int>(a.height), first = number * static_cast<int>(a.rows), end = min(first + static_cast<int>(a.rows), all);
+  const long long line = place.width, out_line = a.groups * Columns::kOut, in_rows = a.height * kFactor;
   const T* source = x + plane * in_rows * line + place.column;
-  T* target = y + plane * height * out_line + group * Columns::kOut;
-  const int steps = (static_cast<int>(rows) + 2 * Rows::kReach + Rows::kOut - 1) / Rows::kOut;
+  T* target = y + plane * a.height * out_line + group * Columns::kOut;
+  const int steps = (static_cast<int>(a.rows) + 2 * Rows::kReach + Rows::kOut - 1) / Rows::kOut;
   const bool up = number & 1;
-  const Strip strip = up ? Strip{source + (in_rows - 1) * line, target + (height - 1) * out_line, -line, -out_line, all - end, all - first, all, steps}
+  const Strip strip = up ? Strip{source + (in_rows - 1) * line, target + (a.height - 1) * out_line, -line, -out_line, all - end, all - first, all, steps}
                          : Strip{source, target, line, out_line, first, end, all, steps};
   if constexpr (sizeof(T) * (kSide < kIn ? kSide : kIn) >= 4 && kMostAhead >= Rows::kOwn) {
     constexpr int kAhead = kMostAhead < 2 * Rows::kOwn ? Rows::kOwn : 2 * Rows::kOwn;

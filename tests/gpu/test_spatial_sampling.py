@@ -24,14 +24,15 @@ def _there(array, last):
 
 
 def _by(algorithm, op, *arrays, **options):
-    """A call that one algorithm must serve, whatever the selection prefers."""
-    from dnnarray._cuda.engine import Prepared, methods
+    """A call that one algorithm must serve, or the first of several that does it, whatever the selection prefers."""
+    from dnnarray._cuda.engine import Prepared, device, methods
 
     operation = find(op)
     specs = tuple(Spec(a.shape, a.dtype, tuple(s // a.itemsize for s in a.strides)) for a in arrays)
     bound, chosen = operation.bind(specs, options)
     problem = operation.problem(bound, {n: v for n, v in chosen.items() if n in operation.static})
-    method = next(m for m in methods(operation) if m.name == algorithm)
+    named = [m for m in methods(operation) if m.name in ((algorithm,) if isinstance(algorithm, str) else algorithm)]
+    method = named[0] if len(named) == 1 else next(m for m in named if m.rejects(problem, device()) is None)
     return Prepared(operation, problem, method, Options()).call(arrays, (), None, None)
 
 
@@ -129,7 +130,7 @@ def test_interpolate_of_more_than_a_few(size, target, mode, dtype):
     _close(dnn.interpolate(cupy.asarray(x), **options), expected, 64)
     g = np.random.default_rng(1).standard_normal(expected.shape).astype(dtype)
     gradient = dnn.interpolate_backward(g.astype(np.float64), x.astype(np.float64), **options)
-    for algorithm in ("rows", "gather"):
+    for algorithm in ("resize_rows", "resize"):
         _close(_by(algorithm, "interpolate", cupy.asarray(x), **options)[0], expected, 64)
         _close(_by(algorithm, "interpolate_backward", cupy.asarray(g), cupy.asarray(x), **options)[0], gradient, 64)
 
@@ -250,14 +251,14 @@ def test_interpolate_by_whole_factors(space, target, mode, last, dtype):
     x, g = (rng.standard_normal((2, 16, *s)).astype(dtype) for s in (space, target))
     here = [_there(a, last) for a in (x, g)]
     expected = dnn.interpolate(x.astype(np.float64), size=target, mode=mode)
-    _close(_by("polyphase", "interpolate", here[0], size=target, mode=mode)[0], expected, 64)
+    _close(_by("resize_polyphase", "interpolate", here[0], size=target, mode=mode)[0], expected, 64)
     expected = dnn.interpolate_backward(g.astype(np.float64), x.astype(np.float64), size=target, mode=mode)
-    _close(_by("polyphase", "interpolate_backward", here[1], here[0], size=target, mode=mode)[0], expected, 64)
+    _close(_by(("resize_walk", "resize_polyphase"), "interpolate_backward", here[1], here[0], size=target, mode=mode)[0], expected, 64)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16], ids=lambda d: np.dtype(d).name)
 def test_interpolate_by_whole_factors_of_unaligned_memory(dtype):
     whole = np.random.default_rng(0).standard_normal(2 * 6 * 8 + 1).astype(dtype)
     x = cupy.asarray(whole)[1:].reshape(1, 2, 6, 8)
-    actual = _by("polyphase", "interpolate", x, size=(12, 16), mode="cubic")
+    actual = _by("resize_polyphase", "interpolate", x, size=(12, 16), mode="cubic")
     _close(actual[0], dnn.interpolate(whole[1:].reshape(1, 2, 6, 8).astype(np.float64), size=(12, 16), mode="cubic"), 64)

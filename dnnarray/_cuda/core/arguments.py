@@ -89,11 +89,13 @@ Int = Annotated[int, Number("int", "i")]
 Unsigned = Annotated[int, Number("unsigned", "I")]
 Float = Annotated[float, Number("float", "f")]
 Double = Annotated[float, Number("double", "d")]
+Doubles = Annotated[Sequence[float], Number("double", "d", True)]
 Seed = Annotated[Runtime | None, Option()]
 Box = Annotated[TensorMap, Map()]
 
 # Structs of numbers; a kernel that takes one includes the header that declares it.
 Strided = Annotated[Sequence[int], Nested("dnnarray::Strided", "9q")]
+SharesView = Annotated[Sequence[int], Nested("dnnarray::Shares", "11q")]
 Channels = Annotated[Sequence[int], Nested("dnnarray::ChannelView", "4q")]
 
 Kind = Pointer | Number | Nested | Option | Map

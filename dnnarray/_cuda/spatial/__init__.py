@@ -1,12 +1,18 @@
 """Sampling, resizing, region pooling, shuffles and look-ups: the algorithms, each with its plan in the module and its kernel in the file of the same name."""
 
-from dnnarray._cuda import spatial_grid, spatial_grid_backward, spatial_resize, spatial_roi, spatial_roi_backward
-from dnnarray._cuda.spatial import deal, embedding, embedding_sums, move, one_hot
+from dnnarray._cuda import spatial_grid, spatial_grid_backward, spatial_roi, spatial_roi_backward
+from dnnarray._cuda.spatial import deal, embedding, embedding_sums, move, one_hot, resize, resize_polyphase, resize_rows, resize_walk
 from dnnarray._select import Method
 
 _SHUFFLES = (
     Method("deal", deal.run, "neighbours read together and dealt out to several places", deal.rejects),
     Method("move", move.run, "one permuted copy", move.rejects),
+)
+_RESIZES = (
+    Method("resize_walk", resize_walk.run, "whole factors, rows filtered once by threads that walk down columns", resize_walk.rejects),
+    Method("resize_polyphase", resize_polyphase.run, "whole factors, weights as constants, in one launch", resize_polyphase.rejects),
+    Method("resize_rows", resize_rows.run, "one axis after the other, rows in shared memory", resize_rows.rejects, resize_rows.workspace),
+    Method("resize", resize.run, "all taps of an element at once", resize.rejects, resize.workspace),
 )
 _SORTED = "entries sorted by row, then sums in fixed pieces"
 ALGORITHMS: dict[str, tuple[Method, ...]] = {
@@ -16,7 +22,7 @@ ALGORITHMS: dict[str, tuple[Method, ...]] = {
     **{name + ending: _SHUFFLES for name in ("pixel_shuffle", "pixel_unshuffle", "channel_shuffle") for ending in ("", "_backward")},
     **spatial_grid.ALGORITHMS,
     **spatial_grid_backward.ALGORITHMS,
-    **spatial_resize.ALGORITHMS,
+    **dict.fromkeys(("interpolate", "interpolate_backward"), _RESIZES),
     **spatial_roi.ALGORITHMS,
     **spatial_roi_backward.ALGORITHMS,
 }
