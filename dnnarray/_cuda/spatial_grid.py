@@ -6,7 +6,7 @@ import math
 
 from dnnarray._cuda.core.extents import divisor
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, ahead_if_small, vector_length
-from dnnarray._cuda.spatial_common import (
+from dnnarray._cuda.spatial.shared import (
     THREADS,
     arithmetic,
     channels_last,

@@ -9,14 +9,13 @@ from typing import Any
 from dnnarray._cuda.common.zero import zero
 from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Program
 from dnnarray._cuda.positional import NOTHING, pointers
-from dnnarray._cuda.spatial_common import (
+from dnnarray._cuda.spatial.scatter import scattered, scattering
+from dnnarray._cuda.spatial.shared import (
     THREADS,
     channels_last,
     five_strides,
     grid_1d,
     order_of,
-    scattered,
-    scattering,
     shares,
     three_extents,
 )
@@ -159,6 +158,6 @@ ALGORITHMS = {
     "grid_sample_backward": (
         Method("lists", lists, "lists of taps sorted by pixel", rejects=no_lists, workspace=lists_bytes, cost=lists_cost),
         Method("planes", gradients, "sums of whole planes in shared memory", rejects=_no_gradients, cost=_gradients_cost),
-        *scattering(grid_sample_backward, _scatter_cost, too_long),
+        *scattering("grid_sample_scatter", grid_sample_backward, _scatter_cost, too_long),
     ),
 }

@@ -8,10 +8,10 @@ from dataclasses import replace
 from dnnarray._cuda.common.zero import zero
 from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Program
 from dnnarray._cuda.positional import NOTHING, pointers
-from dnnarray._cuda.spatial_common import THREADS, arithmetic, channels_last, grid_1d, order_of, strides_of, three_extents
+from dnnarray._cuda.spatial.lists import Lists
+from dnnarray._cuda.spatial.shared import THREADS, arithmetic, channels_last, grid_1d, order_of, strides_of, three_extents
 from dnnarray._cuda.spatial_grid import MODES, options, too_long
 from dnnarray._cuda.spatial_grid_slopes import Slopes, most_ranges, slopes
-from dnnarray._cuda.spatial_lists import Lists
 from dnnarray._problems.spatial_grid import GridSampleProblem
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device

@@ -6,9 +6,9 @@ import math
 
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, vector_length
 from dnnarray._cuda.positional import pointers
-from dnnarray._cuda.spatial_common import THREADS, channels_last, five_strides, grid_1d, strides_of
+from dnnarray._cuda.spatial.lists import planes_that_fit, planes_threads
+from dnnarray._cuda.spatial.shared import THREADS, channels_last, five_strides, grid_1d, strides_of
 from dnnarray._cuda.spatial_grid import options, sizes
-from dnnarray._cuda.spatial_lists import planes_that_fit, planes_threads
 from dnnarray._problems.spatial_grid import GridSampleProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device

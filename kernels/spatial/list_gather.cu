@@ -19,7 +19,14 @@ struct Config {
   static constexpr int kVector = 4;
   static constexpr int kThreads = 128;
 };
-#define DNNARRAY_ENTRY list_gather_default
+struct Arguments {
+  long long channels;
+  long long pixels;
+  long long length;
+  long long batch;
+  long long group;
+};
+#define DNNARRAY_ENTRY spatial_list_gather_default
 #endif
 
 using namespace dnnarray;
@@ -39,8 +46,9 @@ __device__ __forceinline__ V read(const T* at, long long step, int here) {
 }
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ g, const Entry<A>* __restrict__ entries, const unsigned* __restrict__ starts, T* __restrict__ dx,
-                   long long batch, long long channels, long long pixels, long long group, long long length) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const Entry<A>* __restrict__ entries,
+                   const unsigned* __restrict__ starts, T* __restrict__ dx, const __grid_constant__ Arguments a) {
+  const long long batch = a.batch, channels = a.channels, pixels = a.pixels, group = a.group, length = a.length;
   const long long chunks = (channels + kVector - 1) / kVector, all = (kOne ? batch : 1) * pixels;  // targets of a list
   const long long padded = (all + 31) / 32 * 32;
   long long index = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
@@ -53,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   const int here = c + kVector < channels ? kVector : static_cast<int>(channels - c);
   const unsigned* start = starts + list * (all + 1);
   const unsigned from = start[target < all ? target : all], to = start[target + 1 < all ? target + 1 : all];
-  const T* own = g + (kOne ? 0 : n * channels * group) + c * (kLast ? 1 : group);
+  const T* own = grad + (kOne ? 0 : n * channels * group) + c * (kLast ? 1 : group);
   const auto at = [&](unsigned s) {
     if (kLast) return own + s * channels;
     if (!kOne) return own + s;

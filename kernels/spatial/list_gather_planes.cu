@@ -16,7 +16,13 @@ struct Config {
   static constexpr int kVector = 4;
   static constexpr int kThreads = 1024;
 };
-#define DNNARRAY_ENTRY list_gather_planes_default
+struct Arguments {
+  long long channels;
+  long long pixels;
+  long long length;
+  long long sources;
+};
+#define DNNARRAY_ENTRY spatial_list_gather_planes_default
 #endif
 
 using namespace dnnarray;
@@ -25,14 +31,15 @@ using A = arithmetic_t<T>;
 constexpr int kPlanes = Config::kPlanes, kThreads = Config::kThreads, kAhead = 12;
 
 extern "C" __global__ void __launch_bounds__(kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ g, const Entry<A>* __restrict__ entries, const unsigned* __restrict__ starts, T* __restrict__ dx,
-                   long long channels, long long pixels, long long sources, long long length) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const Entry<A>* __restrict__ entries,
+                   const unsigned* __restrict__ starts, T* __restrict__ dx, const __grid_constant__ Arguments a) {
+  const long long channels = a.channels, pixels = a.pixels, sources = a.sources, length = a.length;
   extern __shared__ __align__(16) char dnn_smem[];
   Vec<T, kPlanes>* planes = reinterpret_cast<Vec<T, kPlanes>*>(dnn_smem);
   const unsigned groups = static_cast<unsigned>((channels + kPlanes - 1) / kPlanes);
   const long long n = blockIdx.x / groups, first = static_cast<long long>(blockIdx.x % groups) * kPlanes;
   const int here = first + kPlanes < channels ? kPlanes : static_cast<int>(channels - first);
-  interleave<kPlanes, Config::kVector, kThreads>(planes, g + (n * channels + first) * sources, sources, sources, here);
+  interleave<kPlanes, Config::kVector, kThreads>(planes, grad + (n * channels + first) * sources, sources, sources, here);
   __syncthreads();
   const unsigned* start = starts + n * (pixels + 1);
   const Entry<A>* own = entries + n * length;

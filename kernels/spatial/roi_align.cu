@@ -17,7 +17,20 @@ struct Config {
   static constexpr int kVector = 1;
   static constexpr int kThreads = 128;
 };
-#define DNNARRAY_ENTRY roi_align_default
+struct Arguments {
+  long long images;
+  long long height;
+  long long width;
+  long long p;
+  long long q;
+  double scale;
+  long long channels;
+  long long count;
+  long long ratio;
+  long long x_strides[4];
+  long long y_strides[4];
+};
+#define DNNARRAY_ENTRY spatial_roi_align_default
 #endif
 
 using namespace dnnarray;
@@ -61,21 +74,20 @@ __device__ __forceinline__ void pool(A (&result)[kVector], const T* plane, const
 }
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads, 1)
-    DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ boxes, T* __restrict__ y, long long images, long long channels,
-                   long long height, long long width, long long count, long long p, long long q, long long ratio, double scale,
-                   long long x_n, long long x_c, long long x_h, long long x_w, long long y_n, long long y_c, long long y_p, long long y_q) {
-  const long long chunks = channels / kVector;
+    DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ boxes, T* __restrict__ y,
+                   const __grid_constant__ Arguments a) {
+  const long long chunks = a.channels / kVector;
   long long k = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
-  if (k >= count * chunks * p * q) return;
+  if (k >= a.count * chunks * a.p * a.q) return;
   long long c = Config::kChannelsLast ? split(k, chunks) : 0;
-  const long long column = split(k, q), row = split(k, p);
+  const long long column = split(k, a.q), row = split(k, a.p);
   if (!Config::kChannelsLast) c = split(k, chunks);
   c *= kVector;
-  const Box<A> box = Box<A>::read(boxes + k * 5, images, A(scale), Config::kAligned, p, q, ratio);
+  const Box<A> box = Box<A>::read(boxes + k * 5, a.images, A(a.scale), Config::kAligned, a.p, a.q, a.ratio);
   A values[kVector];
-  if (box.valid) pool(values, x + box.image * x_n + c * x_c, box, row, column, height, width, x_h, x_w);
+  if (box.valid) pool(values, x + box.image * a.x_strides[0] + c * a.x_strides[1], box, row, column, a.height, a.width, a.x_strides[2], a.x_strides[3]);
   V result;
 #pragma unroll
   for (int v = 0; v < kVector; ++v) result.at[v] = narrow<T>(box.valid ? values[v] : quiet_nan(A(0)));
-  store(y + k * y_n + c * y_c + row * y_p + column * y_q, result);
+  store(y + k * a.y_strides[0] + c * a.y_strides[1] + row * a.y_strides[2] + column * a.y_strides[3], result);
 }

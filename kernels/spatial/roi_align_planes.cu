@@ -22,7 +22,16 @@ struct Config {
   static constexpr int kVector = 4;
   static constexpr int kThreads = 1024;
 };
-#define DNNARRAY_ENTRY roi_align_planes_default
+struct Arguments {
+  long long channels;
+  long long height;
+  long long width;
+  long long count;
+  long long p;
+  long long q;
+  long long rows;
+};
+#define DNNARRAY_ENTRY spatial_roi_align_planes_default
 #endif
 
 using namespace dnnarray;
@@ -136,13 +145,13 @@ __device__ __forceinline__ int list_boxes(Listed& list, const int* __restrict__ 
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
-    DNNARRAY_ENTRY(const T* __restrict__ x, const Place* __restrict__ samples, const int* __restrict__ image_of, T* __restrict__ y,
-                   long long channels, long long height, long long width, long long count, long long p, long long q, long long rows) {
+    DNNARRAY_ENTRY(const T* __restrict__ x, const Place* __restrict__ samples, const int* __restrict__ image_of,
+                   T* __restrict__ y, const __grid_constant__ Arguments a) {
   extern __shared__ __align__(16) char dnn_smem[];
   __shared__ Listed list;
   T* plane = reinterpret_cast<T*>(dnn_smem);
-  const int n = static_cast<int>(blockIdx.x / channels), size = static_cast<int>(height * width), bins = static_cast<int>(p * q);
-  const long long c = blockIdx.x % channels;
+  const int n = static_cast<int>(blockIdx.x / a.channels), size = static_cast<int>(a.height * a.width), bins = static_cast<int>(a.p * a.q);
+  const long long c = blockIdx.x % a.channels;
   const T* source = x + static_cast<long long>(blockIdx.x) * size;
   for (int i = threadIdx.x * kVector; i < size; i += kThreads * kVector) {
     if constexpr (kVector * sizeof(T) == 16) {
@@ -151,19 +160,19 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       store(plane + i, load<T, kVector>(source + i));
     }
   }
-  for (int i = threadIdx.x; i < width; i += kThreads) plane[size + i] = narrow<T>(A(0));
+  for (int i = threadIdx.x; i < a.width; i += kThreads) plane[size + i] = narrow<T>(A(0));
   copies_commit();
   const unsigned start = static_cast<unsigned>(__cvta_generic_to_shared(plane)), zeros = start + size * static_cast<unsigned>(sizeof(T));
-  for (int next = 0; next < count;) {
-    const int length = list_boxes(list, image_of, n, static_cast<int>(count), next);
+  for (int next = 0; next < a.count;) {
+    const int length = list_boxes(list, image_of, n, static_cast<int>(a.count), next);
     copies_wait<0>();
     __syncthreads();
     for (int i = threadIdx.x / kWarp; i < length; i += kWarps) {
       const int entry = list.boxes[i];
       const long long k = entry < 0 ? ~entry : entry;
-      T* to = y + (k * channels + c) * bins;
+      T* to = y + (k * a.channels + c) * bins;
       if (entry >= 0) {
-        pool(start, zeros, static_cast<unsigned>(width * sizeof(T)), samples + k * (rows + q) * kRatio, static_cast<int>(rows), to, static_cast<int>(p), static_cast<int>(q));
+        pool(start, zeros, static_cast<unsigned>(a.width * sizeof(T)), samples + k * (a.rows + a.q) * kRatio, static_cast<int>(a.rows), to, static_cast<int>(a.p), static_cast<int>(a.q));
       } else {
         for (int bin = threadIdx.x % kWarp; bin < bins; bin += kWarp) to[bin] = narrow<T>(quiet_nan(A(0)));
       }

@@ -18,7 +18,17 @@ struct Config {
   static constexpr int kRatio = 2;
   static constexpr int kThreads = 128;
 };
-#define DNNARRAY_ENTRY roi_align_rows_default
+struct Arguments {
+  long long images;
+  long long height;
+  long long width;
+  long long p;
+  long long q;
+  double scale;
+  long long channels;
+  long long each;
+};
+#define DNNARRAY_ENTRY spatial_roi_align_rows_default
 #endif
 
 using namespace dnnarray;
@@ -48,8 +58,9 @@ __device__ __forceinline__ A walk_down(const T* plane, const int* pixels, const 
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
-    DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ boxes, T* __restrict__ y, long long images, long long channels,
-                   long long height, long long width, long long p, long long q, double scale, long long each) {
+    DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ boxes, T* __restrict__ y,
+                   const __grid_constant__ Arguments a) {
+  const long long images = a.images, channels = a.channels, height = a.height, width = a.width, p = a.p, q = a.q, each = a.each;
   extern __shared__ __align__(16) char dnn_smem[];
   const int downs = static_cast<int>(p) * kTaps, acrosses = static_cast<int>(q) * kTaps, lane = threadIdx.x % kWarp;
   A* weights = reinterpret_cast<A*>(dnn_smem);
@@ -57,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   const unsigned chunks = static_cast<unsigned>((channels + each - 1) / each);
   const long long k = blockIdx.x / chunks, first = static_cast<long long>(blockIdx.x % chunks) * each;
   const long long end = first + each < channels ? first + each : channels;
-  const Box<A> box = Box<A>::read(boxes + k * 5, images, A(scale), Config::kAligned, p, q, kRatio);
+  const Box<A> box = Box<A>::read(boxes + k * 5, images, A(a.scale), Config::kAligned, p, q, kRatio);
   for (int t = threadIdx.x; t < downs; t += kThreads) {
     const Tap tap(box.down, t, kRatio, static_cast<int>(height));
     pixels[t] = tap.pixel;

@@ -16,7 +16,21 @@ struct Config {
   static constexpr bool kFixed = false;
   static constexpr int kThreads = 128;
 };
-#define DNNARRAY_ENTRY roi_align_scatter_default
+struct Arguments {
+  long long images;
+  long long height;
+  long long width;
+  long long p;
+  long long q;
+  double scale;
+  long long channels;
+  long long count;
+  long long ratio;
+  long long x_strides[4];
+  long long y_strides[4];
+  long long bits;
+};
+#define DNNARRAY_ENTRY spatial_roi_align_scatter_default
 #endif
 
 using namespace dnnarray;
@@ -72,23 +86,21 @@ __device__ __forceinline__ void scatter(const Sums& sums, A g, const T* x, long 
 }
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ g, const T* __restrict__ x, const T* __restrict__ boxes, void* sums, unsigned* flags,
-                   const unsigned long long* largest, long long bits, long long images, long long channels, long long height,
-                   long long width, long long count, long long p, long long q, long long ratio, double scale, long long x_n, long long x_c,
-                   long long x_h, long long x_w, long long y_n, long long y_c, long long y_p, long long y_q) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, const T* __restrict__ boxes, void* sums,
+                   unsigned* flags, const unsigned long long* largest, const __grid_constant__ Arguments a) {
   long long k = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
-  if (k >= count * channels * p * q) return;
-  long long c = Config::kChannelsLast ? split(k, channels) : 0;
-  const long long column = split(k, q), row = split(k, p);
-  if (!Config::kChannelsLast) c = split(k, channels);
-  const Box<A> box = Box<A>::read(boxes + k * 5, images, A(scale), Config::kAligned, p, q, ratio);
+  if (k >= a.count * a.channels * a.p * a.q) return;
+  long long c = Config::kChannelsLast ? split(k, a.channels) : 0;
+  const long long column = split(k, a.q), row = split(k, a.p);
+  if (!Config::kChannelsLast) c = split(k, a.channels);
+  const Box<A> box = Box<A>::read(boxes + k * 5, a.images, A(a.scale), Config::kAligned, a.p, a.q, a.ratio);
   if (!box.valid) return;
-  const A value = widen(g[k * y_n + c * y_c + row * y_p + column * y_q]);
-  const long long base = box.image * x_n + c * x_c;
+  const A value = widen(grad[k * a.y_strides[0] + c * a.y_strides[1] + row * a.y_strides[2] + column * a.y_strides[3]]);
+  const long long base = box.image * a.x_strides[0] + c * a.x_strides[1];
   if constexpr (Config::kFixed) {
-    const FixedSums fixed{static_cast<unsigned long long*>(sums), flags, FixedScale(largest, bits).up};
-    scatter(fixed, value, x, base, box, row, column, height, width, x_h, x_w);
+    const FixedSums fixed{static_cast<unsigned long long*>(sums), flags, FixedScale(largest, a.bits).up};
+    scatter(fixed, value, x, base, box, row, column, a.height, a.width, a.x_strides[2], a.x_strides[3]);
   } else {
-    scatter(FloatSums<A>{static_cast<A*>(sums)}, value, x, base, box, row, column, height, width, x_h, x_w);
+    scatter(FloatSums<A>{static_cast<A*>(sums)}, value, x, base, box, row, column, a.height, a.width, a.x_strides[2], a.x_strides[3]);
   }
 }

@@ -13,7 +13,18 @@ struct Config {
   static constexpr bool kAligned = false;
   static constexpr int kThreads = 128;
 };
-#define DNNARRAY_ENTRY roi_align_sides_default
+struct Arguments {
+  long long images;
+  long long height;
+  long long width;
+  long long p;
+  long long q;
+  double scale;
+  long long count;
+  long long rows;
+  long long ratio;
+};
+#define DNNARRAY_ENTRY spatial_roi_align_sides_default
 #endif
 
 using namespace dnnarray;
@@ -21,18 +32,17 @@ using T = Config::Element;
 using A = arithmetic_t<T>;
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ boxes, BoxSample<A>* __restrict__ samples, int* __restrict__ image_of, long long images, long long height,
-                   long long width, long long count, long long p, long long q, long long rows,
-                   long long ratio, double scale) {
-  const long long downs = ratio * rows, all = downs + ratio * q;
+    DNNARRAY_ENTRY(const T* __restrict__ boxes, BoxSample<A>* __restrict__ samples, int* __restrict__ image_of,
+                   const __grid_constant__ Arguments a) {
+  const long long downs = a.ratio * a.rows, all = downs + a.ratio * a.q;
   long long k = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
-  if (k >= count * all) return;
+  if (k >= a.count * all) return;
   const long long own = k, number = split(k, all);
-  const Box<A> box = Box<A>::read(boxes + k * 5, images, A(scale), Config::kAligned, p, q, ratio);
+  const Box<A> box = Box<A>::read(boxes + k * 5, a.images, A(a.scale), Config::kAligned, a.p, a.q, a.ratio);
   const bool down = number < downs;
-  BoxSample<A> sample(down ? box.down : box.across, down ? number : number - downs, ratio, down ? height : width);
-  const int step = static_cast<int>(down ? width * sizeof(T) : sizeof(T)), missing = down ? static_cast<int>(height * width * sizeof(T)) : -1;
-  const bool counts = sample.pixel >= 0 && (!down || number < ratio * p);
+  BoxSample<A> sample(down ? box.down : box.across, down ? number : number - downs, a.ratio, down ? a.height : a.width);
+  const int step = static_cast<int>(down ? a.width * sizeof(T) : sizeof(T)), missing = down ? static_cast<int>(a.height * a.width * sizeof(T)) : -1;
+  const bool counts = sample.pixel >= 0 && (!down || number < a.ratio * a.p);
   sample.pixel = counts ? sample.pixel * step : missing;
   samples[own] = sample;
   if (number == 0) image_of[k] = box.valid ? static_cast<int>(box.image) : -1;

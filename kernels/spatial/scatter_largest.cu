@@ -10,7 +10,11 @@ struct Config {
   using Element = float;
   static constexpr int kThreads = 256;
 };
-#define DNNARRAY_ENTRY scatter_largest_default
+struct Arguments {
+  unsigned long long* largest;
+  long long size;
+};
+#define DNNARRAY_ENTRY spatial_scatter_largest_default
 #endif
 
 using namespace dnnarray;
@@ -18,15 +22,15 @@ using T = Config::Element;
 using A = arithmetic_t<T>;
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ g, unsigned long long* largest, long long n) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const __grid_constant__ Arguments a) {
   __shared__ A shared[Config::kThreads / kWarp];
   A found = A(0);
   const long long step = static_cast<long long>(gridDim.x) * Config::kThreads;
 #pragma unroll 4
-  for (long long i = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x; i < n; i += step) {
-    const A value = widen(g[i]), size = value < A(0) ? -value : value;
+  for (long long i = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x; i < a.size; i += step) {
+    const A value = widen(grad[i]), size = value < A(0) ? -value : value;
     if (size > found && size < infinity(A(0))) found = size;
   }
   found = block_reduce<Config::kThreads>(found, Max(), shared);
-  if (threadIdx.x == 0) atomicMax(largest, static_cast<unsigned long long>(__double_as_longlong(found)));
+  if (threadIdx.x == 0) atomicMax(a.largest, static_cast<unsigned long long>(__double_as_longlong(found)));
 }

@@ -64,7 +64,7 @@ def test_grid_sample(shape, places, last, dtype):
             assert cupy.asnumpy(actual.x).tobytes() == cupy.asnumpy(again.x).tobytes()
 
 
-@pytest.mark.parametrize("algorithm", ["lists", "planes", "atomic", "fixed_point"])
+@pytest.mark.parametrize("algorithm", ["lists", "planes", "grid_sample_scatter_atomic", "grid_sample_scatter_fixed_point"])
 @pytest.mark.parametrize("dtype", _DTYPES, ids=lambda d: np.dtype(d).name)
 @pytest.mark.parametrize(("last", "gradient_last"), [(False, False), (True, True), (False, True), (True, False)])
 @pytest.mark.parametrize("shape, places", [((3, 10, 61, 47), (53, 40)), ((1, 2, 200, 301), (260, 230)), ((2, 3, 9, 11, 13), (4, 7, 6))])
@@ -93,7 +93,7 @@ def test_the_gradient_of_a_grid_that_crowds_into_corners(padding, mode):
         assert all((a == b).all() for a, b in zip(first, second, strict=True))
 
 
-@pytest.mark.parametrize("algorithm", ["lists", "planes", "fixed_point"])
+@pytest.mark.parametrize("algorithm", ["lists", "planes", "grid_sample_scatter_fixed_point"])
 def test_infinite_gradients_stay_where_they_are(algorithm):
     x, grid, g = _grid_inputs((1, 2, 6, 6), (5, 5), np.float32)
     g[0, 0, 1, 1], g[0, 1, 2, 2], g[0, 1, 3, 3] = np.inf, np.nan, -np.inf
@@ -163,8 +163,8 @@ def test_roi_align(last, ratio, mode):
     _close(dnn.roi_align(_there(x, last), cupy.asarray(boxes), **options), expected, 64)
     g = rng.standard_normal(expected.shape).astype(np.float32)
     gradient = dnn.roi_align_backward(g.astype(np.float64), *wide, **options)
-    for algorithm in ("lists", "atomic", "fixed_point"):
-        if algorithm == "lists" and (mode == "max" or not ratio):
+    for algorithm in ("roi_align_lists", "roi_align_scatter_atomic", "roi_align_scatter_fixed_point"):
+        if algorithm == "roi_align_lists" and (mode == "max" or not ratio):
             continue
         for gradient_last in (last, not last):
             arrays = _there(g, gradient_last), _there(x, last), cupy.asarray(boxes)
@@ -182,7 +182,7 @@ def test_roi_align_by_samples(ratio, size, mode, dtype):
     boxes = np.concatenate([rng.integers(0, 2, (20, 1)), corner, corner + extent], axis=1).astype(dtype)
     options = {"output_size": size, "sampling_ratio": ratio, "mode": mode}
     expected = dnn.roi_align(x.astype(np.float64), boxes.astype(np.float64), **options)
-    for algorithm in ("planes", "rows", "gather") if ratio != 3 else ("gather",):
+    for algorithm in ("roi_align_planes", "roi_align_rows", "roi_align") if ratio != 3 else ("roi_align",):
         _close(_by(algorithm, "roi_align", cupy.asarray(x), cupy.asarray(boxes), **options)[0], expected, 64)
     _close(dnn.roi_align(_there(x[:, :8], True), cupy.asarray(boxes), **options), expected[:, :8], 64)
 
@@ -223,7 +223,7 @@ def test_many_boxes_of_a_few_planes(dtype):
 
 def test_a_box_that_names_no_image_gives_nan():
     x, boxes = cupy.ones((1, 2, 4, 4), np.float32), cupy.asarray([[0, 0, 0, 3, 3], [1, 0, 0, 3, 3], [0, 0, 0, 1e30, 3]], dtype=np.float32)
-    for algorithm, ratio in (("gather", 0), ("gather", 2), ("rows", 2), ("planes", 2)):
+    for algorithm, ratio in (("roi_align", 0), ("roi_align", 2), ("roi_align_rows", 2), ("roi_align_planes", 2)):
         (y,) = _by(algorithm, "roi_align", x, boxes, output_size=2, sampling_ratio=ratio)
         assert cupy.asnumpy(cupy.isnan(y).all(axis=(1, 2, 3))).tolist() == [False, True, True]
 

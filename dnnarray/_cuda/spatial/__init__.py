@@ -1,7 +1,23 @@
 """Sampling, resizing, region pooling, shuffles and look-ups: the algorithms, each with its plan in the module and its kernel in the file of the same name."""
 
-from dnnarray._cuda import spatial_grid, spatial_grid_backward, spatial_roi, spatial_roi_backward
-from dnnarray._cuda.spatial import deal, embedding, embedding_sums, move, one_hot, resize, resize_polyphase, resize_rows, resize_walk
+from dnnarray._cuda import spatial_grid, spatial_grid_backward
+from dnnarray._cuda.spatial import (
+    deal,
+    embedding,
+    embedding_sums,
+    move,
+    one_hot,
+    resize,
+    resize_polyphase,
+    resize_rows,
+    resize_walk,
+    roi_align,
+    roi_align_lists,
+    roi_align_planes,
+    roi_align_rows,
+    roi_align_scatter,
+)
+from dnnarray._cuda.spatial.scatter import scattering
 from dnnarray._select import Method
 
 _SHUFFLES = (
@@ -23,6 +39,19 @@ ALGORITHMS: dict[str, tuple[Method, ...]] = {
     **spatial_grid.ALGORITHMS,
     **spatial_grid_backward.ALGORITHMS,
     **dict.fromkeys(("interpolate", "interpolate_backward"), _RESIZES),
-    **spatial_roi.ALGORITHMS,
-    **spatial_roi_backward.ALGORITHMS,
-}
+    "roi_align": (
+        Method(
+            "roi_align_planes", roi_align_planes.run, "warps along rows of planes in shared memory", roi_align_planes.rejects,
+            roi_align_planes.workspace, roi_align_planes.cost,
+        ),
+        Method("roi_align_rows", roi_align_rows.run, "warps along rows of pixels", roi_align_rows.rejects, cost=roi_align_rows.cost),
+        Method("roi_align", roi_align.run, "a thread for a bin of a channel", cost=roi_align.cost),
+    ),
+    "roi_align_backward": (
+        Method(
+            "roi_align_lists", roi_align_lists.run, "lists of taps sorted by pixel", roi_align_lists.rejects, roi_align_lists.workspace,
+            roi_align_lists.cost,
+        ),
+        *scattering("roi_align_scatter", roi_align_scatter.run, roi_align_scatter.cost, lambda problem, device: None),
+    ),
+}  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from dnnarray._cuda.core.arguments import Arguments, Pointer
 from dnnarray._cuda.core.extents import arithmetic_of, round_up
 from dnnarray._cuda.core.plan import Array
-from dnnarray._cuda.spatial_common import RESIZE_MODES
+from dnnarray._cuda.spatial.shared import RESIZE_MODES
 from dnnarray._problems.spatial_resize import InterpolateProblem, Resize
 from dnnarray._records import frozen
 from dnnarray._select import Device

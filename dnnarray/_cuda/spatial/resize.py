@@ -8,7 +8,7 @@ from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Program, vect
 from dnnarray._cuda.core.planner import Planner, planned
 from dnnarray._cuda.spatial.resampling import TableArguments, most_taps, tables, tables_of, too_long
 from dnnarray._cuda.spatial.resize_taps import taps
-from dnnarray._cuda.spatial_common import THREADS, five_strides, order_of, shares, strides_of
+from dnnarray._cuda.spatial.shared import THREADS, five_strides, order_of, shares, strides_of
 from dnnarray._problems.spatial_resize import InterpolateProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device

@@ -8,7 +8,7 @@ from dnnarray._cuda.core.arguments import Arguments, Extent, In, Out
 from dnnarray._cuda.core.extents import blocks_of, divisor
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Program, vector_length
 from dnnarray._cuda.core.planner import Planner
-from dnnarray._cuda.spatial_common import RESIZE_MODES, THREADS, order_of
+from dnnarray._cuda.spatial.shared import RESIZE_MODES, THREADS, order_of
 from dnnarray._problems.spatial_resize import InterpolateProblem, Resize
 from dnnarray._records import frozen
 from dnnarray._select import Device

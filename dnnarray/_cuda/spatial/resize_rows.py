@@ -8,7 +8,7 @@ from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Program, vect
 from dnnarray._cuda.core.planner import Planner
 from dnnarray._cuda.spatial.resampling import TableArguments, extents, most_taps, step_of, steps, tables, tables_of, too_long
 from dnnarray._cuda.spatial.resize_taps import taps
-from dnnarray._cuda.spatial_common import THREADS, order_of, three_extents
+from dnnarray._cuda.spatial.shared import THREADS, order_of, three_extents
 from dnnarray._problems.spatial_resize import InterpolateProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device

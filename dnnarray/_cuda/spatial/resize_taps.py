@@ -9,7 +9,7 @@ from dnnarray._cuda.core.extents import arithmetic_of, blocks_of
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan
 from dnnarray._cuda.core.planner import planned
 from dnnarray._cuda.spatial.resampling import Table, steps, tables
-from dnnarray._cuda.spatial_common import THREADS
+from dnnarray._cuda.spatial.shared import THREADS
 from dnnarray._problems.spatial_resize import InterpolateProblem
 from dnnarray._records import frozen
 

@@ -9,6 +9,7 @@ namespace dnnarray {
 template <int kPlanes, int kVector, int kThreads, typename T>
 __device__ __forceinline__ void interleave(Vec<T, kPlanes>* planes, const T* source, long long size, long long step, int here) {
   T* flat = reinterpret_cast<T*>(planes);
+#pragma unroll 16  // as many loads are on their way
   for (long long i = threadIdx.x * kVector; i < size; i += kThreads * kVector) {
     Vec<T, kVector> part[kPlanes];
 #pragma unroll

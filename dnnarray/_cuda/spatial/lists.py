@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, vector_length
+from dnnarray._cuda.core.extents import round_up
+from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Kernel, Plan, vector_length
+from dnnarray._cuda.core.planner import planned
+from dnnarray._cuda.spatial.list_entries import ListEntriesArguments, ListEntriesConfig
+from dnnarray._cuda.spatial.list_gather import ListGatherArguments, ListGatherConfig
+from dnnarray._cuda.spatial.list_gather_planes import ListGatherPlanesArguments, ListGatherPlanesConfig
+from dnnarray._cuda.spatial.shared import THREADS, grid_1d
 from dnnarray._cuda.spatial.sort import Sort
-from dnnarray._cuda.spatial_common import THREADS, grid_1d
 from dnnarray._records import frozen
 from dnnarray._select import Device
 
@@ -14,38 +21,8 @@ _TOGETHER = 4  # channels of a thread where they lie apart
 _LARGE = 100 << 10  # bytes of shared memory that leave room for one block, which then has all threads
 
 
-@frozen
-class EntriesConfig(Config):
-    """Compile-time settings of ``kernels/spatial/list_entries.cu``."""
-
-    arithmetic: str
-    sliced: bool
-    threads: int
-
-
-@frozen
-class GatherConfig(Config):
-    """Compile-time settings of ``kernels/spatial/list_gather.cu``."""
-
-    element: str
-    channels_last: bool
-    one_list: bool
-    vector: int
-    threads: int
-
-
-@frozen
-class PlanesConfig(Config):
-    """Compile-time settings of ``kernels/spatial/list_gather_planes.cu``."""
-
-    element: str
-    planes: int
-    vector: int
-    threads: int
-
-
 def _up(n: int) -> int:
-    return -(-n // 16) * 16
+    return round_up(n, 16)
 
 
 def planes_that_fit(device: Device, itemsize: int, size: int, channels: int, images: int) -> int:
@@ -113,11 +90,13 @@ class Lists:
         """The launches that sort; `last`: for a gather with the channels last in memory."""
         sliced, padded = not last, -(-self.targets // 32) * 32
         name = f"list_entries_{SHORT[self.computed]}{'_sliced' * sliced}"
-        kernel = Kernel("spatial/list_entries.cu", name, EntriesConfig(TYPES[self.computed], sliced, THREADS))
-        sizes = (self.segments, self._length, self.targets, padded, self.taps)
-        arguments = (self._sort.places, self.weights, self._sort.starts, Array(self.scratch, self._entries), *sizes)
+        kernel = Kernel("spatial/list_entries.cu", name, ListEntriesConfig(TYPES[self.computed], sliced, THREADS))
+        arguments = ListEntriesArguments(
+            places=self._sort.places, weights=self.weights, starts=self._sort.starts, entries=Array(self.scratch, self._entries),
+            segments=self.segments, length=self._length, targets=self.targets, padded=padded, taps=self.taps,
+        )  # fmt: skip
         threads = self.segments * padded if sliced else self._all
-        return [*self._sort.plans(self.targets_of, "unsigned", "next"), Plan(kernel, grid_1d(threads), THREADS, arguments)]
+        return [*self._sort.plans(self.targets_of, "unsigned", "next"), planned(kernel, grid_1d(threads), THREADS, arguments)]
 
     def gather(self, device: Device, aligned: bool, dtype: np.dtype, channels: int, last: bool, g: Array, dx: Array) -> Plan:
         """The launch that adds up the lists; g and dx in C order, or with the channels last in memory."""
@@ -127,20 +106,29 @@ class Lists:
             return self._gather_planes(planes, aligned, dtype, channels, g, dx)
         vector = vector_length(dtype, aligned, channels) if last else _TOGETHER
         name = f"list_gather_{SHORT[dtype]}x{vector}{'_last' * last}{'_one' * one}"
-        kernel = Kernel("spatial/list_gather.cu", name, GatherConfig(TYPES[dtype], last, one, vector, THREADS))
+        kernel = Kernel("spatial/list_gather.cu", name, ListGatherConfig(TYPES[dtype], last, one, vector, THREADS))
         targets = self.targets if last else -(-self.targets // 32) * 32
-        return Plan(kernel, grid_1d(self.segments * targets * -(-channels // vector)), THREADS, self._arguments(g, dx, channels))
+        arguments = ListGatherArguments(
+            **self._arrays(g, dx), batch=self.images, channels=channels, pixels=self._pixels, group=self.group, length=self._length
+        )
+        return planned(kernel, grid_1d(self.segments * targets * -(-channels // vector)), THREADS, arguments)
 
-    def _arguments(self, g: Array, dx: Array, channels: int) -> tuple[Array | int, ...]:
-        pixels, entries = self.targets * self.segments // self.images, Array(self.scratch, self._entries)
-        return g, entries, self._sort.starts, dx, self.images, channels, pixels, self.group, self._length
+    @property
+    def _pixels(self) -> int:
+        """Targets of an image."""
+        return self.targets * self.segments // self.images
+
+    def _arrays(self, g: Array, dx: Array) -> dict[str, Any]:
+        return {"grad": g, "entries": Array(self.scratch, self._entries), "starts": self._sort.starts, "dx": dx}
 
     def _gather_planes(self, planes: int, aligned: bool, dtype: np.dtype, channels: int, g: Array, dx: Array) -> Plan:
         vector = vector_length(dtype, aligned, self.sources)
         shared = planes * dtype.itemsize * (self.sources + 1)
         threads = planes_threads(shared)
         name = f"list_gather_planes_{SHORT[dtype]}_{planes}x{vector}_{threads}"
-        kernel = Kernel("spatial/list_gather_planes.cu", name, PlanesConfig(TYPES[dtype], planes, vector, threads))
+        kernel = Kernel("spatial/list_gather_planes.cu", name, ListGatherPlanesConfig(TYPES[dtype], planes, vector, threads))
         blocks = self.images * -(-channels // planes)
-        arguments = self._arguments(g, dx, channels)
-        return Plan(kernel, (blocks, 1, 1), threads, (*arguments[:4], *arguments[5:]), _up(shared))
+        arguments = ListGatherPlanesArguments(
+            **self._arrays(g, dx), channels=channels, pixels=self._pixels, sources=self.group, length=self._length
+        )
+        return planned(kernel, (blocks, 1, 1), threads, arguments, shared_memory=_up(shared))
