@@ -21,12 +21,8 @@ _FAMILIES = sorted({path.parent.name for path in _PLANS.glob("*/__init__.py")} -
 _LATER = set("attention conv linear norm pool".split())  # single modules, to which no rule applies yet
 
 # Of families that are packages otherwise: operations, and kernels by the beginning of their name.
-_LATER_OPS = {name + ending for name in ("linear_cross_entropy", "grid_sample", "affine_grid") for ending in ("", "_backward")}
-_LATER_KERNELS = (
-    "loss/linear_",
-    "loss/weight_sum",
-    *(f"spatial/{name}" for name in ("affine", "grid")),
-)
+_LATER_OPS = {"linear_cross_entropy", "linear_cross_entropy_backward"}
+_LATER_KERNELS = ("loss/linear_", "loss/weight_sum")
 
 
 def _converted(source):

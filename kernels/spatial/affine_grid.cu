@@ -20,7 +20,14 @@ struct Config {
   static constexpr int kVector = 4;
   static constexpr int kThreads = 128;
 };
-#define DNNARRAY_ENTRY affine_grid_default
+struct Arguments {
+  long long extents[3];
+  long long lengths[3];
+  double inverses[3];
+  long long threads;
+  long long divisors[3];
+};
+#define DNNARRAY_ENTRY spatial_affine_grid_default
 #endif
 
 using namespace dnnarray;
@@ -56,17 +63,15 @@ __device__ __forceinline__ void write(T* grid, const A (&x)[kPlaces], const A (&
 }
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ theta, T* __restrict__ grid, long long threads, long long depth, long long height, long long width,
-                   long long depth_divisor, long long height_divisor, long long width_divisor, long long depth_length, long long height_length,
-                   long long width_length, double inverse_depth, double inverse_height, double inverse_width) {
+    DNNARRAY_ENTRY(const T* __restrict__ theta, T* __restrict__ grid, const __grid_constant__ Arguments a) {
   const long long own = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
-  if (own >= threads) return;
+  if (own >= a.threads) return;
   Pixel of;
   of.w = static_cast<I>(own);
-  of.h = split_off(of.w, width / kPlaces, width_divisor), of.d = split_off(of.h, (height + kRows - 1) / kRows, height_divisor);
-  of.n = split_off(of.d, depth, depth_divisor);
+  of.h = split_off(of.w, a.extents[2] / kPlaces, a.divisors[2]), of.d = split_off(of.h, (a.extents[1] + kRows - 1) / kRows, a.divisors[1]);
+  of.n = split_off(of.d, a.extents[0], a.divisors[0]);
   of.w *= kPlaces, of.h *= kRows;
-  const GridAxis<A, I> across(width, width_length, inverse_width), down(height, height_length, inverse_height);
+  const GridAxis<A, I> across(a.extents[2], a.lengths[2], a.inverses[2]), down(a.extents[1], a.lengths[1], a.inverses[1]);
   A x[kPlaces], slope[kRank], fall[kRank], base[kRank];
 #pragma unroll
   for (int k = 0; k < kPlaces; ++k) x[k] = across.at(of.w + k);
@@ -74,16 +79,16 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   for (int i = 0; i < kRank; ++i) {
     const T* row = theta + static_cast<long long>(of.n * kRank + i) * (kRank + 1);
     slope[i] = widen(row[0]), fall[i] = widen(row[1]), base[i] = widen(row[kRank]);
-    if constexpr (kRank == 3) base[i] += GridAxis<A, I>(depth, depth_length, inverse_depth).at(of.d) * widen(row[2]);
+    if constexpr (kRank == 3) base[i] += GridAxis<A, I>(a.extents[0], a.lengths[0], a.inverses[0]).at(of.d) * widen(row[2]);
   }
-  T* first = grid + (((static_cast<long long>(of.n) * depth + of.d) * height + of.h) * width + of.w) * kRank;
+  T* first = grid + (((static_cast<long long>(of.n) * a.extents[0] + of.d) * a.extents[1] + of.h) * a.extents[2] + of.w) * kRank;
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    if (of.h + r >= height) break;
+    if (of.h + r >= a.extents[1]) break;
     const A y = down.at(of.h + r);
     A row_base[kRank];
 #pragma unroll
     for (int i = 0; i < kRank; ++i) row_base[i] = base[i] + y * fall[i];
-    write(first + r * width * kRank, x, row_base, slope);
+    write(first + r * a.extents[2] * kRank, x, row_base, slope);
   }
 }

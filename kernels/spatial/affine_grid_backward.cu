@@ -18,7 +18,15 @@ struct Config {
   static constexpr int kVector = 4;
   static constexpr int kThreads = 128;
 };
-#define DNNARRAY_ENTRY affine_grid_backward_default
+struct Arguments {
+  long long extents[3];
+  long long lengths[3];
+  double inverses[3];
+  long long batch;
+  long long parts;
+  long long length;
+};
+#define DNNARRAY_ENTRY spatial_affine_grid_backward_default
 #endif
 
 using namespace dnnarray;
@@ -55,18 +63,16 @@ struct Walk {
 };
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads, 1)
-    DNNARRAY_ENTRY(const T* __restrict__ g, A* __restrict__ partial, long long batch, long long parts, long long length, long long depth,
-                   long long height, long long width, long long depth_length, long long height_length, long long width_length,
-                   double inverse_depth, double inverse_height, double inverse_width) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, A* __restrict__ partial, const __grid_constant__ Arguments a) {
   constexpr int kWarps = Config::kThreads / kWarp, kSums = kRank * (kRank + 1);
   __shared__ A shared[kWarps][kSums];
-  const long long n = blockIdx.x % batch, part = blockIdx.x / batch, places = depth * height * width, start = part * length;
-  const I end = static_cast<I>(start + length < places ? start + length : places), step = Config::kThreads * kPlaces;
-  const GridAxis<A, I> across(width, width_length, inverse_width), down(height, height_length, inverse_height), deep(depth, depth_length, inverse_depth);
-  const T* own = g + n * places * kRank;
+  const long long n = blockIdx.x % a.batch, part = blockIdx.x / a.batch, places = a.extents[0] * a.extents[1] * a.extents[2], start = part * a.length;
+  const I end = static_cast<I>(start + a.length < places ? start + a.length : places), step = Config::kThreads * kPlaces;
+  const GridAxis<A, I> across(a.extents[2], a.lengths[2], a.inverses[2]), down(a.extents[1], a.lengths[1], a.inverses[1]), deep(a.extents[0], a.lengths[0], a.inverses[0]);
+  const T* own = grad + n * places * kRank;
   A sums[kRank][kRank + 1] = {};
   I i = static_cast<I>(start) + threadIdx.x * kPlaces;
-  Walk at(i, step, static_cast<I>(height), static_cast<I>(width));
+  Walk at(i, step, static_cast<I>(a.extents[1]), static_cast<I>(a.extents[2]));
 #pragma unroll 2
   for (; i < end; i += step, at.next()) {
     A values[kPlaces * kRank];
@@ -94,6 +100,6 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, 1)
     A sum = A(0);
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) sum += shared[w][threadIdx.x];
-    partial[(part * batch + n) * kSums + threadIdx.x] = sum;
+    partial[(part * a.batch + n) * kSums + threadIdx.x] = sum;
   }
 }

@@ -22,7 +22,13 @@ struct Config {
   static constexpr int kVector = 1;
   static constexpr int kThreads = 128;
 };
-#define DNNARRAY_ENTRY grid_sample_default
+struct Arguments {
+  dnnarray::Shares shares;
+  long long extents[3];
+  long long x_strides[5];
+  long long y_strides[5];
+};
+#define DNNARRAY_ENTRY spatial_grid_sample_default
 #endif
 
 using namespace dnnarray;
@@ -39,27 +45,26 @@ __device__ __forceinline__ void take(A (&total)[kVector], const T* pixel, bool i
 }
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ grid, T* __restrict__ y, DNNARRAY_SHARES,
-                   long long depth, long long height, long long width, long long x_n, long long x_c,
-                   long long x_d, long long x_h, long long x_w, long long y_n, long long y_c, long long y_o, long long y_p, long long y_q) {
+    DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ grid, T* __restrict__ y,
+                   const __grid_constant__ Arguments a) {
   begin_ahead();
   using Share = PlaceAndChannels<Config::kChannelsLast>;
   const long long index = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
-  if (index >= threads) return;
-  const Share mine(index, DNNARRAY_SHARES_VALUES);
+  if (index >= a.shares.threads) return;
+  const Share mine(index, a.shares);
   grid += mine.own * Config::kRank;
   if constexpr (Config::kOnce) take_after_previous_kernel(grid, x);
-  const Place place(grid, depth, height, width);
-  const T* source = x + mine.n * x_n;
-  T* target = y + mine.n * y_n + mine.slice * y_o + mine.row * y_p + mine.column * y_q;
+  const Place place(grid, a.extents[0], a.extents[1], a.extents[2]);
+  const T* source = x + mine.n * a.x_strides[0];
+  T* target = y + mine.n * a.y_strides[0] + mine.slice * a.y_strides[2] + mine.row * a.y_strides[3] + mine.column * a.y_strides[4];
   for (long long c = mine.first; c < mine.end; c += kVector) {
     A total[kVector] = {};
     Place::each([&](int k, int i, int j) {
-      take(total, source + c * x_c + place.pixel(k, i, j, x_d, x_h, x_w), place.inside(k, i, j), place.weight(k, i, j));
+      take(total, source + c * a.x_strides[1] + place.pixel(k, i, j, a.x_strides[2], a.x_strides[3], a.x_strides[4]), place.inside(k, i, j), place.weight(k, i, j));
     });
     V result;
 #pragma unroll
     for (int v = 0; v < kVector; ++v) result.at[v] = narrow<T>(total[v]);
-    store(target + c * y_c, result);
+    store(target + c * a.y_strides[1], result);
   }
 }

@@ -21,7 +21,12 @@ struct Config {
   static constexpr int kLanes = 8;
   static constexpr int kThreads = 256;
 };
-#define DNNARRAY_ENTRY grid_sample_gradients_default
+struct Arguments {
+  long long planes;
+  long long bits;
+  dnnarray::SlopeView view;
+};
+#define DNNARRAY_ENTRY spatial_grid_sample_gradients_default
 #endif
 
 using namespace dnnarray;
@@ -106,20 +111,20 @@ __device__ __forceinline__ void scatter_plane(unsigned* memory, const Incoming& 
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
-    DNNARRAY_ENTRY(const T* __restrict__ g, const T* __restrict__ x, const T* __restrict__ grid, T* __restrict__ dx, T* __restrict__ d, long long planes,
-                   long long bits, DNNARRAY_SLOPES) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, const T* __restrict__ grid, T* __restrict__ dx,
+                   T* __restrict__ dgrid, const __grid_constant__ Arguments a) {
   extern __shared__ __align__(16) char dnn_smem[];
-  const SlopeView view = DNNARRAY_SLOPES_VALUES;
-  if (blockIdx.x < planes) {
-    const long long places = o * p * q, n = blockIdx.x / static_cast<unsigned>(channels);
-    const Incoming in{g + blockIdx.x * places, grid + n * places * C::kRank, places, view};
-    scatter_plane(reinterpret_cast<unsigned*>(dnn_smem), in, dx + blockIdx.x * (depth * height * width), static_cast<int>(bits));
+  const SlopeView view = a.view;
+  if (blockIdx.x < a.planes) {
+    const long long places = view.o * view.p * view.q, n = blockIdx.x / static_cast<unsigned>(view.channels);
+    const Incoming in{grad + blockIdx.x * places, grid + n * places * C::kRank, places, view};
+    scatter_plane(reinterpret_cast<unsigned*>(dnn_smem), in, dx + blockIdx.x * (view.depth * view.height * view.width), static_cast<int>(a.bits));
     return;
   }
-  const long long index = (static_cast<long long>(blockIdx.x) - planes) * kThreads + threadIdx.x;
+  const long long index = (static_cast<long long>(blockIdx.x) - a.planes) * kThreads + threadIdx.x;
   if constexpr (C::kMode == kNearest) {  // the coordinates do not matter
-    if (index < batch * o * p * q * C::kRank) d[index] = narrow<T>(A(0));
+    if (index < view.batch * view.o * view.p * view.q * C::kRank) dgrid[index] = narrow<T>(A(0));
   } else {
-    GridSlopes<T, C::kRank, C::kMode, C::kPadding, C::kCorners, 1, C::kLanes>::run(index, g, x, grid, d, view);
+    GridSlopes<T, C::kRank, C::kMode, C::kPadding, C::kCorners, 1, C::kLanes>::run(index, grad, x, grid, dgrid, view);
   }
 }

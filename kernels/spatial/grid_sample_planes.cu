@@ -20,7 +20,12 @@ struct Config {
   static constexpr int kVector = 4;
   static constexpr int kThreads = 512;
 };
-#define DNNARRAY_ENTRY grid_sample_planes_default
+struct Arguments {
+  long long channels;
+  long long extents[3];
+  long long places;
+};
+#define DNNARRAY_ENTRY spatial_grid_sample_planes_default
 #endif
 
 using namespace dnnarray;
@@ -41,26 +46,26 @@ __device__ __forceinline__ void sample(A (&total)[kPlanes], const T* planes, int
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 ? 1 : 0)
-    DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ grid, T* __restrict__ y, long long channels, long long depth,
-                   long long height, long long width, long long places) {
+    DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ grid, T* __restrict__ y,
+                   const __grid_constant__ Arguments a) {
   extern __shared__ __align__(16) char dnn_smem[];
   T* planes = reinterpret_cast<T*>(dnn_smem);
-  const long long groups = (channels + kPlanes - 1) / kPlanes, plane = depth * height * width;
+  const long long groups = (a.channels + kPlanes - 1) / kPlanes, plane = a.extents[0] * a.extents[1] * a.extents[2];
   const long long n = blockIdx.x / groups, first = blockIdx.x % groups * kPlanes;
-  const int here = first + kPlanes < channels ? kPlanes : static_cast<int>(channels - first);
-  const T* source = x + (n * channels + first) * plane;
+  const int here = first + kPlanes < a.channels ? kPlanes : static_cast<int>(a.channels - first);
+  const T* source = x + (n * a.channels + first) * plane;
   for (int i = threadIdx.x * Config::kVector; i < here * plane; i += kThreads * Config::kVector) {
     store(planes + i, load<T, Config::kVector>(source + i));
   }
   __syncthreads();
-  for (long long p = threadIdx.x; p < places; p += kThreads) {
-    const Place place(grid + (n * places + p) * Config::kRank, depth, height, width);
+  for (long long p = threadIdx.x; p < a.places; p += kThreads) {
+    const Place place(grid + (n * a.places + p) * Config::kRank, a.extents[0], a.extents[1], a.extents[2]);
     A total[kPlanes] = {};
-    sample(total, planes, plane, place, height, width);
-    T* target = y + (n * channels + first) * places + p;
+    sample(total, planes, plane, place, a.extents[1], a.extents[2]);
+    T* target = y + (n * a.channels + first) * a.places + p;
 #pragma unroll
     for (int c = 0; c < kPlanes; ++c) {
-      if (c < here) target[c * places] = narrow<T>(total[c]);
+      if (c < here) target[c * a.places] = narrow<T>(total[c]);
     }
   }
 }

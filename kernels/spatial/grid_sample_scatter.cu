@@ -17,7 +17,14 @@ struct Config {
   static constexpr bool kFixed = false;
   static constexpr int kThreads = 128;
 };
-#define DNNARRAY_ENTRY grid_sample_scatter_default
+struct Arguments {
+  long long bits;
+  dnnarray::Shares shares;
+  long long extents[3];
+  long long x_strides[5];
+  long long y_strides[5];
+};
+#define DNNARRAY_ENTRY spatial_grid_sample_scatter_default
 #endif
 
 using namespace dnnarray;
@@ -33,22 +40,20 @@ __device__ __forceinline__ void scatter(const Sums& sums, A g, long long base, c
 }
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ g, const T* __restrict__ grid, void* sums, unsigned* flags, const unsigned long long* largest,
-                   long long bits, DNNARRAY_SHARES, long long depth, long long height, long long width,
-                   long long x_n, long long x_c, long long x_d, long long x_h, long long x_w,
-                   long long y_n, long long y_c, long long y_o, long long y_p, long long y_q) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ grid, void* sums, unsigned* flags,
+                   const unsigned long long* largest, const __grid_constant__ Arguments a) {
   using Share = PlaceAndChannels<Config::kChannelsLast>;
   const long long index = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
-  if (index >= threads) return;
-  const Share mine(index, DNNARRAY_SHARES_VALUES);
-  const Place place(grid + mine.own * Config::kRank, depth, height, width);
-  const Strides x{x_n, x_c, {x_d, x_h, x_w}};
-  const T* source = g + mine.n * y_n + mine.slice * y_o + mine.row * y_p + mine.column * y_q;
+  if (index >= a.shares.threads) return;
+  const Share mine(index, a.shares);
+  const Place place(grid + mine.own * Config::kRank, a.extents[0], a.extents[1], a.extents[2]);
+  const Strides x{a.x_strides[0], a.x_strides[1], {a.x_strides[2], a.x_strides[3], a.x_strides[4]}};
+  const T* source = grad + mine.n * a.y_strides[0] + mine.slice * a.y_strides[2] + mine.row * a.y_strides[3] + mine.column * a.y_strides[4];
   for (long long c = mine.first; c < mine.end; ++c) {
-    const A value = widen(source[c * y_c]);
+    const A value = widen(source[c * a.y_strides[1]]);
     const long long base = mine.n * x.n + c * x.c;
     if constexpr (Config::kFixed) {
-      const FixedSums fixed{static_cast<unsigned long long*>(sums), flags, FixedScale(largest, bits).up};
+      const FixedSums fixed{static_cast<unsigned long long*>(sums), flags, FixedScale(largest, a.bits).up};
       scatter(fixed, value, base, place, x);
     } else {
       scatter(FloatSums<A>{static_cast<A*>(sums)}, value, base, place, x);

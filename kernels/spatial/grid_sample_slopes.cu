@@ -16,7 +16,10 @@ struct Config {
   static constexpr int kLanes = 1;
   static constexpr int kThreads = 128;
 };
-#define DNNARRAY_ENTRY grid_sample_slopes_default
+struct Arguments {
+  dnnarray::SlopeView view;
+};
+#define DNNARRAY_ENTRY spatial_grid_sample_slopes_default
 #endif
 
 using namespace dnnarray;
@@ -24,8 +27,9 @@ using T = Config::Element;
 using C = Config;
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 1 : 0)
-    DNNARRAY_ENTRY(const T* __restrict__ g, const T* __restrict__ x, const T* __restrict__ grid, T* __restrict__ d, DNNARRAY_SLOPES) {
-  const SlopeView view = DNNARRAY_SLOPES_VALUES;
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, const T* __restrict__ grid,
+                   T* __restrict__ dgrid, const __grid_constant__ Arguments a) {
+  const SlopeView view = a.view;
   const long long index = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
-  GridSlopes<T, C::kRank, C::kMode, C::kPadding, C::kCorners, C::kVector, C::kLanes>::run(index, g, x, grid, d, view);
+  GridSlopes<T, C::kRank, C::kMode, C::kPadding, C::kCorners, C::kVector, C::kLanes>::run(index, grad, x, grid, dgrid, view);
 }

@@ -15,7 +15,13 @@ struct Config {
   static constexpr int kRank = 2;
   static constexpr int kThreads = 128;
 };
-#define DNNARRAY_ENTRY grid_sample_slopes_finish_default
+struct Arguments {
+  long long ranges;
+  long long places;
+  long long height;
+  long long width;
+};
+#define DNNARRAY_ENTRY spatial_grid_sample_slopes_finish_default
 #endif
 
 using namespace dnnarray;
@@ -24,17 +30,17 @@ using A = arithmetic_t<T>;
 using Place = Axis<Config::kMode, Config::kPadding, Config::kCorners, A>;
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ grid, const A* __restrict__ sums, T* __restrict__ d, long long ranges, long long places,
-                   long long height, long long width) {
+    DNNARRAY_ENTRY(const T* __restrict__ grid, const A* __restrict__ sums, T* __restrict__ dgrid,
+                   const __grid_constant__ Arguments a) {
   const long long own = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
-  if (own >= places) return;
-  const Place across(widen(grid[own * 2]), width), down(widen(grid[own * 2 + 1]), height);
+  if (own >= a.places) return;
+  const Place across(widen(grid[own * 2]), a.width), down(widen(grid[own * 2 + 1]), a.height);
   A total[2] = {};
-  for (long long r = 0; r < ranges; ++r) {
-    const Vec<A, 2> part = load<A, 2>(sums + (r * places + own) * 2);
+  for (long long r = 0; r < a.ranges; ++r) {
+    const Vec<A, 2> part = load<A, 2>(sums + (r * a.places + own) * 2);
     total[0] += part.at[0];
     total[1] += part.at[1];
   }
-  d[own * 2] = narrow<T>(total[0] * across.rate);
-  d[own * 2 + 1] = narrow<T>(total[1] * down.rate);
+  dgrid[own * 2] = narrow<T>(total[0] * across.rate);
+  dgrid[own * 2 + 1] = narrow<T>(total[1] * down.rate);
 }

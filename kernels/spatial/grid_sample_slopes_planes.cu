@@ -18,7 +18,15 @@ struct Config {
   static constexpr int kVector = 4;
   static constexpr int kThreads = 1024;
 };
-#define DNNARRAY_ENTRY grid_sample_slopes_planes_default
+struct Arguments {
+  long long batch;
+  long long channels;
+  long long pixels;
+  long long places;
+  long long parts;
+  long long each;
+};
+#define DNNARRAY_ENTRY spatial_grid_sample_slopes_planes_default
 #endif
 
 using namespace dnnarray;
@@ -42,24 +50,23 @@ __device__ __forceinline__ void add_slopes(A& across, A& down, const Vec<T, kPla
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 ? 1 : 0)
-    DNNARRAY_ENTRY(const T* __restrict__ g, const T* __restrict__ x, const unsigned* __restrict__ pixels_of, const A* __restrict__ weights,
-                   A* __restrict__ sums, long long batch, long long channels, long long pixels, long long places, long long parts,
-                   long long each) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, const unsigned* __restrict__ pixels_of,
+                   const A* __restrict__ weights, A* __restrict__ sums, const __grid_constant__ Arguments a) {
   extern __shared__ __align__(16) char dnn_smem[];
   Vec<T, kPlanes>* planes = reinterpret_cast<Vec<T, kPlanes>*>(dnn_smem);
-  const unsigned block = blockIdx.x / static_cast<unsigned>(parts);
-  const long long range = block / static_cast<unsigned>(batch), n = block % static_cast<unsigned>(batch);
-  const int size = static_cast<int>(places), own = static_cast<int>(blockIdx.x % static_cast<unsigned>(parts)) * (kThreads * kOwn) + threadIdx.x;
-  const long long end = (range + 1) * each < channels ? (range + 1) * each : channels;
-  const unsigned* tap_pixels = pixels_of + n * places * 4;
-  const A* tap_weights = weights + n * places * 4;
+  const unsigned block = blockIdx.x / static_cast<unsigned>(a.parts);
+  const long long range = block / static_cast<unsigned>(a.batch), n = block % static_cast<unsigned>(a.batch);
+  const int size = static_cast<int>(a.places), own = static_cast<int>(blockIdx.x % static_cast<unsigned>(a.parts)) * (kThreads * kOwn) + threadIdx.x;
+  const long long end = (range + 1) * a.each < a.channels ? (range + 1) * a.each : a.channels;
+  const unsigned* tap_pixels = pixels_of + n * a.places * 4;
+  const A* tap_weights = weights + n * a.places * 4;
   A across[kOwn] = {}, down[kOwn] = {};
-  for (long long c = range * each; c < end; c += kPlanes) {
+  for (long long c = range * a.each; c < end; c += kPlanes) {
     const int here = c + kPlanes < end ? kPlanes : static_cast<int>(end - c);
     __syncthreads();
-    interleave<kPlanes, Config::kVector, kThreads>(planes, x + (n * channels + c) * pixels, pixels, pixels, here);
+    interleave<kPlanes, Config::kVector, kThreads>(planes, x + (n * a.channels + c) * a.pixels, a.pixels, a.pixels, here);
     __syncthreads();
-    const T* incoming = g + (n * channels + c) * places;
+    const T* incoming = grad + (n * a.channels + c) * a.places;
 #pragma unroll
     for (int k = 0; k < kOwn; ++k) {
       const int p = own + k * kThreads;
@@ -68,10 +75,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 ? 1 : 0)
       A weight[4];
 #pragma unroll
       for (int t = 0; t < 4; ++t) weight[t] = tap_weights[4ll * p + t];
-      add_slopes(across[k], down[k], planes, pixel, weight, incoming + p, places, here);
+      add_slopes(across[k], down[k], planes, pixel, weight, incoming + p, a.places, here);
     }
   }
-  A* sum = sums + (range * batch + n) * places * 2;
+  A* sum = sums + (range * a.batch + n) * a.places * 2;
 #pragma unroll
   for (int k = 0; k < kOwn; ++k) {
     const int p = own + k * kThreads;

@@ -14,7 +14,11 @@ struct Config {
   static constexpr int kRank = 2;
   static constexpr int kThreads = 128;
 };
-#define DNNARRAY_ENTRY grid_sample_taps_default
+struct Arguments {
+  long long places;
+  long long extents[3];
+};
+#define DNNARRAY_ENTRY spatial_grid_sample_taps_default
 #endif
 
 using namespace dnnarray;
@@ -24,14 +28,14 @@ using Place = GridPlace<T, Config::kRank, Config::kMode, Config::kPadding, Confi
 constexpr int kMode = Config::kMode;
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ grid, unsigned* __restrict__ pixels, A* __restrict__ weights, long long places, long long depth,
-                   long long height, long long width) {
+    DNNARRAY_ENTRY(const T* __restrict__ grid, unsigned* __restrict__ pixels, A* __restrict__ weights,
+                   const __grid_constant__ Arguments a) {
   const long long own = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
-  if (own >= places) return;
-  const Place place(grid + own * Config::kRank, depth, height, width);
+  if (own >= a.places) return;
+  const Place place(grid + own * Config::kRank, a.extents[0], a.extents[1], a.extents[2]);
   Place::each([&](int k, int i, int j) {
-    const long long pixel = place.pixel(k, i, j, height * width, width, 1ll), tap = own * Place::kTaps + (k * kMode + i) * kMode + j;
-    pixels[tap] = static_cast<unsigned>(place.inside(k, i, j) ? pixel : depth * height * width);
+    const long long pixel = place.pixel(k, i, j, a.extents[1] * a.extents[2], a.extents[2], 1ll), tap = own * Place::kTaps + (k * kMode + i) * kMode + j;
+    pixels[tap] = static_cast<unsigned>(place.inside(k, i, j) ? pixel : a.extents[0] * a.extents[1] * a.extents[2]);
     weights[tap] = place.weight(k, i, j);
   });
 }

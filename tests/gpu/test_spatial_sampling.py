@@ -64,12 +64,14 @@ def test_grid_sample(shape, places, last, dtype):
             assert cupy.asnumpy(actual.x).tobytes() == cupy.asnumpy(again.x).tobytes()
 
 
-@pytest.mark.parametrize("algorithm", ["lists", "planes", "grid_sample_scatter_atomic", "grid_sample_scatter_fixed_point"])
+@pytest.mark.parametrize(
+    "algorithm", ["grid_sample_lists", "grid_sample_gradients", "grid_sample_scatter_atomic", "grid_sample_scatter_fixed_point"]
+)
 @pytest.mark.parametrize("dtype", _DTYPES, ids=lambda d: np.dtype(d).name)
 @pytest.mark.parametrize(("last", "gradient_last"), [(False, False), (True, True), (False, True), (True, False)])
 @pytest.mark.parametrize("shape, places", [((3, 10, 61, 47), (53, 40)), ((1, 2, 200, 301), (260, 230)), ((2, 3, 9, 11, 13), (4, 7, 6))])
 def test_every_way_to_the_gradient_of_grid_sample(shape, places, last, gradient_last, dtype, algorithm):
-    if algorithm == "planes" and (last or shape[2] == 200 or dtype == np.float64):
+    if algorithm == "grid_sample_gradients" and (last or shape[2] == 200 or dtype == np.float64):
         pytest.skip("planes that lie apart, or are too large, or sums of fewer digits")
     x, grid, g = _grid_inputs(shape, places, dtype)
     expected = dnn.grid_sample_backward(*[a.astype(np.float64) for a in (g, x, grid)])
@@ -86,14 +88,14 @@ def test_the_gradient_of_a_grid_that_crowds_into_corners(padding, mode):
     options = {"mode": mode, "padding_mode": padding}
     expected = dnn.grid_sample_backward(*[a.astype(np.float64) for a in (g, x, grid)], **options)
     there = tuple(map(cupy.asarray, (g, x, grid)))
-    for algorithm in ("lists", "planes"):
+    for algorithm in ("grid_sample_lists", "grid_sample_gradients"):
         first, second = (_by(algorithm, "grid_sample_backward", *there, **options) for _ in range(2))
         _close(first[0], expected.x, 4096)
         _close(first[1], expected.grid, 64)
         assert all((a == b).all() for a, b in zip(first, second, strict=True))
 
 
-@pytest.mark.parametrize("algorithm", ["lists", "planes", "grid_sample_scatter_fixed_point"])
+@pytest.mark.parametrize("algorithm", ["grid_sample_lists", "grid_sample_gradients", "grid_sample_scatter_fixed_point"])
 def test_infinite_gradients_stay_where_they_are(algorithm):
     x, grid, g = _grid_inputs((1, 2, 6, 6), (5, 5), np.float32)
     g[0, 0, 1, 1], g[0, 1, 2, 2], g[0, 1, 3, 3] = np.inf, np.nan, -np.inf
@@ -218,7 +220,7 @@ def test_many_boxes_of_a_few_planes(dtype):
     boxes = boxes[boxes[:, 0] >= 0]
     options = {"output_size": (5, 3), "sampling_ratio": 2, "aligned": True}
     expected = dnn.roi_align(x.astype(np.float64), boxes.astype(np.float64), **options)
-    _close(_by("planes", "roi_align", cupy.asarray(x), cupy.asarray(boxes), **options)[0], expected, 64)
+    _close(_by("roi_align_planes", "roi_align", cupy.asarray(x), cupy.asarray(boxes), **options)[0], expected, 64)
 
 
 def test_a_box_that_names_no_image_gives_nan():

@@ -95,7 +95,6 @@ Box = Annotated[TensorMap, Map()]
 
 # Structs of numbers; a kernel that takes one includes the header that declares it.
 Strided = Annotated[Sequence[int], Nested("dnnarray::Strided", "9q")]
-SharesView = Annotated[Sequence[int], Nested("dnnarray::Shares", "11q")]
 Channels = Annotated[Sequence[int], Nested("dnnarray::ChannelView", "4q")]
 
 Kind = Pointer | Number | Nested | Option | Map

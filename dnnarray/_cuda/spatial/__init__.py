@@ -1,10 +1,16 @@
 """Sampling, resizing, region pooling, shuffles and look-ups: the algorithms, each with its plan in the module and its kernel in the file of the same name."""
 
-from dnnarray._cuda import spatial_grid, spatial_grid_backward
 from dnnarray._cuda.spatial import (
+    affine_grid,
+    affine_grid_backward,
     deal,
     embedding,
     embedding_sums,
+    grid_sample,
+    grid_sample_gradients,
+    grid_sample_lists,
+    grid_sample_planes,
+    grid_sample_scatter,
     move,
     one_hot,
     resize,
@@ -36,8 +42,28 @@ ALGORITHMS: dict[str, tuple[Method, ...]] = {
     "embedding_backward": (Method("embedding_sums", embedding_sums.run, _SORTED, embedding_sums.rejects, embedding_sums.workspace),),
     "one_hot": (Method("one_hot", one_hot.run, "each class is compared with the index", one_hot.rejects),),
     **{name + ending: _SHUFFLES for name in ("pixel_shuffle", "pixel_unshuffle", "channel_shuffle") for ending in ("", "_backward")},
-    **spatial_grid.ALGORITHMS,
-    **spatial_grid_backward.ALGORITHMS,
+    "affine_grid": (Method("affine_grid", affine_grid.run, "a thread for neighbouring places"),),
+    "affine_grid_backward": (
+        Method("affine_grid_backward", affine_grid_backward.run, "sums over parts of the places", workspace=affine_grid_backward.workspace),
+    ),
+    "grid_sample": (
+        Method(
+            "grid_sample_planes", grid_sample_planes.run, "look-ups in planes of shared memory", grid_sample_planes.rejects,
+            cost=grid_sample_planes.cost,
+        ),
+        Method("grid_sample", grid_sample.run, "a thread for a place and some channels", grid_sample.rejects, cost=grid_sample.cost),
+    ),
+    "grid_sample_backward": (
+        Method(
+            "grid_sample_lists", grid_sample_lists.run, "lists of taps sorted by pixel", grid_sample_lists.rejects,
+            grid_sample_lists.workspace, grid_sample_lists.cost,
+        ),
+        Method(
+            "grid_sample_gradients", grid_sample_gradients.run, "sums of whole planes in shared memory", grid_sample_gradients.rejects,
+            cost=grid_sample_gradients.cost,
+        ),
+        *scattering("grid_sample_scatter", grid_sample_scatter.run, grid_sample_scatter.cost, grid_sample_scatter.rejects),
+    ),
     **dict.fromkeys(("interpolate", "interpolate_backward"), _RESIZES),
     "roi_align": (
         Method(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dnnarray._cuda.core.arguments import Extents, In, Out, SharesView
+from dnnarray._cuda.core.arguments import Extents, In, Out
 from dnnarray._cuda.core.extents import blocks_of
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Program, vector_length
 from dnnarray._cuda.core.planner import Planner, planned
 from dnnarray._cuda.spatial.resampling import TableArguments, most_taps, tables, tables_of, too_long
 from dnnarray._cuda.spatial.resize_taps import taps
-from dnnarray._cuda.spatial.shared import THREADS, five_strides, order_of, shares, strides_of
+from dnnarray._cuda.spatial.shared import THREADS, SharesView, five_strides, order_of, shares, strides_of
 from dnnarray._problems.spatial_resize import InterpolateProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
 
+from dnnarray._cuda.core.arguments import Nested
 from dnnarray._cuda.core.extents import divisor
 from dnnarray._spec import FLOAT32, FLOAT64, Spec
 
 THREADS = 128
 RESIZE_MODES = {"nearest": 0, "nearest_exact": 1, "linear": 2, "cubic": 3, "area": 4}  # the numbers in resize.cuh
 _LONG = 1 << 31  # numbers from which on are too large for a Divisor
+
+SharesView = Annotated[Sequence[int], Nested("dnnarray::Shares", "11q")]  # of sampling.cuh
 
 
 def order_of(spec: Spec) -> tuple[int, ...]:

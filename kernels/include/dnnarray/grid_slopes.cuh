@@ -11,12 +11,6 @@ struct SlopeView {
   long long batch, channels, depth, height, width, o, p, q;
   long long x_n, x_c, x_d, x_h, x_w, y_n, y_c, y_o, y_p, y_q, d_n, d_c, d_o, d_p, d_q;
 };
-#define DNNARRAY_SLOPES \
-  long long batch, long long channels, long long depth, long long height, long long width, long long o, long long p, long long q, \
-      long long x_n, long long x_c, long long x_d, long long x_h, long long x_w, long long y_n, long long y_c, long long y_o, long long y_p, \
-      long long y_q, long long d_n, long long d_c, long long d_o, long long d_p, long long d_q
-#define DNNARRAY_SLOPES_VALUES \
-  { batch, channels, depth, height, width, o, p, q, x_n, x_c, x_d, x_h, x_w, y_n, y_c, y_o, y_p, y_q, d_n, d_c, d_o, d_p, d_q }
 
 // kLanes neighbouring threads share a place, each with every kLanes-th vector of kVector channels, and add up in a fixed order.
 template <typename T, int kRank, int kMode, int kPadding, bool kCorners, int kVector, int kLanes>

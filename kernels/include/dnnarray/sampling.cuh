@@ -167,11 +167,6 @@ __device__ __forceinline__ long long split(long long& index, long long extent, l
 struct Shares {
   long long threads, channels, per, parts, by_parts, o, by_o, p, by_p, q, by_q;
 };
-#define DNNARRAY_SHARES \
-  long long threads, long long channels, long long per, long long parts, long long by_parts, long long o, long long by_o, long long p, \
-      long long by_p, long long q, long long by_q
-#define DNNARRAY_SHARES_VALUES \
-  { threads, channels, per, parts, by_parts, o, by_o, p, by_p, q, by_q }
 
 // The share of thread `index`.
 template <bool kChannelsLast>
