@@ -20,14 +20,7 @@ _PLANS = Path(dnnarray._cuda.__file__).parent
 _FAMILIES = sorted({path.parent.name for path in _PLANS.glob("*/__init__.py")} - {"core", "common"})
 _LATER = set("attention conv linear norm pool".split())  # single modules, to which no rule applies yet
 
-# Of families that are packages otherwise: operations, and kernels by the beginning of their name.
-_LATER_OPS = {"linear_cross_entropy", "linear_cross_entropy_backward"}
-_LATER_KERNELS = ("loss/linear_", "loss/weight_sum")
-
-
-def _converted(source):
-    """Whether the rules hold for a kernel file."""
-    return source.partition("/")[0] not in _LATER and not source.startswith(_LATER_KERNELS)
+_LATER_OPS = {"linear_cross_entropy", "linear_cross_entropy_backward"}  # whose algorithms are those of matrix products
 
 
 @lru_cache(maxsize=1)
@@ -36,7 +29,7 @@ def _planned():
     found = {}
     for _, _, program in _programs(_DEVICE):
         for plan in program.plans:
-            if isinstance(plan, Plan) and _converted(plan.kernel.source):
+            if isinstance(plan, Plan) and plan.kernel.source.partition("/")[0] not in _LATER:
                 found.setdefault(plan.kernel.symbol, plan)
     return tuple(found.values())
 
@@ -57,7 +50,7 @@ def test_an_algorithm_has_a_plan_and_a_kernel_of_its_name(family):
         folder, _, stem = _module_of(method)
         assert folder == package.__name__
         assert method.name == stem or method.name.startswith(f"{stem}_")
-    sources = sorted(p.name for p in (module.kernels_folder() / family).glob("*.cu") if _converted(f"{family}/{p.name}"))
+    sources = sorted(p.name for p in (module.kernels_folder() / family).glob("*.cu"))
     assert [s for s in sources if not (_PLANS / family / s).with_suffix(".py").exists()] == []
 
 
@@ -86,7 +79,7 @@ def test_kernel_files_compile_by_themselves(family):
     nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed")
     root = module.kernels_folder()
     options = [o.encode() for o in ("-arch=sm_90a", f"-I{root}", f"-I{root / 'include'}", *module._OPTIONS)]
-    for path in sorted(p for p in (root / family).glob("*.cu") if _converted(f"{family}/{p.name}")):
+    for path in sorted((root / family).glob("*.cu")):
         _, program = nvrtc.nvrtcCreateProgram(f'#include "{family}/{path.name}"\n'.encode(), b"alone.cu", 0, [], [])
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
         assert status == nvrtc.nvrtcResult.NVRTC_SUCCESS, (path.name, module._log(nvrtc, program))

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from dnnarray._cuda import conv_depthwise, loss_linear
+from dnnarray._cuda import conv_depthwise
 from dnnarray._cuda.conv import ALGORITHMS
 from dnnarray._cuda.core.plan import MatMul, Plan
+from dnnarray._cuda.loss import linear as loss_linear
 from dnnarray._options import Options
 from dnnarray._problems.base import leaves
 from dnnarray._problems.conv import conv, conv_backward, conv_backward_weight

@@ -21,7 +21,22 @@ struct Config {
   static constexpr int kVector = 4;
   static constexpr int kThreads = 128;
 };
-#define DNNARRAY_ENTRY linear_gradient_default
+struct Arguments {
+  const Config::Element* grad;
+  const dnnarray::arithmetic_t<Config::Element>* lse;
+  const dnnarray::arithmetic_t<Config::Element>* total;
+  const dnnarray::arithmetic_t<Config::Element>* shares;
+  Config::Element* ones;
+  long long rows;
+  long long pitch;
+  long long count;
+  long long first;
+  long long classes;
+  long long ignore;
+  double smoothing;
+  double factor;
+};
+#define DNNARRAY_ENTRY loss_linear_gradient_default
 #endif
 
 using namespace dnnarray;
@@ -31,36 +46,34 @@ constexpr int kVector = Config::kVector;
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads, 8)
     DNNARRAY_ENTRY(const A* __restrict__ z, const T* __restrict__ bias, const T* __restrict__ weight,
-                   const Config::Target* __restrict__ target, const T* __restrict__ grad, const A* __restrict__ lse,
-                   const A* __restrict__ total, const A* __restrict__ shares, T* __restrict__ dz, T* __restrict__ low, T* __restrict__ ones,
-                   long long rows, long long pitch, long long count, long long first, long long classes, long long ignore,
-                   double smoothing, double factor) {
+                   const Config::Target* __restrict__ target, T* __restrict__ dz, T* __restrict__ low,
+                   const __grid_constant__ Arguments a) {
   const long long r = blockIdx.x;
-  const Label label(target[r], classes, ignore);
-  const A given = grad ? widen(grad[Config::kRowGradients ? r : 0]) : A(1);
-  const A own = (!Config::kRowGradients && total ? given / *total : given) * A(factor);
-  Slopes<A> f = slopes<Config::kSmoothing>(label, label.weight(weight), own, shares, lse[r], classes, A(smoothing));
-  f.label -= first;
-  const T* const here = weight ? weight + first : nullptr;
-  if (ones && threadIdx.x == 0) {
-    ones[r] = narrow<T>(A(1));
-    if (Config::kSplit) ones[rows + r] = narrow<T>(A(1));
+  const Label label(target[r], a.classes, a.ignore);
+  const A given = a.grad ? widen(a.grad[Config::kRowGradients ? r : 0]) : A(1);
+  const A own = (!Config::kRowGradients && a.total ? given / *a.total : given) * A(a.factor);
+  Slopes<A> f = slopes<Config::kSmoothing>(label, label.weight(weight), own, a.shares, a.lse[r], a.classes, A(a.smoothing));
+  f.label -= a.first;
+  const T* const here = weight ? weight + a.first : nullptr;
+  if (a.ones && threadIdx.x == 0) {
+    a.ones[r] = narrow<T>(A(1));
+    if (Config::kSplit) a.ones[a.rows + r] = narrow<T>(A(1));
   }
-  for (int at = threadIdx.x * kVector; at < count; at += Config::kThreads * kVector) {
-    const Vec<A, kVector> reg_z = load<A, kVector>(z + r * pitch + at);
+  for (int at = threadIdx.x * kVector; at < a.count; at += Config::kThreads * kVector) {
+    const Vec<A, kVector> reg_z = load<A, kVector>(z + r * a.pitch + at);
     A d[kVector];
 #pragma unroll
     for (int v = 0; v < kVector; ++v) {
-      const bool there = at + v < count;
-      const A score = bias && there ? reg_z.at[v] + widen(bias[first + at + v]) : reg_z.at[v];
+      const bool there = at + v < a.count;
+      const A score = bias && there ? reg_z.at[v] + widen(bias[a.first + at + v]) : reg_z.at[v];
       d[v] = f.of<Config::kSmoothing>(score, here, at + v, there);
     }
     const Vec<T, kVector> rounded = narrow_all<T, kVector>(d);
-    store(dz + r * pitch + at, rounded);
+    store(dz + r * a.pitch + at, rounded);
     if constexpr (Config::kSplit) {
 #pragma unroll
       for (int v = 0; v < kVector; ++v) d[v] -= widen(rounded.at[v]);
-      store(low + r * pitch + at, narrow_all<T, kVector>(d));
+      store(low + r * a.pitch + at, narrow_all<T, kVector>(d));
     }
   }
 }

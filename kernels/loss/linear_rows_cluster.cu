@@ -20,7 +20,21 @@ struct Config {
   static constexpr int kBlocks = 1;
   static constexpr int kThreads = 512;
 };
-#define DNNARRAY_ENTRY linear_rows_cluster_default
+struct Arguments {
+  const float* total;
+  const float* shares;
+  Config::Element* ones;
+  float* losses;
+  float* row_weights;
+  float* lse;
+  long long held;
+  long long pitch;
+  long long classes;
+  long long ignore;
+  double smoothing;
+  double factor;
+};
+#define DNNARRAY_ENTRY loss_linear_rows_cluster_default
 #endif
 
 using namespace dnnarray;
@@ -120,35 +134,33 @@ __device__ __forceinline__ void put(const Line& line, const Slopes<float>& slope
 // Arguments as in linear_statistics and linear_gradient; `held` rows have their gradients in dz.
 extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads)
     DNNARRAY_ENTRY(const float* __restrict__ z, const T* __restrict__ bias, const T* __restrict__ weight,
-                   const Config::Target* __restrict__ target, const float* __restrict__ total, const float* __restrict__ shares,
-                   T* __restrict__ dz, T* __restrict__ low, T* __restrict__ ones, float* __restrict__ losses, float* __restrict__ row_weights,
-                   float* __restrict__ lse, long long held, long long pitch, long long classes, long long ignore,
-                   double smoothing, double factor) {
+                   const Config::Target* __restrict__ target, T* __restrict__ dz, T* __restrict__ low,
+                   const __grid_constant__ Arguments a) {
   extern __shared__ __align__(16) unsigned char memory[];
   __shared__ Table table;
   if constexpr (kBlocks > 1) cluster_arrive();
   const int rank = blockIdx.x % kBlocks, lane = rank * kThreads + threadIdx.x;
-  const int extent = static_cast<int>(classes), left = (extent + kVector - 1) / kVector - lane;
+  const int extent = static_cast<int>(a.classes), left = (extent + kVector - 1) / kVector - lane;
   const Line line{reinterpret_cast<V*>(memory) + threadIdx.x, bias, weight, lane * kVector, extent, left > 0 ? (left + kStride - 1) / kStride : 0};
   const long long r = blockIdx.x / kBlocks;
-  const float* row = z + r * pitch;
+  const float* row = z + r * a.pitch;
 #pragma unroll 4
   for (int k = 0; k < line.mine; ++k) copy_async(line.vectors + k * kThreads, row + line.at(k));
   copies_commit();
-  const Label label(target[r], classes, ignore);
-  const float own = label.weight(weight), given = static_cast<float>(factor) / (total ? *total : 1.0f);
+  const Label label(target[r], a.classes, a.ignore);
+  const float own = label.weight(weight), given = static_cast<float>(a.factor) / (a.total ? *a.total : 1.0f);
   copies_wait<0>();
 
   const Scores<float> found = combine(table, look(line), rank);
   const float log_sum = log_of(found.sum), all = log_sum_exp(found, log_sum);
-  put(line, slopes<kSmoothing>(label, own, given, shares, all, classes, static_cast<float>(smoothing)), dz + r * pitch, low + r * pitch);
+  put(line, slopes<kSmoothing>(label, own, given, a.shares, all, a.classes, static_cast<float>(a.smoothing)), dz + r * a.pitch, low + r * a.pitch);
   if (lane != 0) return;
   const float picked = label.valid ? row[label.index] + (bias ? widen(bias[label.index]) : 0.0f) : 0.0f;
-  losses[r] = row_loss<kSmoothing>(found, log_sum, label, own, picked, static_cast<float>(smoothing), classes);
-  if (row_weights) row_weights[r] = own;
-  lse[r] = all;
-  if (ones) {
-    ones[r] = narrow<T>(1.0f);
-    if (Config::kSplit) ones[held + r] = narrow<T>(1.0f);
+  a.losses[r] = row_loss<kSmoothing>(found, log_sum, label, own, picked, static_cast<float>(a.smoothing), a.classes);
+  if (a.row_weights) a.row_weights[r] = own;
+  a.lse[r] = all;
+  if (a.ones) {
+    a.ones[r] = narrow<T>(1.0f);
+    if (Config::kSplit) a.ones[a.held + r] = narrow<T>(1.0f);
   }
 }

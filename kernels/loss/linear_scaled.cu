@@ -12,7 +12,10 @@ struct Config {
   static constexpr int kVector = 8;
   static constexpr int kThreads = 256;
 };
-#define DNNARRAY_ENTRY linear_scaled_default
+struct Arguments {
+  long long size;
+};
+#define DNNARRAY_ENTRY loss_linear_scaled_default
 #endif
 
 using namespace dnnarray;
@@ -21,9 +24,10 @@ using A = arithmetic_t<T>;
 constexpr int kVector = Config::kVector, kLoad = kVector * sizeof(A) <= 16 ? kVector : 16 / sizeof(A);
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const A* __restrict__ x, const T* __restrict__ grad, T* __restrict__ y, long long n) {
+    DNNARRAY_ENTRY(const A* __restrict__ x, const T* __restrict__ grad, T* __restrict__ y,
+                   const __grid_constant__ Arguments a) {
   const long long i = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * kVector;
-  if (i + kVector <= n) {
+  if (i + kVector <= a.size) {
     Vec<A, kLoad> reg_x[kVector / kLoad];
 #pragma unroll
     for (int k = 0; k < kVector / kLoad; ++k) reg_x[k] = load<A, kLoad>(x + i + k * kLoad);
@@ -32,8 +36,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
 #pragma unroll
     for (int v = 0; v < kVector; ++v) product[v] = by * reg_x[v / kLoad].at[v % kLoad];
     store(y + i, narrow_all<T, kVector>(product));
-  } else if (i < n) {
+  } else if (i < a.size) {
     const A by = widen(grad[0]);
-    for (long long j = i; j < n; ++j) y[j] = narrow<T>(by * x[j]);
+    for (long long j = i; j < a.size; ++j) y[j] = narrow<T>(by * x[j]);
   }
 }

@@ -18,7 +18,20 @@ struct Config {
   static constexpr int kVector = 4;
   static constexpr int kThreads = 128;
 };
-#define DNNARRAY_ENTRY linear_statistics_default
+struct Arguments {
+  dnnarray::arithmetic_t<Config::Element>* state;
+  Config::Loss* losses;
+  dnnarray::arithmetic_t<Config::Element>* row_weights;
+  dnnarray::arithmetic_t<Config::Element>* lse;
+  long long rows;
+  long long pitch;
+  long long count;
+  long long first;
+  long long classes;
+  long long ignore;
+  double smoothing;
+};
+#define DNNARRAY_ENTRY loss_linear_statistics_default
 #endif
 
 using namespace dnnarray;
@@ -96,30 +109,28 @@ struct State {
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(A) == 8 ? 2 : 4)
     DNNARRAY_ENTRY(const A* __restrict__ z, const T* __restrict__ bias, const T* __restrict__ weight,
-                   const Config::Target* __restrict__ target, A* __restrict__ state, Config::Loss* __restrict__ losses,
-                   A* __restrict__ row_weights, A* __restrict__ lse, long long rows, long long pitch, long long count, long long first,
-                   long long classes, long long ignore, double smoothing) {
+                   const Config::Target* __restrict__ target, const __grid_constant__ Arguments a) {
   __shared__ A shared[kThreads / kWarp];
   const long long r = blockIdx.x;
-  const Part part{z + r * pitch, bias ? bias + first : nullptr, weight ? weight + first : nullptr, static_cast<int>(count)};
-  const State kept{state, rows, r};
+  const Part part{z + r * a.pitch, bias ? bias + a.first : nullptr, weight ? weight + a.first : nullptr, static_cast<int>(a.count)};
+  const State kept{a.state, a.rows, r};
   Scores<A> found;
   A picked = A(0);
-  if (first > 0 && threadIdx.x == 0) picked = kept.read(found);
+  if (a.first > 0 && threadIdx.x == 0) picked = kept.read(found);
   for (int at = threadIdx.x * kVector; at < part.count; at += kThreads * kVector * kUnroll) take(found, part, at);
   combine<kThreads, kThreads, kSmoothing>(found, shared);
   if (threadIdx.x != 0) return;
-  const Label label(target[r], classes, ignore);
-  if (label.valid && label.index >= first && label.index < first + count) {
-    const int at = static_cast<int>(label.index - first);
+  const Label label(target[r], a.classes, a.ignore);
+  if (label.valid && label.index >= a.first && label.index < a.first + a.count) {
+    const int at = static_cast<int>(label.index - a.first);
     picked = part.score(part.z[at], at);
   }
-  if (first + count < classes) {
+  if (a.first + a.count < a.classes) {
     kept.write(found, picked);
     return;
   }
   const A log_sum = log_of(found.sum), own = label.weight(weight);
-  if (losses) losses[r] = narrow<Config::Loss>(row_loss<kSmoothing>(found, log_sum, label, own, picked, A(smoothing), classes));
-  if (row_weights) row_weights[r] = own;
-  if (lse) lse[r] = log_sum_exp(found, log_sum);
+  if (a.losses) a.losses[r] = narrow<Config::Loss>(row_loss<kSmoothing>(found, log_sum, label, own, picked, A(a.smoothing), a.classes));
+  if (a.row_weights) a.row_weights[r] = own;
+  if (a.lse) a.lse[r] = log_sum_exp(found, log_sum);
 }

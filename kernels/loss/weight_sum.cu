@@ -10,7 +10,10 @@ struct Config {
   using Element = float;
   static constexpr int kThreads = 1024;
 };
-#define DNNARRAY_ENTRY weight_sum_default
+struct Arguments {
+  long long size;
+};
+#define DNNARRAY_ENTRY loss_weight_sum_default
 #endif
 
 using namespace dnnarray;
@@ -18,10 +21,10 @@ using T = Config::Element;
 using A = arithmetic_t<T>;
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ values, A* __restrict__ out, long long n) {
+    DNNARRAY_ENTRY(const T* __restrict__ values, A* __restrict__ out, const __grid_constant__ Arguments a) {
   __shared__ A shared[Config::kThreads / kWarp];
   A sum = A(0);
-  for (long long i = threadIdx.x; i < n; i += Config::kThreads) sum += widen(values[i]);
+  for (long long i = threadIdx.x; i < a.size; i += Config::kThreads) sum += widen(values[i]);
   sum = block_reduce<Config::kThreads>(sum, Sum(), shared);
   if (threadIdx.x == 0) *out = sum;
 }

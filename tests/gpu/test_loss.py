@@ -126,7 +126,7 @@ def test_ctc_out_of_range_gives_nan():
 @pytest.mark.parametrize("algorithm", ["blocks", "blocks_rounded", "parts_sm90"])
 @pytest.mark.parametrize(("rows", "features", "classes"), [(200, 64, 1000), (129, 63, 1003), (65, 8, 64), (1, 16, 300), (70, 20, 3)])
 def test_linear_scores_in_several_blocks(rows, features, classes, algorithm, dtype, monkeypatch):
-    from dnnarray._cuda import loss_linear_products
+    from dnnarray._cuda.loss import linear_products as loss_linear_products
 
     monkeypatch.setattr(loss_linear_products, "_ROWS", 64)
     for name in ("_BYTES", "_PARTS_BYTES"):
@@ -168,7 +168,7 @@ def test_linear_scores_in_several_blocks(rows, features, classes, algorithm, dty
     [(300, 64, 1000), (257, 63, 1003), (129, 8, 64), (1, 16, 301), (200, 20, 3), (130, 8, 5003), (40, 8, 40_001), (9, 8, 128_257)],
 )
 def test_a_tape_of_linear_scores(rows, features, classes, algorithm, dtype, monkeypatch):
-    from dnnarray._cuda import loss_linear_products
+    from dnnarray._cuda.loss import linear_products as loss_linear_products
 
     for name in ("_WHOLE", "_HELD", "_PARTS_BYTES"):
         monkeypatch.setattr(loss_linear_products, name, 128 * 64 * 4)

@@ -1,6 +1,5 @@
 """Losses: the algorithms, each with its plan in the module and its kernel in the file of the same name."""
 
-from dnnarray._cuda import loss_linear
 from dnnarray._cuda.loss import (
     cross_entropy_backward_cluster,
     cross_entropy_backward_columns,
@@ -10,6 +9,7 @@ from dnnarray._cuda.loss import (
     cross_entropy_short,
     ctc_gradient,
     ctc_lattice,
+    linear,
     nll,
     nll_backward,
 )
@@ -56,5 +56,5 @@ ALGORITHMS: dict[str, tuple[Method, ...]] = {
             ctc_gradient.workspace,
         ),
     ),
-    **loss_linear.ALGORITHMS,
+    **linear.ALGORITHMS,
 }  # fmt: skip

@@ -6,16 +6,17 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from dnnarray._cuda import conv_parts, loss_linear_parts, loss_linear_tape
+from dnnarray._cuda import conv_parts
 from dnnarray._cuda.common.convert import convert
 from dnnarray._cuda.common.zero import zero
 from dnnarray._cuda.core.plan import TYPES, Array, Plan, Program, Step
+from dnnarray._cuda.loss import linear_parts, linear_tape
+from dnnarray._cuda.loss.linear_parts import products_of
+from dnnarray._cuda.loss.linear_passes import Labelled, Rows, ScoreGradients, divisor, totals
+from dnnarray._cuda.loss.linear_products import Gradients, Layer, Products
 from dnnarray._cuda.loss.mean import mean
 from dnnarray._cuda.loss.shared import reduced
 from dnnarray._cuda.loss.sums import blocks_for, label_blocks
-from dnnarray._cuda.loss_linear_parts import products_of
-from dnnarray._cuda.loss_linear_passes import Labelled, Rows, ScoreGradients, divisor, totals
-from dnnarray._cuda.loss_linear_products import Gradients, Layer, Products
 from dnnarray._cuda.positional import NOTHING, Scratch, pointers
 from dnnarray._problems.loss_linear import LinearProblem, with_a_tape, without_a_tape
 from dnnarray._records import frozen
@@ -51,7 +52,7 @@ def _forward_parts(problem: LinearProblem, layer: Layer, index: int, output: Any
 def linear_cross_entropy(problem: LinearProblem, device: Device, aligned: bool, precision: str = "highest", parts: bool = False) -> Program:
     """Per block a matrix product and what the losses need of it, then the reduction of the rows' losses."""
     if problem.taped:
-        return loss_linear_tape.forward(problem, device, aligned, precision, parts)
+        return linear_tape.forward(problem, device, aligned, precision, parts)
     x = problem.x
     (inputs, outputs, last), layer = pointers(problem), Layer.of(problem, precision, parts, aligned)
     if not layer.rows:
@@ -61,7 +62,7 @@ def linear_cross_entropy(problem: LinearProblem, device: Device, aligned: bool, 
     scratch, z, found = _forward_parts(problem, layer, last, outputs[0], lse)
     finish: list[Plan] = []
     if problem.reduction != "none":
-        take = partial(loss_linear_tape.sums, scratch, layer)
+        take = partial(linear_tape.sums, scratch, layer)
         finish = reduced(found.losses, found.weights, layer.rows, divisor(problem), x.dtype, take, outputs[0])
     of_x, of_w, *rest = inputs
     products = products_of(problem, layer, of_x, of_w, scratch.size, aligned, device.units)
@@ -70,7 +71,7 @@ def linear_cross_entropy(problem: LinearProblem, device: Device, aligned: bool, 
 
 def _forward_bytes(problem: LinearProblem, precision: str = "highest") -> int:
     if problem.taped:
-        return loss_linear_tape.workspace(problem, precision)
+        return linear_tape.workspace(problem, precision)
     layer = Layer.of(problem, precision)
     scratch, _, _ = _forward_parts(problem, layer, 0, NOTHING, NOTHING)
     return scratch.size + 2 * (blocks_for(layer.rows) * layer.computed.itemsize + 16)
@@ -197,11 +198,11 @@ def _parts_workspace(run: _Run, precision: str, problem: LinearProblem) -> int:
 def _parts_rejects(precision: str, problem: LinearProblem, device: Device) -> str | None:
     if (reason := with_a_tape(problem, device)) is not None:
         return reason
-    return loss_linear_parts.rejects(problem, Layer.of(problem, precision, parts=True), device)
+    return linear_parts.rejects(problem, Layer.of(problem, precision, parts=True), device)
 
 
 def _parts_cost(precision: str, problem: LinearProblem, device: Device) -> Cost:
-    return loss_linear_parts.cost(problem, Layer.of(problem, precision, parts=True), device)
+    return linear_parts.cost(problem, Layer.of(problem, precision, parts=True), device)
 
 
 def _in_parts(run: _Run, summary: str, precision: str, name: str) -> Method:
@@ -222,7 +223,7 @@ def _table(run: _Run, summary: str, workspace: _Workspace) -> tuple[Method, ...]
     return _library(run, summary, workspace), _rounded(run, summary, workspace), *parts
 
 
-_TAPE = Method("tape", loss_linear_tape.scaled, "the gradients that the forward left on its tape, scaled", without_a_tape)
+_TAPE = Method("tape", linear_tape.scaled, "the gradients that the forward left on its tape, scaled", without_a_tape)
 
 ALGORITHMS = {
     "linear_cross_entropy": _table(linear_cross_entropy, _SUMMARY, _forward_bytes),

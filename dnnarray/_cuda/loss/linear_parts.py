@@ -15,7 +15,7 @@ from dnnarray._cuda.core.parts import NUMERICS
 from dnnarray._cuda.core.plan import Array, Step
 from dnnarray._cuda.core.planner import Operand, Planner
 from dnnarray._cuda.linear_conv import OPTIONS
-from dnnarray._cuda.loss_linear_products import Block, Gradients, Layer, LibraryProducts, advanced
+from dnnarray._cuda.loss.linear_products import Block, Gradients, Layer, LibraryProducts, advanced
 from dnnarray._cuda.positional import NOTHING
 from dnnarray._problems import conv as conv_problems
 from dnnarray._problems.conv import ConvProblem
@@ -35,7 +35,7 @@ def as_conv(rows: int, features: int, classes: int) -> ConvProblem:
 
 
 class PartsProducts:
-    """`loss_linear_products.Products` for a layer whose blocks are dense. The few classes that are no whole vector go by cuBLAS.
+    """`linear_products.Products` for a layer whose blocks are dense. The few classes that are no whole vector go by cuBLAS.
 
     x is brought into parts once, before the first block; `reserved` bytes at the beginning of the scratch memory are the caller's.
     """

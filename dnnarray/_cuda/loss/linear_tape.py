@@ -7,34 +7,24 @@ several such blocks are held together, in the dtype of x and for no more rows th
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from dnnarray._cuda.common.zero import zero
 from dnnarray._cuda.core.clusters import COPIES_FROM, RowShare, smallest_share
-from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, Step
+from dnnarray._cuda.core.plan import TYPES, Array, Program, Step
+from dnnarray._cuda.loss.linear_parts import products_of
+from dnnarray._cuda.loss.linear_passes import Labelled, Rows, ScoreGradients, divisor, totals
+from dnnarray._cuda.loss.linear_products import Block, Gradients, Layer, Products, advanced
+from dnnarray._cuda.loss.linear_scaled import linear_scaled
 from dnnarray._cuda.loss.mean import mean
 from dnnarray._cuda.loss.shared import reduced
 from dnnarray._cuda.loss.sums import blocks_for, label_blocks
-from dnnarray._cuda.loss_linear_parts import products_of
-from dnnarray._cuda.loss_linear_passes import Labelled, Rows, ScoreGradients, divisor, totals
-from dnnarray._cuda.loss_linear_products import Block, Gradients, Layer, Products, advanced
 from dnnarray._cuda.positional import NOTHING, Scratch, pointers
 from dnnarray._problems.loss_linear import LinearProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device
 from dnnarray._spec import FLOAT64
 
-_THREADS = 256
 _CLUSTER_FROM = 1024  # classes; shorter rows leave most of its threads idle
-
-
-@frozen
-class ScaledConfig(Config):
-    """Compile-time settings of ``kernels/loss/linear_scaled.cu``."""
-
-    element: str
-    vector: int
-    threads: int
 
 
 # --- the forward ------------------------------------------------------------------------------------------------------
@@ -143,16 +133,10 @@ def scaled(problem: LinearProblem, device: Device, aligned: bool) -> Program:
     (inputs, outputs, _), dtype = pointers(problem), problem.x.dtype
     grad, tape = inputs[0], inputs[-1]
     plans = [
-        _scaled(grad, tape, begin, out, size, dtype, problem.tape_spec.dtype.itemsize, aligned)
+        linear_scaled(grad, tape, begin, out, size, dtype, problem.tape_spec.dtype.itemsize, aligned)
         for (begin, size), out in zip(problem.tape_parts, outputs, strict=True)
         if out != NOTHING
     ]
     given = [spec for spec in problem.inputs if spec is not None]
     orders = tuple(tuple(range(spec.ndim)) if i in (0, len(given) - 1) else None for i, spec in enumerate(given))
     return Program(tuple(plans), orders)
-
-
-def _scaled(grad: Array, tape: Array, begin: int, out: Array, size: int, dtype: Any, item: int, aligned: bool) -> Plan:
-    vector = 16 // dtype.itemsize if aligned and begin * item % 16 == 0 else 1
-    kernel = Kernel("loss/linear_scaled.cu", f"linear_scaled_{SHORT[dtype]}x{vector}", ScaledConfig(TYPES[dtype], vector, _THREADS))
-    return Plan(kernel, (-(-size // (_THREADS * vector)), 1, 1), _THREADS, (advanced(tape, begin, item), grad, out, size))

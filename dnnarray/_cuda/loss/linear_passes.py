@@ -6,61 +6,21 @@ import math
 from typing import Any
 
 from dnnarray._cuda.core.clusters import RowShare
-from dnnarray._cuda.core.plan import INTEGERS, SHORT, TYPES, Array, Config, Kernel, Plan
+from dnnarray._cuda.core.plan import INTEGERS, SHORT, TYPES, Array, Kernel, Plan
+from dnnarray._cuda.core.planner import planned
+from dnnarray._cuda.loss.linear_gradient import LinearGradientArguments, LinearGradientConfig
+from dnnarray._cuda.loss.linear_products import Block, Layer, advanced
+from dnnarray._cuda.loss.linear_rows_cluster import LinearRowsClusterArguments, LinearRowsClusterConfig
+from dnnarray._cuda.loss.linear_statistics import LinearStatisticsArguments, LinearStatisticsConfig
 from dnnarray._cuda.loss.mean import mean
 from dnnarray._cuda.loss.sums import label_blocks, label_weights
-from dnnarray._cuda.loss_linear_products import Block, Layer, advanced
+from dnnarray._cuda.loss.weight_sum import weight_sum
 from dnnarray._cuda.positional import NOTHING
 from dnnarray._problems.loss_linear import LinearProblem
 from dnnarray._records import frozen
 from dnnarray._spec import HALF
 
 _THREADS = 128
-
-
-@frozen
-class StatisticsConfig(Config):
-    """Compile-time settings of ``kernels/loss/linear_statistics.cu``."""
-
-    element: str
-    target: str
-    loss: str
-    smoothing: bool
-    vector: int
-    threads: int
-
-
-@frozen
-class GradientConfig(Config):
-    """Compile-time settings of ``kernels/loss/linear_gradient.cu``."""
-
-    element: str
-    target: str
-    smoothing: bool
-    row_gradients: bool
-    split: bool
-    vector: int
-    threads: int
-
-
-@frozen
-class RowsClusterConfig(Config):
-    """Compile-time settings of ``kernels/loss/linear_rows_cluster.cu``."""
-
-    element: str
-    target: str
-    smoothing: bool
-    split: bool
-    blocks: int
-    threads: int
-
-
-@frozen
-class WeightSumConfig(Config):
-    """Compile-time settings of ``kernels/loss/weight_sum.cu``."""
-
-    element: str
-    threads: int
 
 
 @frozen
@@ -97,14 +57,17 @@ class Labelled:
         """A block of scores into what is known of its rows; the block of the last classes leaves their losses."""
         problem, layer, labels, smoothing = self.problem, self.layer, self.problem.target, self.problem.label_smoothing > 0
         element, size = TYPES[layer.x.dtype], layer.computed.itemsize
-        config = StatisticsConfig(element, INTEGERS[labels.dtype], found.loss, smoothing, 16 // size, _THREADS)
+        config = LinearStatisticsConfig(element, INTEGERS[labels.dtype], found.loss, smoothing, 16 // size, _THREADS)
         kind = "_sum" * (found.loss != element)
         name = f"linear_statistics_{SHORT[layer.x.dtype]}_{labels.dtype.name}{kind}{'_smoothing' * smoothing}"
         (row, count), loss_size = rows, layer.x.dtype.itemsize if found.loss == element else size
         results = advanced(found.losses, row, loss_size), advanced(found.weights, row, size), advanced(found.lse, row, size)
-        numbers = (count, layer.across(classes[1]), classes[1], classes[0], problem.classes, problem.ignore_index)
-        arguments = (z, self.bias, self.weight, self.labels(row), found.state, *results, *numbers, float(problem.label_smoothing))
-        return Plan(Kernel("loss/linear_statistics.cu", name, config), (count, 1, 1), _THREADS, arguments)
+        arguments = LinearStatisticsArguments(
+            z=z, bias=self.bias, weight=self.weight, target=self.labels(row), state=found.state, losses=results[0], row_weights=results[1],
+            lse=results[2], rows=count, pitch=layer.across(classes[1]), count=classes[1], first=classes[0], classes=problem.classes,
+            ignore=problem.ignore_index, smoothing=float(problem.label_smoothing),
+        )  # fmt: skip
+        return planned(Kernel("loss/linear_statistics.cu", name, config), (count, 1, 1), _THREADS, arguments)
 
 
 @frozen
@@ -121,38 +84,32 @@ class ScoreGradients:
         """The scores `z` of these rows to their place in `dz`, which has the rows `held`, and behind them what the rounding leaves of them."""
         of, problem, layer = self.of, self.of.problem, self.of.layer
         item, across, (row, count) = layer.x.dtype.itemsize, layer.across(classes[1]), rows
-        per_row = (
-            of.labels(row),
-            advanced(self.grad, row, item) if problem.reduction == "none" else self.grad,
-            advanced(self.lse, row, layer.computed.itemsize),
-        )
-        numbers = (
-            held[1],
-            across,
-            classes[1],
-            classes[0],
-            problem.classes,
-            problem.ignore_index,
-            float(problem.label_smoothing),
-            of.factor,
-        )
-        targets = self._targets(dz, ones, row, held, across)
-        arguments = (z, of.bias, of.weight, *per_row, self.total, self.shares, *targets, *numbers)
-        return Plan(self._kernel(), (count, 1, 1), _THREADS, arguments)
+        grad = advanced(self.grad, row, item) if problem.reduction == "none" else self.grad
+        dz_here, low, ones_here = self._targets(dz, ones, row, held, across)
+        arguments = LinearGradientArguments(
+            z=z, bias=of.bias, weight=of.weight, target=of.labels(row), grad=grad, lse=advanced(self.lse, row, layer.computed.itemsize),
+            total=self.total, shares=self.shares, dz=dz_here, low=low, ones=ones_here, rows=held[1], pitch=across, count=classes[1],
+            first=classes[0], classes=problem.classes, ignore=problem.ignore_index, smoothing=float(problem.label_smoothing),
+            factor=of.factor,
+        )  # fmt: skip
+        return planned(self._kernel(), (count, 1, 1), _THREADS, arguments)
 
     def at_once(self, z: Array, rows: Block, held: Block, dz: Array, ones: Any, found: Rows, share: RowShare) -> Plan:
         """`statistics` and `plan` of rows whose scores of all classes are there, for a loss whose gradient is 1: each stays on the chip of a cluster in between."""
         of, problem, layer = self.of, self.of.problem, self.of.layer
         (row, count), size, vectors = rows, layer.computed.itemsize, -(-problem.classes // 4)
         across, smoothing, labels = layer.across(problem.classes), problem.label_smoothing > 0, problem.target.dtype
-        config = RowsClusterConfig(TYPES[layer.x.dtype], INTEGERS[labels], smoothing, layer.split, *share)
+        config = LinearRowsClusterConfig(TYPES[layer.x.dtype], INTEGERS[labels], smoothing, layer.split, *share)
         name = f"linear_rows_cluster_{SHORT[layer.x.dtype]}_{labels.name}{'_smoothing' * smoothing}{'_split' * layer.split}_{share.blocks}"
-        per_row = advanced(found.losses, row, size), advanced(found.weights, row, size), advanced(found.lse, row, size)
-        numbers = (held[1], across, problem.classes, problem.ignore_index, float(problem.label_smoothing), of.factor)
-        targets = self._targets(dz, ones, row, held, across)
-        arguments = (z, of.bias, of.weight, of.labels(row), self.total, self.shares, *targets, *per_row, *numbers)
+        dz_here, low, ones_here = self._targets(dz, ones, row, held, across)
+        arguments = LinearRowsClusterArguments(
+            z=z, bias=of.bias, weight=of.weight, target=of.labels(row), total=self.total, shares=self.shares, dz=dz_here, low=low,
+            ones=ones_here, losses=advanced(found.losses, row, size), row_weights=advanced(found.weights, row, size),
+            lse=advanced(found.lse, row, size), held=held[1], pitch=across, classes=problem.classes, ignore=problem.ignore_index,
+            smoothing=float(problem.label_smoothing), factor=of.factor,
+        )  # fmt: skip
         kernel = Kernel("loss/linear_rows_cluster.cu", name, config)
-        return Plan(kernel, (count * share.blocks, 1, 1), share.threads, arguments, share.memory(vectors, 1))
+        return planned(kernel, (count * share.blocks, 1, 1), share.threads, arguments, shared_memory=share.memory(vectors, 1))
 
     def _targets(self, dz: Array, ones: Any, row: int, held: Block, across: int) -> tuple[Any, ...]:
         item, first = self.of.layer.x.dtype.itemsize, row - held[0]
@@ -163,7 +120,7 @@ class ScoreGradients:
         problem, layer = self.of.problem, self.of.layer
         labels, smoothing, own = problem.target, problem.label_smoothing > 0, problem.reduction == "none"
         element, kind = TYPES[layer.x.dtype], INTEGERS[labels.dtype]
-        config = GradientConfig(element, kind, smoothing, own, layer.split, 16 // layer.computed.itemsize, _THREADS)
+        config = LinearGradientConfig(element, kind, smoothing, own, layer.split, 16 // layer.computed.itemsize, _THREADS)
         name = (
             f"linear_gradient_{SHORT[layer.x.dtype]}_{labels.dtype.name}{'_smoothing' * smoothing}{'_rows' * own}{'_split' * layer.split}"
         )
@@ -185,8 +142,6 @@ def totals(of: Labelled, sums: Array, total: Array, shares: Array) -> tuple[list
         plans.append(mean(sums, NOTHING, blocks, 1, layer.computed, total))
         found[0] = total
     if problem.label_smoothing > 0 and of.weight != NOTHING:
-        threads = 1024
-        kernel = Kernel("loss/weight_sum.cu", f"weight_sum_{SHORT[layer.x.dtype]}", WeightSumConfig(TYPES[layer.x.dtype], threads))
-        plans.append(Plan(kernel, (1, 1, 1), threads, (of.weight, shares, problem.classes)))
+        plans.append(weight_sum(of.weight, layer.x.dtype, shares, problem.classes))
         found[1] = shares
     return plans, *found
