@@ -84,3 +84,26 @@ def test_kernel_files_compile_by_themselves(family):
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
         assert status == nvrtc.nvrtcResult.NVRTC_SUCCESS, (path.name, module._log(nvrtc, program))
         nvrtc.nvrtcDestroyProgram(program)
+
+
+def _headers(path):
+    """All headers of the project that a kernel file includes, by way of others too."""
+    root, found, left = module.kernels_folder(), set(), [path]
+    while left:
+        for name in re.findall(r'#include "([^"]+)"', left.pop().read_text()):
+            header = next(folder / name for folder in (root / "include", root) if (folder / name).exists())
+            if header not in found:
+                found.add(header)
+                left.append(header)
+    return found
+
+
+def test_headers_of_one_family_lie_beside_its_kernels():
+    root, users = module.kernels_folder(), {}
+    for path in root.rglob("*.cu"):
+        for header in _headers(path):
+            users.setdefault(header, set()).add(path.parent.name)
+    shared = {header for header, families in users.items() if len(families) > 1}
+    later = {header for header, families in users.items() if families <= _LATER}
+    assert {h for h in (root / "include" / "dnnarray").glob("*.cuh") if h not in shared | later} == set()
+    assert {h.parent.name for h in users if h.parent.name in _FAMILIES and users[h] != {h.parent.name}} == set()

@@ -8,7 +8,7 @@
 // Bound:   memory: scores read once, gradients written once.
 
 #include "dnnarray/core/cluster.cuh"
-#include "dnnarray/targets.cuh"
+#include "loss/targets.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -6,7 +6,7 @@
 // Bound:   memory: scores read once from memory and once more through the caches, gradients written once.
 
 #include "dnnarray/core/index.cuh"
-#include "dnnarray/targets.cuh"
+#include "loss/targets.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

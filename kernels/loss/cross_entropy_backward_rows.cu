@@ -7,7 +7,7 @@
 // Needs:   pointers aligned to kVector elements; kRagged: at least 2 (kVector - 1) lanes.
 // Bound:   memory: scores read once, gradients written once (long rows: read twice, the second time mostly from L2).
 
-#include "dnnarray/targets.cuh"
+#include "loss/targets.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -8,7 +8,7 @@
 // Bound:   memory: the scores (and probabilities) are read once.
 
 #include "dnnarray/core/index.cuh"
-#include "dnnarray/targets.cuh"
+#include "loss/targets.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -8,7 +8,7 @@
 // Needs:   pointers aligned to kVector elements; kRagged: at least 2 (kVector - 1) lanes.
 // Bound:   memory: the scores (and probabilities) are read once.
 
-#include "dnnarray/targets.cuh"
+#include "loss/targets.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -8,7 +8,7 @@
 // Bound:   memory: scores read once, gradients written once.
 
 #include "dnnarray/core/vec.cuh"
-#include "dnnarray/scores.cuh"
+#include "loss/scores.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -4,7 +4,7 @@
 // Layout:  block n owns sequence n; a thread the labels kThreads apart. What it finds does not depend on the order of anything.
 // Bound:   latency; the search is quadratic in the length of a target, in L1.
 
-#include "dnnarray/ctc.cuh"
+#include "loss/ctc.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -5,7 +5,7 @@
 //          memory; the thread of the first label of a class sums up its chain, so that the order is fixed and nobody else writes there.
 // Bound:   memory: the variables read once, the gradient written once.
 
-#include "dnnarray/ctc.cuh"
+#include "loss/ctc.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -11,7 +11,7 @@
 // Needs:   width, the states of the longest target that has an alignment, of at most kThreads * kStates.
 // Bound:   latency of a step, some 200 cycles; blocks run side by side.
 
-#include "dnnarray/ctc.cuh"
+#include "loss/ctc.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

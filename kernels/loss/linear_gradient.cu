@@ -9,7 +9,7 @@
 // Bound:   memory: z read once, mostly from the second-level cache, dz written once.
 
 #include "dnnarray/core/vec.cuh"
-#include "dnnarray/linear_scores.cuh"
+#include "loss/linear_scores.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

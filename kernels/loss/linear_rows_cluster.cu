@@ -9,7 +9,7 @@
 // Bound:   memory: scores read once, gradients written once.
 
 #include "dnnarray/core/cluster.cuh"
-#include "dnnarray/linear_scores.cuh"
+#include "loss/linear_scores.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -7,7 +7,7 @@
 // Bound:   memory: the scores of a block are read once, mostly from the second-level cache, where the matrix product has left them.
 
 #include "dnnarray/core/vec.cuh"
-#include "dnnarray/linear_scores.cuh"
+#include "loss/linear_scores.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -3,7 +3,7 @@
 // Layout:  z (outer, classes, inner); a thread owns a row, numbered outer * inner + column.
 // Bound:   latency of the scattered accesses.
 
-#include "dnnarray/scores.cuh"
+#include "loss/scores.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

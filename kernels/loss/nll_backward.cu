@@ -7,7 +7,7 @@
 // Bound:   memory: dz written once.
 
 #include "dnnarray/core/index.cuh"
-#include "dnnarray/targets.cuh"
+#include "loss/targets.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -4,7 +4,7 @@
 // Bound:   memory.
 
 #include "dnnarray/core/overlap.cuh"
-#include "dnnarray/scores.cuh"
+#include "loss/scores.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -9,9 +9,9 @@
 //          layer.gates holds the input's products, `counters` zeros, 32 for each group of blocks.
 // Bound:   latency: a barrier, the way of the state through the L2, and the weights read once from shared memory for each step.
 
-#include "dnnarray/resident.cuh"
-#include "dnnarray/resident_float.cuh"
-#include "dnnarray/rnn.cuh"
+#include "rnn/resident.cuh"
+#include "rnn/resident_float.cuh"
+#include "rnn/rnn.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -10,9 +10,9 @@
 //          layer.gates and layer.cell as the forward has kept them, `counters` zeros, 32 for each group of blocks.
 // Bound:   latency: a barrier and the exchange through the L2, and the weights read once from shared memory for each step.
 
-#include "dnnarray/resident.cuh"
-#include "dnnarray/resident_float.cuh"
-#include "dnnarray/rnn.cuh"
+#include "rnn/resident.cuh"
+#include "rnn/resident_float.cuh"
+#include "rnn/rnn.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

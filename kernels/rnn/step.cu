@@ -7,7 +7,7 @@
 // Needs:   layer.gates holds the input's products, and for all but kGru those of the state; kGru: layer.product (.., 3 * hidden).
 // Bound:   latency of launches; the memory traffic of a step fits the L2.
 
-#include "dnnarray/rnn.cuh"
+#include "rnn/rnn.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -7,7 +7,7 @@
 // Layout:  a thread owns one element of (directions, batch, hidden), or (.., width) for kProjected. Scratch memory as in rnn.cuh.
 // Bound:   latency of launches.
 
-#include "dnnarray/rnn.cuh"
+#include "rnn/rnn.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -5,10 +5,10 @@
 // Needs:   the width a multiple of kPlaces, the grid aligned to kVector elements; Index long long from 2^30 places on.
 // Bound:   memory: the grid is written once.
 
-#include "dnnarray/affine.cuh"
 #include "dnnarray/core/division.cuh"
 #include "dnnarray/core/vec.cuh"
-#include "dnnarray/sampling.cuh"
+#include "spatial/affine.cuh"
+#include "spatial/sampling.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

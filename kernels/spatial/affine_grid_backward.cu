@@ -5,9 +5,9 @@
 // Needs:   the width and `length` multiples of kPlaces, g aligned to kVector elements; Index long long from 2^30 places on.
 // Bound:   memory: g is read once.
 
-#include "dnnarray/affine.cuh"
 #include "dnnarray/core/vec.cuh"
-#include "dnnarray/sampling.cuh"
+#include "spatial/affine.cuh"
+#include "spatial/sampling.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -5,7 +5,7 @@
 // Bound:   latency.
 
 #include "dnnarray/core/overlap.cuh"
-#include "dnnarray/sampling.cuh"
+#include "spatial/sampling.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

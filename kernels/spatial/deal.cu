@@ -6,7 +6,7 @@
 // Needs:   x and y aligned to kVector elements, all steps and places multiples of kVector.
 // Bound:   memory: x read once, y written once.
 
-#include "dnnarray/walk.cuh"
+#include "spatial/walk.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

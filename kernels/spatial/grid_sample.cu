@@ -8,7 +8,7 @@
 
 #include "dnnarray/core/overlap.cuh"
 #include "dnnarray/core/vec.cuh"
-#include "dnnarray/sampling.cuh"
+#include "spatial/sampling.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

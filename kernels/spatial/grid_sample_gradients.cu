@@ -8,8 +8,8 @@
 // Needs:   two words for each pixel of a plane in shared memory; not for double.
 // Bound:   latency: read the grid, add, write; for many places the additions in shared memory.
 
-#include "dnnarray/grid_slopes.cuh"
-#include "dnnarray/shared_sums.cuh"
+#include "spatial/grid_slopes.cuh"
+#include "spatial/shared_sums.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

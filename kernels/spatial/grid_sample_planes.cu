@@ -7,7 +7,7 @@
 // Bound:   memory: x read once, y written once; the grid is read again for each block, from L2.
 
 #include "dnnarray/core/vec.cuh"
-#include "dnnarray/sampling.cuh"
+#include "spatial/sampling.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -3,8 +3,8 @@
 // Layout:  as grid_sample, with one channel at a time: g and the sums by strides, the sums in the memory order of x.
 // Bound:   atomics in L2, one for each tap of each output.
 
-#include "dnnarray/sampling.cuh"
-#include "dnnarray/scatter.cuh"
+#include "spatial/sampling.cuh"
+#include "spatial/scatter.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

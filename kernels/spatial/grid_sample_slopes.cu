@@ -3,7 +3,7 @@
 // Layout:  as grid_sample; kLanes neighbouring threads share a place (grid_slopes.cuh). The result lies as the grid does, by strides.
 // Bound:   as grid_sample.
 
-#include "dnnarray/grid_slopes.cuh"
+#include "spatial/grid_slopes.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

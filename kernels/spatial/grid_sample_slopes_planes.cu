@@ -8,7 +8,7 @@
 // Needs:   pointers aligned to kVector elements, pixels a multiple of kVector.
 // Bound:   the conflicts of the look-ups in shared memory.
 
-#include "dnnarray/planes.cuh"
+#include "spatial/planes.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

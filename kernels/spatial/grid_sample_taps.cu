@@ -3,7 +3,7 @@
 // Layout:  grid (N, *places, kRank), C order; pixels and weights (N, places, taps), the last axis fastest along the width. A thread owns a place.
 // Bound:   memory: the grid read once, 8 bytes a tap written.
 
-#include "dnnarray/sampling.cuh"
+#include "spatial/sampling.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

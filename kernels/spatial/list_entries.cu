@@ -5,7 +5,7 @@
 //          each segment has `padded`, a multiple of 32.
 // Bound:   latency of the scattered weights, which lie in L2.
 
-#include "dnnarray/lists.cuh"
+#include "spatial/lists.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -8,8 +8,8 @@
 // Bound:   the look-ups of g in L2.
 
 #include "dnnarray/core/vec.cuh"
-#include "dnnarray/lists.cuh"
-#include "dnnarray/sampling.cuh"
+#include "spatial/lists.cuh"
+#include "spatial/sampling.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

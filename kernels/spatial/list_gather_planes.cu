@@ -6,8 +6,8 @@
 // Bound:   the lists, read by each block from L2, and the conflicts of the look-ups in shared memory.
 
 #include "dnnarray/core/reduce.cuh"
-#include "dnnarray/lists.cuh"
-#include "dnnarray/planes.cuh"
+#include "spatial/lists.cuh"
+#include "spatial/planes.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

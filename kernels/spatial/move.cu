@@ -8,7 +8,7 @@
 // Bound:   memory: x read once, y written once, where the reads of a block share sectors.
 
 #include "dnnarray/core/overlap.cuh"
-#include "dnnarray/walk.cuh"
+#include "spatial/walk.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -8,7 +8,7 @@
 // Bound:   memory for few taps; for many the look-ups in L1.
 
 #include "dnnarray/core/vec.cuh"
-#include "dnnarray/sampling.cuh"
+#include "spatial/sampling.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -35,7 +35,7 @@ struct Arguments {
 #define DNNARRAY_ENTRY spatial_resize_polyphase_default
 #endif
 
-#include "dnnarray/polyphase_rows.cuh"
+#include "spatial/polyphase_rows.cuh"
 
 using namespace dnnarray;
 

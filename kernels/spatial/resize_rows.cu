@@ -11,8 +11,8 @@
 // Bound:   memory; where there are many taps, the look-ups in shared memory.
 
 #include "dnnarray/core/vec.cuh"
-#include "dnnarray/resize.cuh"
-#include "dnnarray/sampling.cuh"
+#include "spatial/resize.cuh"
+#include "spatial/sampling.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -5,8 +5,8 @@
 //          an infinite tap would turn into NaN beside 0.
 // Bound:   latency.
 
-#include "dnnarray/resize.cuh"
-#include "dnnarray/sampling.cuh"
+#include "spatial/resize.cuh"
+#include "spatial/sampling.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

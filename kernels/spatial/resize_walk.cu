@@ -38,7 +38,7 @@ struct Arguments {
 #define DNNARRAY_ENTRY spatial_resize_walk_default
 #endif
 
-#include "dnnarray/polyphase_rows.cuh"
+#include "spatial/polyphase_rows.cuh"
 
 using namespace dnnarray;
 constexpr int kFactor = Rows::kOwn / Rows::kOut;

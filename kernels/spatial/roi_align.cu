@@ -6,7 +6,7 @@
 // Bound:   the look-ups in L1, four for each sample.
 
 #include "dnnarray/core/vec.cuh"
-#include "dnnarray/roi.cuh"
+#include "spatial/roi.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

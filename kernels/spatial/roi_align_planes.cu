@@ -12,7 +12,7 @@
 // Bound:   memory: x read once, y written once; the look-ups in shared memory.
 
 #include "dnnarray/core/cluster.cuh"
-#include "dnnarray/roi.cuh"
+#include "spatial/roi.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

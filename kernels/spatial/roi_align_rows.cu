@@ -8,7 +8,7 @@
 //          down stand in shared memory.
 // Bound:   the look-ups in L1, two or three lines for 32 lanes.
 
-#include "dnnarray/roi.cuh"
+#include "spatial/roi.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -4,8 +4,8 @@
 // Layout:  as roi_align, g by strides, the sums in the memory order of x. A box that is not valid has no gradient.
 // Bound:   atomics in L2, four for each sample (one for the maximum).
 
-#include "dnnarray/roi.cuh"
-#include "dnnarray/scatter.cuh"
+#include "spatial/roi.cuh"
+#include "spatial/scatter.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

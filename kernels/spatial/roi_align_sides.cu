@@ -5,7 +5,7 @@
 // Layout:  boxes (K, 5), C order. A thread owns a sample.
 // Bound:   latency.
 
-#include "dnnarray/roi.cuh"
+#include "spatial/roi.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

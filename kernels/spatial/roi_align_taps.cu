@@ -5,7 +5,7 @@
 // Bound:   memory: 8 bytes a tap written.
 
 #include "dnnarray/core/vec.cuh"
-#include "dnnarray/roi.cuh"
+#include "spatial/roi.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

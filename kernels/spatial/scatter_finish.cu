@@ -3,7 +3,7 @@
 // Layout:  flat; a thread owns one element.
 // Bound:   memory.
 
-#include "dnnarray/scatter.cuh"
+#include "spatial/scatter.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -3,7 +3,7 @@
 // Layout:  flat; a thread takes elements kThreads * blocks apart. *largest is 0 before. A maximum has no order.
 // Bound:   memory.
 
-#include "dnnarray/scatter.cuh"
+#include "spatial/scatter.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

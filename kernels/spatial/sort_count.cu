@@ -3,7 +3,7 @@
 // Layout:  keys (segments, length), sorted each for itself; a block owns part `blockIdx % parts` of a segment; table (segments, parts, bins).
 // Bound:   latency; keys are read once.
 
-#include "dnnarray/sort.cuh"
+#include "spatial/sort.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -6,7 +6,7 @@
 //          written side by side, where all blocks, tiles and digits before leave off.
 // Bound:   memory; keys and places are read once and written once.
 
-#include "dnnarray/sort.cuh"
+#include "spatial/sort.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

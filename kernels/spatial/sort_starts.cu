@@ -3,7 +3,7 @@
 // Layout:  keys (segments, length), sorted; a thread owns a bucket and searches.
 // Bound:   latency.
 
-#include "dnnarray/sort.cuh"
+#include "spatial/sort.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -74,7 +74,9 @@ class Kernel:
     def code(self) -> str:
         """The translation unit: the vocabulary that the settings speak of, the settings, then the kernel file by name."""
         ahead = "#define DNNARRAY_AHEAD\n" if self.ahead else ""
-        includes = "".join(f'#include "dnnarray/{name}.cuh"\n' for name in ("core/dtype", *self.includes))
+        own = f"{self.source.partition('/')[0]}/"  # the folder of headers that a single family uses
+        paths = (name if name.startswith(own) else f"dnnarray/{name}" for name in ("core/dtype", *self.includes))
+        includes = "".join(f'#include "{path}.cuh"\n' for path in paths)
         names = f"#define DNNARRAY_CONFIG\n#define DNNARRAY_ENTRY {self.symbol}\n"
         before, behind = "", ""
         if self.arguments is not None:

@@ -192,7 +192,7 @@ def _kernel(layer: Layer, tile: Tile, output: str, source: str) -> Kernel:
     config = PersistentConfig(TYPES[dtype], output, KINDS[kind], tile.units, tile.batch, tensor, _THREADS)
     parts = "_split" if tensor and dtype == FLOAT32 else ""
     name = f"rnn_{source}_{kind}_{SHORT[dtype]}{parts}_{NAMES[output]}_{tile.units}x{tile.batch}"
-    return Kernel(f"rnn/{source}.cu", name, config, ("core/math", "rnn"))
+    return Kernel(f"rnn/{source}.cu", name, config, ("core/math", "rnn/rnn"))
 
 
 def _forward(device: Device, layer: Layer, output: str) -> Launches:

@@ -16,7 +16,7 @@ from dnnarray._select import Cost, Device
 from dnnarray._spec import HALF
 
 _STEP_LAUNCHES = 5  # the time of a step, a product and a kernel that wait for each other, in launches
-# As the enumeration in kernels/include/dnnarray/rnn.cuh.
+# As the enumeration in kernels/rnn/rnn.cuh.
 KINDS = {"tanh": 0, "relu": 1, "gru": 2, "gru_reset": 3, "gru_last": 4, "lstm": 5, "projected": 6}
 NAMES = {TYPES[d]: SHORT[d] for d in TYPES} | {f"dnnarray::Parts<{TYPES[d]}>": f"{SHORT[d]}_parts" for d in HALF}
 

@@ -63,7 +63,9 @@ def run(problem: GridSampleProblem, device: Device, aligned: bool) -> Program:
     per = vector if last else split_channels(channels, places)
     once = per == vector
     config = GridSampleConfig(*settings, last, once, vector, THREADS)
-    kernel = Kernel("spatial/grid_sample.cu", f"grid_sample_{name}{f'_last_x{vector}' * last}{'_once' * once}", config, ("sampling",))
+    kernel = Kernel(
+        "spatial/grid_sample.cu", f"grid_sample_{name}{f'_last_x{vector}' * last}{'_once' * once}", config, ("spatial/sampling",)
+    )
     share = shares(x.shape[0], channels, per, y.shape[2:], last)
     (image, places_in), out = planner.inputs, planner.outputs[0]
     arguments = GridSampleArguments(

@@ -70,7 +70,7 @@ def run(problem: GridSampleProblem, device: Device, aligned: bool) -> Program:
     (settings, name), channels, nearest = options(problem), x.shape[1], problem.mode == "nearest"
     lanes, threads = 1 if nearest else _lanes(problem), _threads(problem, device)
     config = GridSampleGradientsConfig(*settings, lanes, threads)
-    kernel = Kernel("spatial/grid_sample_gradients.cu", f"grid_sample_gradients_{name}_{lanes}_{threads}", config, ("grid_slopes",))
+    kernel = Kernel("spatial/grid_sample_gradients.cu", f"grid_sample_gradients_{name}_{lanes}_{threads}", config, ("spatial/grid_slopes",))
     planner = Planner(problem, aligned)
     (grad_in, x_in, grid_in), (of_x, of_grid) = planner.inputs, planner.outputs
     planes = 0 if of_x is None else x.shape[0] * channels

@@ -81,7 +81,7 @@ def run(problem: GridSampleProblem, device: Device, aligned: bool) -> Program:
     count, channels = _planes_of_block(problem), x.shape[1]
     vector = vector_length(x.dtype, aligned, math.prod(x.shape[2:]))
     config = GridSamplePlanesConfig(*settings, count, vector, _PLANE_THREADS)
-    kernel = Kernel("spatial/grid_sample_planes.cu", f"grid_sample_planes_{name}_{count}_x{vector}", config, ("sampling",))
+    kernel = Kernel("spatial/grid_sample_planes.cu", f"grid_sample_planes_{name}_{count}_x{vector}", config, ("spatial/sampling",))
     (image, places_in), out = planner.inputs, planner.outputs[0]
     places, shared = math.prod(y.shape[2:]), -(-count * _plane_bytes(problem) // 16) * 16
     arguments = GridSamplePlanesArguments(image, places_in, out, channels=channels, extents=three_extents(x.shape[2:]), places=places)

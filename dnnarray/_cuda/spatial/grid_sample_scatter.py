@@ -74,7 +74,7 @@ def _scatter(problem: GridSampleProblem, fixed: bool, sums: Array, flags: Array 
         "spatial/grid_sample_scatter.cu",
         f"grid_sample_scatter_{name}{'_last' * last}{'_fixed' * fixed}",
         GridSampleScatterConfig(*settings, last, fixed, THREADS),
-        ("sampling",),
+        ("spatial/sampling",),
     )
     share = shares(x.shape[0], channels, per, grad.shape[2:], last)
     arguments = GridSampleScatterArguments(

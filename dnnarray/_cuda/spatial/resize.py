@@ -69,7 +69,7 @@ def run(problem: InterpolateProblem, device: Device, aligned: bool) -> Program:
     per = vector if last else max(1, min(_MOST_CHANNELS, channels * places // _THREADS_WANTED))
     config = ResizeConfig(TYPES[x.dtype], len(found), fixed, last, vector, THREADS)
     name = f"resize_{SHORT[x.dtype]}_rank{config.rank}_taps{config.taps}{f'_last_x{vector}' * last}"
-    kernel = Kernel("spatial/resize.cu", name, config, ("sampling",))
+    kernel = Kernel("spatial/resize.cu", name, config, ("spatial/sampling",))
     share = shares(x.shape[0], channels, per, tuple(y.shape[a] for a in problem.axes), last)
     arguments = ResizeArguments(
         x=planner.inputs[0], y=planner.outputs[0], **tables(found, scratch), shares=share, x_strides=five_strides(x, axis),

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "dnnarray/core/vec.cuh"
-#include "dnnarray/sampling.cuh"
+#include "spatial/sampling.cuh"
 
 namespace dnnarray {
 

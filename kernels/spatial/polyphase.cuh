@@ -1,7 +1,7 @@
 // Resampling along one axis by a whole factor: the weight of a tap depends on its distance alone, so that the compiler knows them all.
 #pragma once
 
-#include "dnnarray/resize.cuh"
+#include "spatial/resize.cuh"
 
 namespace dnnarray {
 

@@ -1,7 +1,7 @@
 // Sums in shared memory of what many threads contribute, with the same bits in whatever order the contributions come.
 #pragma once
 
-#include "dnnarray/scatter.cuh"
+#include "spatial/scatter.cuh"
 
 namespace dnnarray {
 

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "dnnarray/core/vec.cuh"
-#include "dnnarray/polyphase.cuh"
+#include "spatial/polyphase.cuh"
 
 namespace dnnarray {
 

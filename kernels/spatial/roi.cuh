@@ -1,7 +1,7 @@
 // The samples of a region's bins along one axis.
 #pragma once
 
-#include "dnnarray/sampling.cuh"
+#include "spatial/sampling.cuh"
 
 namespace dnnarray {
 

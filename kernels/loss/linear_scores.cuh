@@ -1,7 +1,7 @@
 // What the linear cross entropy makes of a row of scores: its loss, and the gradients of its scores.
 #pragma once
 
-#include "dnnarray/scores.cuh"
+#include "loss/scores.cuh"
 
 namespace dnnarray {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "dnnarray/core/vec.cuh"
-#include "dnnarray/grid_barrier.cuh"
+#include "rnn/grid_barrier.cuh"
 
 namespace dnnarray {
 

@@ -1,7 +1,7 @@
 // The target of a row of scores: a label with its class weight and smoothing, or probabilities. The loss against it, and its gradient.
 #pragma once
 
-#include "dnnarray/scores.cuh"
+#include "loss/scores.cuh"
 
 namespace dnnarray {
 

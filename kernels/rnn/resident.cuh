@@ -8,8 +8,8 @@
 #pragma once
 
 #include "dnnarray/core/reduce.cuh"
-#include "dnnarray/grid_barrier.cuh"
-#include "dnnarray/split_mma.cuh"
+#include "rnn/grid_barrier.cuh"
+#include "rnn/split_mma.cuh"
 
 namespace dnnarray {
 
