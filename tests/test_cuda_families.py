@@ -107,3 +107,9 @@ def test_headers_of_one_family_lie_beside_its_kernels():
     later = {header for header, families in users.items() if families <= _LATER}
     assert {h for h in (root / "include" / "dnnarray").glob("*.cuh") if h not in shared | later} == set()
     assert {h.parent.name for h in users if h.parent.name in _FAMILIES and users[h] != {h.parent.name}} == set()
+
+
+def test_families_have_no_inline_ptx_of_their_own():
+    """It stands in ``include/dnnarray/ptx``, one wrapper for an instruction; an empty text, which holds a value back from the compiler, is none."""
+    paths = [p for family in (*_FAMILIES, "common") for p in (module.kernels_folder() / family).iterdir()]
+    assert [p.name for p in paths if re.search(r'asm\s*(volatile)?\s*\(\s*"[^"]', p.read_text())] == []

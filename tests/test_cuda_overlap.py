@@ -28,7 +28,7 @@ def _text(source):
         path = left.pop()
         if path not in seen:
             seen[path] = path.read_text()
-            left += [folder / "include" / name for name in re.findall(r'#include "(dnnarray/[^"]+)"', seen[path])]
+            left += [folder / ("include" * name.startswith("dnnarray/")) / name for name in re.findall(r'#include "([^"]+)"', seen[path])]
     return "".join(text for path, text in seen.items() if path.name != "overlap.cuh")
 
 

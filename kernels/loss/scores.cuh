@@ -5,6 +5,7 @@
 #include "dnnarray/core/overlap.cuh"
 #include "dnnarray/core/reduce.cuh"
 #include "dnnarray/core/vec.cuh"
+#include "dnnarray/ptx/extremes.cuh"
 
 namespace dnnarray {
 
@@ -119,16 +120,8 @@ __device__ __forceinline__ void combine(Scores<A>& found, A* shared) {
 }
 
 // The largest of some vectors, NaN aside; half types by two.
-__device__ __forceinline__ unsigned larger_pair(unsigned a, unsigned b, float16_t) {
-  unsigned y;
-  asm("max.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
-  return y;
-}
-__device__ __forceinline__ unsigned larger_pair(unsigned a, unsigned b, bfloat16_t) {
-  unsigned y;
-  asm("max.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
-  return y;
-}
+__device__ __forceinline__ unsigned larger_pair(unsigned a, unsigned b, float16_t) { return max_f16x2(a, b); }
+__device__ __forceinline__ unsigned larger_pair(unsigned a, unsigned b, bfloat16_t) { return max_bf16x2(a, b); }
 
 template <int kCount, typename T, int kVector>
 __device__ __forceinline__ arithmetic_t<T> peak_of(const Vec<T, kVector> (&part)[kCount]) {

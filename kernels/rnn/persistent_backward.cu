@@ -115,7 +115,7 @@ __device__ __forceinline__ void receive(const float* from, long long part, int H
     for (int i = 0; i < kAtOnce; ++i) {
 #pragma unroll
       for (int e = 0; e < kCount; ++e) {
-        values[i][e] = first + i < gridDim.x && mine[e] ? load_scalar_between_blocks(from + (first + i) * part + e * kStride * H) : 0;
+        values[i][e] = first + i < gridDim.x && mine[e] ? ld_cg(from + (first + i) * part + e * kStride * H) : 0;
       }
     }
 #pragma unroll

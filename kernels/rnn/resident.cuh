@@ -59,7 +59,7 @@ struct TensorProducts {
       for (int t = 0; t < kDepth; ++t) {
 #pragma unroll
         for (int c = 0; c < kColumns; ++c) {
-          if (first + t * kSlices < tiles) v[t][c] = load_between_blocks(from[c] + (first + t * kSlices) * 16);
+          if (first + t * kSlices < tiles) v[t][c] = ld_cg_v4(from[c] + (first + t * kSlices) * 16);
         }
       }
 #pragma unroll

@@ -91,7 +91,7 @@ struct FloatProducts {
 #pragma unroll
       for (int i = 0; i < kDepth; ++i) {
         const int at = k + (i * kQuads + quad) * 4;
-        if (at < last) v[i] = load_between_blocks(from + at);
+        if (at < last) v[i] = ld_cg_v4(from + at);
       }
 #pragma unroll
       for (int i = 0; i < kDepth; ++i) {

@@ -6,6 +6,8 @@
 #pragma once
 
 #include "dnnarray/core/dtype.cuh"
+#include "dnnarray/ptx/convert.cuh"
+#include "dnnarray/ptx/mma.cuh"
 
 namespace dnnarray {
 
@@ -32,16 +34,8 @@ struct alignas(16) WeightFragment<float> {
   __device__ __forceinline__ void set(int pair, float low, float high) { at[2 * pair] = low, at[2 * pair + 1] = high; }
 };
 
-__device__ __forceinline__ unsigned pack_pair(float low, float high, float16_t) {
-  unsigned y;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
-  return y;
-}
-__device__ __forceinline__ unsigned pack_pair(float low, float high, bfloat16_t) {
-  unsigned y;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
-  return y;
-}
+__device__ __forceinline__ unsigned pack_pair(float low, float high, float16_t) { return cvt_f16x2_f32(low, high); }
+__device__ __forceinline__ unsigned pack_pair(float low, float high, bfloat16_t) { return cvt_bf16x2_f32(low, high); }
 template <typename T>
 __device__ __forceinline__ float low_of_pair(unsigned pair) {
   return widen(T{static_cast<unsigned short>(pair)});
@@ -52,20 +46,14 @@ __device__ __forceinline__ float high_of_pair(unsigned pair) {
 }
 
 __device__ __forceinline__ void mma(float (&c)[4], const WeightFragment<float16_t>& a, unsigned b0, unsigned b1, float16_t) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a.at[0]), "r"(a.at[1]), "r"(a.at[2]), "r"(a.at[3]), "r"(b0), "r"(b1));
+  mma_m16n8k16_f16(c, a.at, b0, b1);
 }
 __device__ __forceinline__ void mma(float (&c)[4], const WeightFragment<bfloat16_t>& a, unsigned b0, unsigned b1, bfloat16_t) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a.at[0]), "r"(a.at[1]), "r"(a.at[2]), "r"(a.at[3]), "r"(b0), "r"(b1));
+  mma_m16n8k16_bf16(c, a.at, b0, b1);
 }
 __device__ __forceinline__ void mma_tf32(float (&c)[4], float a0, float a1, float a2, float a3, float b0, float b1) {
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(__float_as_uint(a0)), "r"(__float_as_uint(a1)), "r"(__float_as_uint(a2)), "r"(__float_as_uint(a3)), "r"(__float_as_uint(b0)),
-        "r"(__float_as_uint(b1)));
+  const unsigned a[4] = {__float_as_uint(a0), __float_as_uint(a1), __float_as_uint(a2), __float_as_uint(a3)};
+  mma_m16n8k8_tf32(c, a, __float_as_uint(b0), __float_as_uint(b1));
 }
 
 // The products come in stages, each with another part, so that products which add to different sums can stand between those which add to the

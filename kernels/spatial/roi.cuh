@@ -1,6 +1,7 @@
 // The samples of a region's bins along one axis.
 #pragma once
 
+#include "dnnarray/ptx/memory.cuh"
 #include "spatial/sampling.cuh"
 
 namespace dnnarray {
@@ -76,13 +77,9 @@ struct Box {
 };
 
 // An element of shared memory by its 32-bit address.
-__device__ __forceinline__ void read_shared(unsigned address, unsigned short& bits) {
-  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(bits) : "r"(address));
-}
-__device__ __forceinline__ void read_shared(unsigned address, unsigned& bits) { asm volatile("ld.shared.u32 %0, [%1];" : "=r"(bits) : "r"(address)); }
-__device__ __forceinline__ void read_shared(unsigned address, unsigned long long& bits) {
-  asm volatile("ld.shared.u64 %0, [%1];" : "=l"(bits) : "r"(address));
-}
+__device__ __forceinline__ void read_shared(unsigned address, unsigned short& bits) { bits = ld_shared_u16(address); }
+__device__ __forceinline__ void read_shared(unsigned address, unsigned& bits) { bits = ld_shared_u32(address); }
+__device__ __forceinline__ void read_shared(unsigned address, unsigned long long& bits) { bits = ld_shared_u64(address); }
 template <int kSize>
 struct BitsOf {
   using type = unsigned;

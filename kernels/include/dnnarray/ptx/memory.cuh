@@ -18,4 +18,42 @@ __device__ __forceinline__ void ld_volatile_shared_v4(unsigned (&w)[4], unsigned
   asm volatile("ld.volatile.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(address));
 }
 
+__device__ __forceinline__ unsigned short ld_shared_u16(unsigned address) {
+  unsigned short w;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(w) : "r"(address));
+  return w;
+}
+__device__ __forceinline__ unsigned ld_shared_u32(unsigned address) {
+  unsigned w;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(w) : "r"(address));
+  return w;
+}
+__device__ __forceinline__ unsigned long long ld_shared_u64(unsigned address) {
+  unsigned long long w;
+  asm volatile("ld.shared.u64 %0, [%1];" : "=l"(w) : "r"(address));
+  return w;
+}
+
+// A counter in global memory that blocks order their other accesses by.
+__device__ __forceinline__ void red_release_add(unsigned* counter, unsigned n) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(counter), "r"(n) : "memory");
+}
+__device__ __forceinline__ unsigned ld_acquire(const unsigned* counter) {
+  unsigned n;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(n) : "l"(counter) : "memory");
+  return n;
+}
+
+// From global memory past the L1, which does not see what other multiprocessors have written.
+__device__ __forceinline__ float ld_cg(const float* p) {
+  float v;
+  asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(v) : "l"(p) : "memory");
+  return v;
+}
+__device__ __forceinline__ float4 ld_cg_v4(const float* p) {
+  float4 v;
+  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p) : "memory");
+  return v;
+}
+
 }  // namespace dnnarray
