@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import dnnarray as dnn
 from dnnarray._cuda.core import arguments as kinds
 from dnnarray._cuda.core import module
-from dnnarray._cuda.core.arguments import Arguments, Box, Double, Extent, Extents, Float, In, Int, Out, Pointer, Seed
+from dnnarray._cuda.core.arguments import Arguments, Box, Double, Extent, Extents, Float, In, Int, Out, Pointer, Seed, Words
 from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Runtime, Struct, TensorMap
 from dnnarray._cuda.core.planner import planned
 from dnnarray._records import frozen
@@ -102,6 +102,23 @@ def test_arrays_beside_the_struct_keep_their_order():
     assert (x, codes, y, block.data, block.words) == (Array(0), 0, Array(1, 16), struct.pack("<q", 5), ())
     assert record.struct.entry == "void(const Config::Element*, const unsigned char*, Config::Element*, Arguments)"
     assert record.struct.text.startswith("struct Arguments {\n  long long count;\n};\n")
+
+
+@frozen
+class Some(Arguments, restrict=("x",)):
+    """One of the arrays as a parameter of its own."""
+
+    y: Out
+    x: In
+    words: Words
+
+
+def test_named_arrays_stand_beside_the_struct():
+    record = Some(y=Array(1, 16), x=Array(0), words=(1, 1 << 63))
+    x, block = record.parameters
+    assert (x, block.words, struct.unpack("<3Q", block.data)) == (Array(0), ((0, Array(1, 16)),), (0, 1, 1 << 63))
+    assert record.struct.entry == "void(const Config::Element*, Arguments)"
+    assert record.struct.text.startswith("struct Arguments {\n  Config::Element* y;\n  unsigned long long words[2];\n};\n")
 
 
 def test_numbers_that_do_not_fit_are_errors():
