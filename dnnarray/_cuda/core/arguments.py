@@ -6,10 +6,11 @@ offsets are computed here, by the rules of C++, and the generated text asserts t
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import fields
 from functools import cache, lru_cache
+from struct import Struct as Packing
+from struct import calcsize
 from typing import Annotated, Any, ClassVar, get_type_hints
 
 from dnnarray._cuda.core.extents import round_up
@@ -27,8 +28,8 @@ class Pointer:
     element: str
     const: bool
 
-    def layout(self, value: Any) -> tuple[str, str, int, int]:
-        """Type and array bounds in C++, bytes and alignment."""
+    def layout(self, count: int) -> tuple[str, str, int, int]:
+        """Type and array bounds in C++, bytes and alignment; `count` is how many numbers there are where there are several."""
         return f"{'const ' * self.const}{self.element}*", "", 8, 8
 
 
@@ -40,10 +41,10 @@ class Number:
     code: str
     several: bool = False
 
-    def layout(self, value: Any) -> tuple[str, str, int, int]:
+    def layout(self, count: int) -> tuple[str, str, int, int]:
         """As `Pointer.layout`."""
-        size = struct.calcsize(self.code)
-        return (self.type, f"[{len(value)}]", size * len(value), size) if self.several else (self.type, "", size, size)
+        size = calcsize(self.code)
+        return (self.type, f"[{count}]", size * count, size) if self.several else (self.type, "", size, size)
 
 
 @frozen
@@ -53,16 +54,16 @@ class Nested:
     type: str
     code: str
 
-    def layout(self, value: Any) -> tuple[str, str, int, int]:
+    def layout(self, count: int) -> tuple[str, str, int, int]:
         """As `Pointer.layout`."""
-        return self.type, "", struct.calcsize(self.code), struct.calcsize(self.code[-1])
+        return self.type, "", calcsize(self.code), calcsize(self.code[-1])
 
 
 @frozen
 class Option:
     """The kind of a field that is a run-time option of the operation."""
 
-    def layout(self, value: Any) -> tuple[str, str, int, int]:
+    def layout(self, count: int) -> tuple[str, str, int, int]:
         """As `Pointer.layout`."""
         return "unsigned long long", "", 8, 8
 
@@ -71,7 +72,7 @@ class Option:
 class Map:
     """The kind of a field that is a tensor map."""
 
-    def layout(self, value: Any) -> tuple[str, str, int, int]:
+    def layout(self, count: int) -> tuple[str, str, int, int]:
         """As `Pointer.layout`."""
         return "dnnarray::TensorMap", "", _MAP, _LINE
 
@@ -122,29 +123,22 @@ class Arguments:
     @property
     def parameters(self) -> tuple[Parameter, ...]:
         """What the driver is given: the pointers that are parameters of their own, then the struct."""
-        layout = self._layout
-        data, alone = bytearray(layout.size), []
-        words: list[tuple[int, Array | Runtime]] = []
-        maps: list[tuple[int, TensorMap]] = []
-        cls: Any = type(self)
-        for (name, kind), offset in zip(_kinds(cls).items(), layout.offsets, strict=True):
-            value = getattr(self, name)
-            if offset is None:
-                alone.append(0 if value is None else value)
-            elif isinstance(kind, (Number, Nested)):
-                values = value if isinstance(kind, Nested) or kind.several else (value,)
-                code = kind.code if isinstance(kind, Nested) else f"{len(values)}{kind.code}"
-                struct.pack_into(f"<{code}", data, offset, *values)
-            elif isinstance(kind, Map):
-                maps.append((offset, value))
-            elif value is not None:
-                words.append((offset, value))
-        return *alone, Block(bytes(data), tuple(words), tuple(maps))
+        layout, values = self._layout, self.__dict__
+        numbers: list[Any] = []
+        for name, several in layout.numbers:
+            if several:
+                numbers += values[name]
+            else:
+                numbers.append(values[name])
+        data = layout.packed.pack(*numbers)
+        words = tuple([(offset, values[name]) for name, offset in layout.words if values[name] is not None])
+        maps = tuple([(offset, values[name]) for name, offset in layout.maps])
+        return *[values[name] or 0 for name in layout.alone], Block(data, words, maps)
 
     @property
     def _layout(self) -> _Layout:
         cls: Any = type(self)
-        return _layout(cls, tuple([kind.layout(getattr(self, name)) for name, kind in _kinds(cls).items()]))
+        return _layout(cls, tuple([len(self.__dict__[name]) for name in _several(cls)]))
 
 
 def stands_alone(cls: Any, name: str, kind: Kind) -> bool:
@@ -159,37 +153,62 @@ def _kinds(cls: Any) -> dict[str, Kind]:
     return {f.name: hints[f.name].__metadata__[0] for f in fields(cls)}
 
 
+@cache
+def _several(cls: Any) -> tuple[str, ...]:
+    """The fields that are several numbers, how many of them a record says."""
+    return tuple(name for name, kind in _kinds(cls).items() if isinstance(kind, Number) and kind.several)
+
+
 @frozen
 class _Layout:
-    """The struct of a record: its text, the offset of each field, None for a parameter of its own, and its bytes."""
+    """The struct of a record.
+
+    Attributes
+    ----------
+    struct : the text that the kernel is compiled with
+    packed : the bytes of the struct, with gaps for what a call writes
+    numbers : the fields in `packed`, each with whether it is several numbers
+    words, maps : the fields that a call writes, with their offsets
+    alone : the fields that are parameters of their own
+    """
 
     struct: Struct
-    offsets: tuple[int | None, ...]
-    size: int
+    packed: Packing
+    numbers: tuple[tuple[str, bool], ...]
+    words: tuple[tuple[str, int], ...]
+    maps: tuple[tuple[str, int], ...]
+    alone: tuple[str, ...]
 
 
 @lru_cache(maxsize=1024)
-def _layout(cls: Any, layouts: tuple[tuple[str, str, int, int], ...]) -> _Layout:
-    """Each field at the next multiple of its alignment, the whole a multiple of the largest."""
-    members: list[str] = []
-    checks: list[str] = []
-    alone: list[str] = []
-    offsets: list[int | None] = []
-    size, widest = 0, 1
-    for (name, kind), (type_, bounds, bytes_, alignment) in zip(_kinds(cls).items(), layouts, strict=True):
+def _layout(cls: Any, counts: tuple[int, ...]) -> _Layout:
+    """Each field at the next multiple of its alignment, the whole a multiple of the largest; `counts` belong to the fields that are `_several`."""
+    how_many = dict(zip(_several(cls), counts, strict=True))
+    members, checks, types = "", "", []
+    packed, size, widest = "<", 0, 1
+    found: dict[str, list[Any]] = {"numbers": [], "words": [], "maps": [], "alone": []}
+    for name, kind in _kinds(cls).items():
+        count = how_many.get(name, 1)
+        type_, bounds, bytes_, alignment = kind.layout(count)
         if stands_alone(cls, name, kind):
-            alone.append(type_)
-            offsets.append(None)
+            types.append(type_)
+            found["alone"].append(name)
             continue
-        size, widest = round_up(size, alignment), max(widest, alignment)
-        members.append(f"  {type_} {name}{bounds};\n")
+        offset, widest = round_up(size, alignment), max(widest, alignment)
+        packed += f"{offset - size}x"
+        if isinstance(kind, (Number, Nested)):
+            packed += kind.code if isinstance(kind, Nested) else f"{count}{kind.code}"
+            found["numbers"].append((name, isinstance(kind, Nested) or kind.several))
+        else:
+            packed += f"{bytes_}x"
+            found["maps" if isinstance(kind, Map) else "words"].append((name, offset))
+        members += f"  {type_} {name}{bounds};\n"
         # offsetof as NVRTC spells it without headers: NVRTC 13.0 does not know __builtin_offsetof.
-        offset = f"__INTADDR__(&(((Arguments*)0)->{name}))"
-        checks.append(f"static_assert({offset} == {size} && sizeof(Arguments::{name}) == {bytes_});\n")
-        offsets.append(size)
-        size += bytes_
-    size = round_up(size, widest)
-    assert len(alone) < MOST, f"{cls.__name__}: {len(alone)} parameters beside the struct"
-    checks.append(f"static_assert(sizeof(Arguments) == {size});\n")
-    text = f"struct Arguments {{\n{''.join(members)}}};\n{''.join(checks)}"
-    return _Layout(Struct(text, f"void({', '.join((*alone, 'Arguments'))})"), tuple(offsets), size)
+        place = f"__INTADDR__(&(((Arguments*)0)->{name}))"
+        checks += f"static_assert({place} == {offset} && sizeof(Arguments::{name}) == {bytes_});\n"
+        size = offset + bytes_
+    whole = round_up(size, widest)
+    assert len(types) < MOST, f"{cls.__name__}: {len(types)} parameters beside the struct"
+    text = f"struct Arguments {{\n{members}}};\n{checks}static_assert(sizeof(Arguments) == {whole});\n"
+    made = Struct(text, f"void({', '.join((*types, 'Arguments'))})")
+    return _Layout(made, Packing(f"{packed}{whole - size}x"), *(tuple(names) for names in found.values()))
