@@ -47,8 +47,8 @@ def test_a_spec_has_memory_only_where_a_launch_is_given_its_address(monkeypatch)
         assert second.data.ptr == 0
         op = find("batch_norm_backward")
         options = {n: v for n, v in op.defaults.items() if n in op.static}
-        plan = engine.prepare(op, op.problem((grad, grad, mean, mean, None, mean), options), DEFAULT, None)
-        *_, bias = plan.with_stand_ins((None, None, None, None, None, mean))
+        plan = engine.prepare(op, op.problem((grad, grad, mean, mean, None, mean, None), options), DEFAULT, None)
+        *_, bias, _ = plan.with_stand_ins((None, None, None, None, None, mean, None))
         assert bias.shape == (3,)
 
 

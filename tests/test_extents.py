@@ -9,7 +9,7 @@ import pytest
 import dnnarray as dnn
 from asv_bench.selection import H200
 from dnnarray._cpu import engine
-from dnnarray._cpu.compiled import Compiled
+from dnnarray._cpu.compiled import Compiled, compiler
 from dnnarray._cuda.core.plan import Plan
 from dnnarray._operation import find
 from dnnarray._options import DEFAULT
@@ -30,9 +30,11 @@ _MOST = 65_535, 65_535  # blocks along the second and the third axis of a grid
 
 
 def _rejects(method, problem, device):
-    """Why an algorithm cannot do it; of a compiled one, whether or not it has been compiled."""
+    """Why an algorithm cannot do it; of a compiled one, whether or not it has been compiled, where there is a compiler."""
     run = method.run
-    return run.accepts(problem, device) or run.target("float32") if isinstance(run, Compiled) else method.rejects(problem, device)
+    if isinstance(run, Compiled):
+        return compiler.missing() or run.accepts(problem, device) or run.target("float32")
+    return method.rejects(problem, device)
 
 
 def _asked(make, table, device):

@@ -37,7 +37,7 @@ def gradient_call(case, dtype, kept):
     """The backward call of a case, arrays in signature order: with what the forward keeps, or as a user calls it by hand."""
     arrays = case.draw(dtype)
     output, pullback = dnn.vjp(case.op, *arrays, **case.options)
-    backward = pullback.backward
+    backward = pullback.plan.backward
     head = output[0] if isinstance(output, tuple) else output
     grad = np.random.default_rng(0).standard_normal(head.shape).astype(head.dtype)
     if isinstance(output, tuple) and "grad" in backward.nested:
