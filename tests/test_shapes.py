@@ -43,7 +43,7 @@ def gradient_call(case, dtype, kept):
     if isinstance(output, tuple) and "grad" in backward.nested:
         grad = (grad, *(None,) * (len(output) - 1))
     if kept:
-        return backward, (grad, *pullback.arrays), pullback.options
+        return backward, (grad, *pullback.arrays), {n: v for n, v in pullback.options.items() if n in backward.defaults}
     bound, options = find(case.op).bind(arrays, case.options)
     given = dict(zip(find(case.op).arrays, bound, strict=True)) | options
     (_, *others), rest = backward.bind((None,), {n: v for n, v in given.items() if n in backward.arrays or n in backward.defaults})
