@@ -11,6 +11,7 @@ import numpy as np
 import dnnarray as dnn
 from dnnarray._operation import find, operations
 from dnnarray._problems.base import leaves, tree_map
+from dnnarray._problems.needs import NEEDS
 from dnnarray._spec import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, Spec
 from tests.problems import Call
 from tests.registry import CASES
@@ -30,10 +31,19 @@ def calls(seed: int, count: int) -> Iterator[Call]:
             found = list(_convolution(rng) if rng.random() < 0.4 else _changed(rng))
             for call in found:
                 call.problem()
+            found += [_wanting(rng, call) for call in found if NEEDS in find(call.op).defaults]
         except _REFUSALS:
             continue
         count -= len(found)
         yield from found
+
+
+def _wanting(rng: random.Random, call: Call) -> Call:
+    """The same call for one or some of its gradients."""
+    problem = call.problem()
+    names = [name for name, spec in zip(problem.fields, problem.outputs, strict=True) if spec is not None]
+    needs = tuple(rng.sample(names, rng.randint(1, len(names))))
+    return call._replace(options=call.options | {NEEDS: needs})
 
 
 def _call(op: str, arrays: tuple[Any, ...], options: dict[str, Any]) -> Call:
@@ -87,7 +97,8 @@ def _convolution(rng: random.Random) -> Iterator[Call]:
     grad = dnn.infer(op, x, weight, **options).output
     activation = {"activation": rng.choice((None, "relu", "gelu"))}
     yield _call(op, (x, weight), options | activation)
-    yield _call(f"{op}_backward", (grad, x, weight), options | activation)
+    bias = rng.choice((None, Spec((k,), dtype)))
+    yield _call(f"{op}_backward", (grad, x, weight, bias), options | activation)
     if op == "conv":
         yield _call("conv_backward_input", (grad, weight), options | {"input_shape": x.shape})
         yield _call("conv_backward_weight", (grad, x), options | {"weight_shape": weight.shape})

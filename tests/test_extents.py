@@ -102,3 +102,18 @@ def test_a_gradient_that_no_tap_meets_costs_nothing_impossible(grad, weight, opt
 
 def _problem(grad, weight, dtype, options):
     return planned("conv_backward_input", dnn.Spec(grad, dtype), dnn.Spec(weight, dtype), **options)[1]
+
+
+@pytest.mark.parametrize("needs", [("bias",), ("weight",), ("weight", "bias"), ("x",)], ids="_".join)
+@pytest.mark.parametrize("op", ["conv_backward", "conv_transpose_backward"])
+def test_some_gradients_of_grouped_convolutions(op, needs):
+    """Tiles that hold several groups look for what the zeros between them have spoilt, in the gradient of the input alone."""
+    weight = (24, 3, 3, 4) if op == "conv_backward" else (32, 3, 3, 3)
+    arrays = [dnn.Spec(shape, "bfloat16") for shape in ((2, 9, 9, 24), (2, 9, 9, 32), weight, (24,))]
+
+    def make():
+        return planned(op, *arrays, groups=8, padding=1, needs=needs, **_LAST)[1]
+
+    for device in _EVERYWHERE:
+        for method in _asked(make, METHODS[op], device):
+            _check_plans(make(), method, device)

@@ -42,6 +42,7 @@ _SCORE_ERRORS = [
     (dnn.OptionError, "axis is 2; expected an axis", (LOGITS, LABELS), {"axis": 2}),
     (dnn.OptionError, "axis is 2; expected an axis", (LOGITS[0], LABELS[0]), {"axis": 2}),
     (dnn.OptionError, "axis is True; expected an integer", (LOGITS, LABELS), {"axis": True}),
+    (dnn.OptionError, "ignore_index is 9223372036854775808", (LOGITS, LABELS), {"ignore_index": 2**63}),
     (dnn.OptionError, "ignore_index is 1.5", (LOGITS, LABELS), {"ignore_index": 1.5}),
 ]
 _CROSS_ENTROPY_ERRORS = [

@@ -637,3 +637,10 @@ def test_compiled_windows_have_a_largest_table():
 
     assert reason(1 << 10) is None
     assert reason((1 << 10) + 1) == "a window of more than 1048576 elements; it keeps a table of them"
+
+
+@pytest.mark.parametrize("p", [0.5, 2, 4, 300])
+def test_norm_of_one_element_is_its_magnitude(p):
+    x = np.array([-INF, -1e-300, -0.0, 3.0, 1e300, np.nan]).reshape(1, 1, 6)
+    np.testing.assert_array_equal(dnn.lp_pool(x, 1, p=p), np.abs(x))
+    np.testing.assert_array_equal(dnn.lp_pool_backward(np.full_like(x, 2.0), x, 1, p=p), 2 * np.sign(x))

@@ -344,7 +344,13 @@ def floor(
         weights = f.groups / PLANNED * g.n * g.pixels * g.taps * f.c * weighing(f.k)
         both = op != "conv_backward_weight"
         return device.launch + (weights + products) / 2 * problem.maps if both else device.launch + weights
-    return products + len(parts) * (START + device.launch) + (_LOOKED_AT * problem.result.size if f.groups != g.groups else 0.0)
+    return products + len(parts) * (START + device.launch) + (_looked_at(problem) if f.groups != g.groups else 0.0)
+
+
+def _looked_at(problem: ConvProblem) -> float:
+    """Seconds in which the images that are computed are searched for what the zeros between groups have spoilt."""
+    images = problem.outputs[0]  # none where the gradient of the input is not wanted
+    return 0.0 if images is None else _LOOKED_AT * images.size
 
 
 def cost(op: str, problem: ConvProblem, device: Device, tile: Callable[[Geometry, int], Timed] = choose,
@@ -367,5 +373,5 @@ def cost(op: str, problem: ConvProblem, device: Device, tile: Callable[[Geometry
         own = _GATHERED * (own - (_passed_over(g) * dtype.itemsize if op == "conv" else 0))
     if grouped and op != "conv_backward_weight":
         seconds = 2 * f.macs * problem.maps / (share * of_all)
-        share *= seconds / (seconds + _LOOKED_AT * problem.result.size)
+        share *= seconds / (seconds + _looked_at(problem))
     return Cost(2 * f.macs * problem.maps, own + _COPIES * sum(copied) * problem.maps, share, launches, of_peak)

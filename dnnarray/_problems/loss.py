@@ -104,6 +104,9 @@ def _labels(op: str, target: Spec, rows: tuple[int, ...], scores: str) -> None:
     checks.shape(op, "target", target, rows, f"the shape of {scores} without its class axis")
 
 
+_LABELS = -(2**63), 2**63 - 1  # the range of labels: kernels compare them as 64-bit signed integers
+
+
 def loss_fields(scores: Spec, reduction: str, rows: tuple[int, ...], return_lse: bool) -> dict[str, Any]:
     """Outputs of a forward: the loss, and the log-sum-exp where asked for."""
     loss = Spec(rows if reduction == "none" else (), scores.dtype)
@@ -114,7 +117,7 @@ def loss_fields(scores: Spec, reduction: str, rows: tuple[int, ...], return_lse:
 
 def row_options(op: str, ignore_index: Any, reduction: Any, label_smoothing: Any = 0.0, return_lse: Any = False) -> dict[str, Any]:
     return {
-        "ignore_index": checks.integer(op, "ignore_index", ignore_index),
+        "ignore_index": checks.integer(op, "ignore_index", ignore_index, *_LABELS),
         "reduction": checks.choice(op, "reduction", reduction, REDUCTIONS),
         "label_smoothing": checks.number(op, "label_smoothing", label_smoothing, 0, 1),
         "return_lse": checks.boolean(op, "return_lse", return_lse),

@@ -206,7 +206,9 @@ def lp_pool(
 ) -> PoolProblem:
     _input(op, x, layout)
     exponent = checks.number(op, "p", p, above=0, finite=False)
-    return _pooled(op, x, _axes(op, _space(op, x, layout), kernel_size, stride, padding, dilation, ceil_mode), layout, p=exponent)
+    axes = _axes(op, _space(op, x, layout), kernel_size, stride, padding, dilation, ceil_mode)
+    single = all(axis.window == 1 for axis in axes)  # the norm of one element is its magnitude, whatever the exponent
+    return _pooled(op, x, axes, layout, p=1.0 if single and math.isfinite(exponent) else exponent)
 
 
 def adaptive(op: str, x: Spec, *, output_size: Any, layout: str) -> PoolProblem:
