@@ -33,6 +33,7 @@ NAMED = (
 )  # fmt: skip
 _PRECISION = {"high": 2.0**-11, "medium": 2.0**-8}  # half a unit in the last place of what the option allows
 _ODD_WORKSPACE = ": workspace is at an odd address;"  # what a card says of scratch memory that threads cannot load at once
+_ODD_ARRAY = "begins at an address that is no multiple of 16"
 _MOST = 1 << 22  # bytes of the results of a call that was changed
 
 
@@ -287,12 +288,18 @@ class Trial:
         if self.place.name == "cuda" and isinstance(error, dnn.OptionError) and _ODD_WORKSPACE in text and self.odd_workspace:
             return Verdict("refused", text)
         limited = isinstance(error, dnn.WorkspaceError) and self.call.context.get("workspace_limit") is not None
+        if self.place.name == "cuda" and self._meets_odd_addresses(text, limited):
+            return Verdict("refused", text)
         if self.call.change or self.call.lenient:
             named = any(f" {name}: " in text for name in (self.forward.name, f"{self.forward.base}_backward"))
             return Verdict("refused", text) if named else Verdict("UNNAMED", f"without the function's name: {text}")
         if (limited and self._all_need_more()) or (isinstance(error, dnn.UnsupportedError) and self._is_absent()):
             return Verdict("refused", text)
         return Verdict("REFUSED", text)
+
+    def _meets_odd_addresses(self, text: str, limited: bool) -> bool:
+        """Whether the card may refuse an array that begins at no multiple of 16 bytes: the algorithm that is named, and copies without memory for them."""
+        return (self.algorithm is not None and _ODD_ARRAY in text) or (limited and bool(self.call.context.get("deterministic")))
 
     def _is_absent(self) -> bool:
         """Whether the engine has no algorithm for the call, whichever is named; the CPU engine has one for every call."""
