@@ -33,13 +33,13 @@ _NEVER_READ = {
 }
 
 
-def gradient_call(case, dtype, kept):
+def gradient_call(case, dtype, kept, place=np.asarray):
     """The backward call of a case, arrays in signature order: with what the forward keeps, or as a user calls it by hand."""
-    arrays = case.draw(dtype)
+    arrays = tuple(tree_map(place, a) for a in case.draw(dtype))
     output, pullback = dnn.vjp(case.op, *arrays, **case.options)
     backward = pullback.plan.backward
     head = output[0] if isinstance(output, tuple) else output
-    grad = np.random.default_rng(0).standard_normal(head.shape).astype(head.dtype)
+    grad = place(np.random.default_rng(0).standard_normal(head.shape).astype(head.dtype))
     if isinstance(output, tuple) and "grad" in backward.nested:
         grad = (grad, *(None,) * (len(output) - 1))
     if kept:
