@@ -21,7 +21,9 @@ from dnnarray._cpu.compiled import Compiled, units
 from dnnarray._cpu.compiled.kernel import Kernel
 from dnnarray._operation import dispatch, find, operations
 from dnnarray._problems.base import leaves, tree_map
+from dnnarray._problems.needs import NEEDS
 from dnnarray._spec import FLOATING
+from dnnarray._vjp import _by_name
 from tests.fuzz.memory import Layout, Pages, Placed, dense, packed
 from tests.registry import CASES
 from tests.support import Case, candidates, normal, uniform
@@ -80,7 +82,7 @@ _LARGER = [
 
 
 def calls(case: Case, dtype: np.dtype) -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:
-    """The call of a case, and that of its gradient."""
+    """The call of a case, and those of its gradient: of all arrays, of each array alone, and of all from what the forward saved."""
     arrays, op = case.draw(dtype), find(case.op)
     yield op.base, arrays, case.options
     backward = operations().get(f"{op.base}_backward")
@@ -90,11 +92,21 @@ def calls(case: Case, dtype: np.dtype) -> Iterator[tuple[str, tuple[Any, ...], d
     grad = np.random.default_rng(0).standard_normal(head.shape).astype(head.dtype)
     options = {n: v for n, v in case.options.items() if n in backward.defaults}
     yield backward.name, (grad, *arrays), options
+    for name in _several(op, backward, (grad, *arrays), options):
+        yield backward.name, (grad, *arrays), options | {NEEDS: (name,)}
     if op.save is not None:
         bound, chosen = op.bind(arrays, case.options)
         saved = op.save(*bound, **{n: v for n, v in chosen.items() if v is not inspect.Parameter.empty})[1]
         given = dict(zip(op.arrays, bound, strict=True)) | saved
         yield backward.name, (grad, *(given.get(n) for n in backward.arrays[1:])), options
+
+
+def _several(forward: Any, backward: Any, arrays: tuple[Any, ...], options: dict[str, Any]) -> list[str]:
+    """The arrays that a backward gives gradients of, where it can be asked for some of them only."""
+    if NEEDS not in backward.defaults:
+        return []
+    gradients = _by_name(forward, dnn.infer(backward.name, *arrays, **options).output)
+    return [name for name, spec in gradients.items() if leaves(spec)]
 
 
 def lying(guarded: Guarded, arrays: tuple[Any, ...], channels_inner: bool) -> tuple[Any, ...]:
