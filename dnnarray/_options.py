@@ -134,8 +134,8 @@ class options:  # noqa: N801 - a context manager that is called like a function
     Parameters
     ----------
     deterministic : bool
-        Only algorithms whose result is the same bits from run to run, wherever the arrays lie: on a CUDA device an array that does not begin at a multiple
-        of 16 bytes is copied to one that does.
+        Only algorithms whose result is the same bits from run to run. On a CUDA device the bits do not depend on the addresses either: an array that does not
+        begin at a multiple of 16 bytes is copied to one that does. On the CPU they may differ between arrays that begin at other addresses modulo 64 bytes.
     autotune : bool
         Measure the candidates the first time a problem is met and remember the winner on disk.
     workspace_limit : int, str or None

@@ -128,7 +128,7 @@ def _context(d: Drawer) -> dict[str, Any]:
     if d.maybe(0.7):
         return {}
     found: dict[str, Any] = {}
-    if d.maybe(0.3):
+    if d.maybe(0.6):  # the bits of all others are not compared
         found["deterministic"] = True
     if d.maybe(0.3):
         found["float32_precision"] = d.choice(("high", "medium", "highest"))

@@ -34,6 +34,9 @@ NAMED = (
 _PRECISION = {"high": 2.0**-11, "medium": 2.0**-8}  # half a unit in the last place of what the option allows
 _ODD_WORKSPACE = ": workspace is at an odd address;"  # what a card says of scratch memory that threads cannot load at once
 _ODD_ARRAY = "begins at an address that is no multiple of 16"
+
+
+_LINE = 64  # bytes of a line of the cache: what the address of an array is told by, where bits are to be the same
 _MOST = 1 << 22  # bytes of the results of a call that was changed
 
 
@@ -114,8 +117,8 @@ class Trial:
         made = [self._once(arrays, self.call.out and beside, self.call.workspace and beside)]
         if self.call.repeat:
             made.append(self._once(tuple(tree_map(self._elsewhere, a) for a in arrays), False, False))
-            if not self.call.out and self.aligned:  # memory of another order may be gone through another way
-                self._same_bits(*made)
+            if not self.call.out and self.call.context.get("deterministic"):  # memory of another order may be gone through another way
+                _same_bits(*made)
         if self.call.out and beside and (over := self._in_place(arrays)):
             made.append(over)
         return made
@@ -246,11 +249,14 @@ class Trial:
         return tuple(tree_map(there, a) for a in arrays), placed
 
     def _elsewhere(self, leaf: Any) -> Any:
-        """The same array at another address: nothing that a call is remembered by."""
+        """The same array at another address. On a processor the bits may depend on where an array begins within a line of the cache."""
         if not isinstance(leaf, Leaf):
             return leaf
-        itemsize = leaf.values.dtype.itemsize
-        offset = itemsize * self.late.integer(0, 64 // itemsize)
+        itemsize, offset = leaf.values.dtype.itemsize, leaf.layout.offset
+        if self.place.name == "cpu" and self.call.context.get("deterministic"):
+            offset = offset % _LINE + _LINE * self.late.integer(0, 3)
+        else:
+            offset = itemsize * self.late.integer(0, _LINE // itemsize)
         return Leaf(leaf.values, replace(leaf.layout, offset=offset), leaf.role)
 
     def _results(self, there: tuple[Any, ...]) -> list[Placed]:
@@ -272,13 +278,6 @@ class Trial:
 
     def _asked(self) -> dict[str, Any]:
         return self.options | ({"algorithm": self.algorithm} if self.algorithm else {})
-
-    def _same_bits(self, first: list[np.ndarray], second: list[np.ndarray]) -> None:
-        if self.place.name == "cuda" and not self.call.context.get("deterministic"):
-            return
-        for i, (a, b) in enumerate(zip(first, second, strict=True)):
-            if a.tobytes() != b.tobytes():
-                raise Failed("BITS", f"result {i} has other bits when the call is repeated on arrays at other addresses")
 
     # --- errors -------------------------------------------------------------------------------------------------------
 
@@ -366,10 +365,15 @@ class Trial:
         """How far a factor of a product may be rounded by what the options and the dtype allow."""
         if self.call.dtype == FLOAT32:
             return _PRECISION.get(self.call.context.get("float32_precision", ""), 0.0)
-        keeps = self.call.mode == "vjp" and self.forward.save is not None
-        if self.call.dtype in HALF and (keeps or self.place.name == "cuda"):  # what is kept, and attention's weights, are of that dtype
+        if self.call.dtype in HALF and (
+            self._keeps() or self.place.name == "cuda"
+        ):  # what is kept, and attention's weights, are of that dtype
             return 2.0**-11 if self.call.dtype.kind == "f" else 2.0**-8
         return 0.0
+
+    def _keeps(self) -> bool:
+        """Whether the gradient is of what the forward kept, which is rounded to the dtype."""
+        return self.call.mode == "vjp" and self.forward.save is not None
 
     def _gradients_compared(self, made: list[list[np.ndarray]], arrays: tuple[Any, ...], level: float) -> Verdict:
         backward = find(f"{self.forward.base}_backward")
@@ -379,7 +383,9 @@ class Trial:
         exact = oracle.reference(backward.name, inputs, options)
         reduction = max(self.call.drawn.reduction, *(np.size(a) for a in leaves(inputs)))
         named = dict(zip(self.forward.arrays, arrays, strict=False))
-        scale = oracle.cancelling(self.forward.base, [c for c in cotangents if c is not None], named, self.call.drawn.options)
+        scale = oracle.cancelling(
+            self.forward.base, [c for c in cotangents if c is not None], named, self.call.drawn.options, self._keeps()
+        )
 
         def again(moved: tuple[Any, ...]) -> list[np.ndarray]:
             return self._wanted(oracle.reference(backward.name, moved, options))
@@ -391,6 +397,13 @@ class Trial:
         gradients = _of_leaves(self.forward, arrays, exact)
         said = oracle.derivative_agrees(self.forward.base, arrays, self.call.drawn.options, cotangents, gradients, self.late.rng)
         return Verdict("WRONG", f"gradient in float64: {said}") if said else Verdict("ok")
+
+
+def _same_bits(first: list[np.ndarray], second: list[np.ndarray]) -> None:
+    """What ``deterministic=True`` promises: `docs/api/general.md` says of which addresses."""
+    for i, (a, b) in enumerate(zip(first, second, strict=True)):
+        if a.tobytes() != b.tobytes():
+            raise Failed("BITS", f"result {i} has other bits when the call is repeated on arrays at other addresses")
 
 
 def _of_leaves(forward: Any, arrays: tuple[Any, ...], gradients: Any) -> dict[int, np.ndarray]:

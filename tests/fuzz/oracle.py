@@ -150,9 +150,14 @@ def meeting(op: str, arrays: dict[str, Any]) -> float:
     return 1.0 if op.partition("_")[0] in ("rnn", "gru", "lstm") else 0.0
 
 
-def cancelling(op: str, cotangents: list[Any], arrays: dict[str, Any], options: dict[str, Any]) -> float:
-    """The size of terms whose differences a gradient is, whatever is left of them: of what is divided by its own sum or size, or saturates."""
+def cancelling(op: str, cotangents: list[Any], arrays: dict[str, Any], options: dict[str, Any], kept: bool = False) -> float:
+    """The size of terms whose differences a gradient is, whatever is left of them: of what is divided by its own sum or size, or saturates.
+
+    `kept` says that the gradient is computed from what the forward kept.
+    """
     given = max((_size(c) for c in cotangents), default=0.0)
+    if op in ("sigmoid", "tanh"):  # 1 less the result, which is rounded
+        return given if kept else 0.0
     weight = max(_size(arrays.get("weight")), 1.0)
     if op in ("softmax", "log_softmax", "softmin", "cross_entropy", "nll_loss", "ctc_loss"):
         return given * weight
