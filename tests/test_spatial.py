@@ -11,7 +11,7 @@ import dnnarray as dnn
 from dnnarray._cpu import spatial_resize
 from dnnarray._problems import spatial_resize as problems
 from tests.oracles import spatial as oracles
-from tests.support import assert_close
+from tests.support import DTYPES, assert_close
 
 _DRAWN = settings(max_examples=60, deadline=None, derandomize=True)
 _X = np.ones((1, 2, 3, 4))
@@ -385,6 +385,16 @@ def test_embedding_padding_row_has_no_gradient_whatever_arrives():
     gradient = dnn.embedding_backward(grad, np.array([1, 0]), np.zeros((3, 2)), padding_index=1)
     np.testing.assert_array_equal(gradient, [[2.0, 3.0], [0, 0], [0, 0]])
     np.testing.assert_array_equal(dnn.embedding_backward(grad, np.array([1, 0]), np.zeros((3, 2)), padding_index=-2), gradient)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)
+def test_a_padding_row_that_is_met_often_has_no_gradient(dtype, order):
+    """Sums of hundreds of terms continue in a wider dtype."""
+    indices, grad = np.repeat([1, 2, 1, 0], 300), np.ones((1200, 5), dtype)
+    out = np.empty((3, 5), dtype, order=order)
+    dnn.embedding_backward(grad, indices, np.zeros((3, 5), dtype), padding_index=1, out=out)
+    np.testing.assert_array_equal(out.astype(float), [[300] * 5, [0] * 5, [300] * 5])
 
 
 def test_gradients_accumulate_halves_in_float32():

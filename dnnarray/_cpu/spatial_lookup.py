@@ -37,9 +37,9 @@ def _embedding_backward(
     step = max(BLOCK // max(length, 1), 1)
     for i in range(0, rows.size, step):
         sums.add(rows[i : i + step], incoming[i : i + step])
-    if problem.padding_index is not None:
-        sums.table[problem.padding_index] = 0
     sums.finish()
+    if problem.padding_index is not None:
+        outputs[0][problem.padding_index] = 0
 
 
 def _one_hot(problem: OneHotProblem, outputs: tuple[np.ndarray, ...], scratch: Any, indices: np.ndarray) -> None:
