@@ -313,3 +313,19 @@ def test_a_short_run_finds_nothing(engine):
     done = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
     assert "300 calls" in done.stdout
+
+
+def test_samples_at_the_edge_of_an_image_are_told_apart():
+    """Of a box of height 6.5 that begins at -4.25, the fifth of nine samples stands at -1, where samples begin to count."""
+    x, box = np.ones((1, 1, 1, 2)), np.array([[0.0, -2.75, -3.75, 7.625, 2.75]])
+    options = {"output_size": 3, "aligned": True}
+    with pytest.raises(oracle.Unverified, match="edge"):
+        oracle.look_for_edges("roi_align", (x, box), options)
+    oracle.look_for_edges("roi_align", (x, box + np.array([0, 0.0, 0.01, 0.02, 0.03])), options)
+
+
+def test_terms_of_norms_that_cancel():
+    x = np.full((2, 3, 1), 5.0)
+    assert oracle.folded("instance_norm", {"x": x}, {}) == pytest.approx(5 / np.sqrt(1e-5))
+    assert oracle.folded("batch_norm", {"x": x, "variance": np.array([4.0, 1.0, 9.0])}, {"eps": 0.0}) == 5
+    assert oracle.folded("softmax", {"x": x}, {}) == 0

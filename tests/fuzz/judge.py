@@ -343,7 +343,7 @@ class Trial:
                 return oracle.expected(self.forward.base, moved, options)
 
             for results in made:
-                scale = oracle.meeting(self.forward.base, dict(zip(self.forward.arrays, arrays, strict=False)))
+                scale = self._meeting(dict(zip(self.forward.arrays, arrays, strict=False)))
                 said = oracle.wrong(results[: len(exact)], exact, reduction, again, arrays, level, rng, scale)
                 if said:
                     return Verdict("WRONG", said)
@@ -375,6 +375,13 @@ class Trial:
         """Whether the gradient is of what the forward kept, which is rounded to the dtype."""
         return self.call.mode == "vjp" and self.forward.save is not None
 
+    def _meeting(self, arrays: dict[str, Any]) -> float:
+        """The size of the numbers that meet on the way of the forward; a card's norms of half types are one product and one sum an element."""
+        scale = oracle.meeting(self.forward.base, arrays)
+        if self.place.name == "cuda" and self.call.dtype in HALF:
+            scale = max(scale, oracle.folded(self.forward.base, arrays, self.call.drawn.options))
+        return scale
+
     def _gradients_compared(self, made: list[list[np.ndarray]], arrays: tuple[Any, ...], level: float) -> Verdict:
         backward = find(f"{self.forward.base}_backward")
         cotangents = [None if c is None else c.values.astype(np.float64) for c in self.cotangents]
@@ -394,6 +401,7 @@ class Trial:
             said = oracle.wrong(results, self._wanted(exact), reduction, again, inputs, level, self.late.rng, scale)
             if said:
                 return Verdict("WRONG", f"gradient: {said}")
+        oracle.look_for_edges(self.forward.base, arrays, self.call.drawn.options)
         gradients = _of_leaves(self.forward, arrays, exact)
         said = oracle.derivative_agrees(self.forward.base, arrays, self.call.drawn.options, cotangents, gradients, self.late.rng)
         return Verdict("WRONG", f"gradient in float64: {said}") if said else Verdict("ok")

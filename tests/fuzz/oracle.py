@@ -22,6 +22,7 @@ from tests.support import DTYPES, call_by, tolerance
 _FUSED = ("conv", "conv_transpose", "linear", "batch_norm", "batch_norm_train", "group_norm")
 _NUMBERLESS = ("group", "return_tape")
 _ROUNDINGS = 16  # roundings that meet in one term, as in `tests.support.tolerance`
+_MORE = 8  # times as many samples where few do not explain a result
 _STEP = 1e-4
 _LEAST = {8: float(np.finfo(np.float64).tiny), 4: float(np.finfo(np.float32).tiny), 2: 0.0}
 _SAMPLES = 3  # perturbed inputs
@@ -179,6 +180,29 @@ def _size(array: Any) -> float:
     return 0.0 if array is None or not array.size else float(np.abs(np.where(np.isfinite(array), array, 0)).max())
 
 
+def folded(op: str, arrays: dict[str, Any], options: dict[str, Any]) -> float:
+    """The size of the terms x * rstd and mean * rstd whose difference a norm is, where they are rounded before they meet."""
+    if not op.endswith("norm") and op != "batch_norm_train":
+        return 0.0
+    if op == "batch_norm":
+        variance = arrays.get("variance")
+        rstd = 1.0 if variance is None or not variance.size else float(1 / np.sqrt(np.min(variance) + options.get("eps", 1e-5)))
+    else:
+        rstd = _largest_rstd(op, arrays, options)
+    return _size(arrays["x"]) * rstd * max(_size(arrays.get("weight")), 1.0)
+
+
+def look_for_edges(op: str, arrays: tuple[Any, ...], options: dict[str, Any]) -> None:
+    """Unverified where the samples of a box stand at the edge of the image, so that rounding decides which of them count."""
+    if op != "roi_align":
+        return
+    exact = expected(op, arrays, options)
+    for step in (-1e-12, 1e-12):
+        moved = expected(op, (arrays[0], arrays[1] + [0, step, step, step, step], *arrays[2:]), options)
+        if any(np.any(np.abs(m - e) > 1e-6 * (np.abs(e) + _size(arrays[0]))) for m, e in zip(moved, exact, strict=True)):
+            raise Unverified("derivative: an edge of the image")
+
+
 def _largest_rstd(op: str, arrays: dict[str, Any], options: dict[str, Any]) -> float:
     """The largest factor that numbers are brought to size 1 by."""
     x = arrays["x"] + arrays["residual"] if op.startswith("add_") else arrays["x"]
@@ -230,13 +254,21 @@ def _wrong(
             continue
         if moved is None:
             moved = _moved(again, inputs, max(level, _ROUNDINGS * _unit(actual)), rng)
-        spread = np.max([np.abs(m[i] - e) for m in moved], axis=0) if e.size else np.zeros(e.shape)
-        spread = np.where(np.isfinite(spread), spread, np.inf)
-        allowed = _plain(a, e, reduction, scale) + 4 * spread + 2 * _upper_quartile(spread)
+        allowed = _plain(a, e, reduction, scale) + _spread([m[i] for m in moved], e)
+        if _outside(a, e, allowed).any() and len(moved) == _SAMPLES:  # few samples may miss a bend that one element is near
+            moved += [more for _ in range(_MORE) for more in _moved(again, inputs, max(level, _ROUNDINGS * _unit(actual)), rng)]
+            allowed = _plain(a, e, reduction, scale) + _spread([m[i] for m in moved], e)
         outside = _outside(a, e, allowed)
         if outside.any():
             found = found or _told(i, a, e, allowed, outside)
     return found
+
+
+def _spread(moved: list[np.ndarray], exact: np.ndarray) -> np.ndarray:
+    """How far results may be off that are as good as those of inputs that were moved."""
+    spread = np.max([np.abs(m - exact) for m in moved], axis=0) if exact.size else np.zeros(exact.shape)
+    spread = np.where(np.isfinite(spread), spread, np.inf)
+    return 4 * spread + 2 * _upper_quartile(spread)
 
 
 def _upper_quartile(spread: np.ndarray) -> float:
