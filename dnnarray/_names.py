@@ -122,6 +122,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "BatchNormGradients",
         "BatchNormOutput",
         "BatchNormResidualGradients",
+        "GroupNormOutput",
         "LayerNormOutput",
         "NormGradients",
         "NormResidualGradients",

@@ -1,5 +1,6 @@
 """Normalization: batch, layer, RMS, group, instance, local response, forward and backward."""
 
+from collections.abc import Callable
 from typing import Any
 
 from dnnarray._operation import find, operation
@@ -12,6 +13,7 @@ from dnnarray._problems.norm_base import (
     BatchNormGradients,
     BatchNormOutput,
     BatchNormResidualGradients,
+    GroupNormOutput,
     LayerNormOutput,
     NormGradients,
     NormResidualGradients,
@@ -26,6 +28,7 @@ __all__ = [
     "BatchNormGradients",
     "BatchNormOutput",
     "BatchNormResidualGradients",
+    "GroupNormOutput",
     "LayerNormOutput",
     "NormGradients",
     "NormResidualGradients",
@@ -322,12 +325,18 @@ def batch_norm_train_backward(
     """
 
 
-def _layer_norm_and_save(*arrays: Any, **options: Any) -> tuple[Any, dict[str, Any]]:
-    result = find("layer_norm").call(arrays, options | {"return_stats": True})
-    return result if options["return_stats"] else result.y, {"mean": result.mean, "rstd": result.rstd}
+def _with_statistics(name: str) -> Callable[..., tuple[Any, dict[str, Any]]]:
+    """The norm of this name, which keeps its statistics for the gradient."""
+
+    def save(*arrays: Any, **options: Any) -> tuple[Any, dict[str, Any]]:
+        result = find(name).call(arrays, options | {"return_stats": True})
+        y, *statistics = result
+        return result if options["return_stats"] else y, dict(zip(result._fields[1:], statistics, strict=True))
+
+    return save
 
 
-@operation(axes_problems.layer_norm, arrays=("weight", "bias"), save=_layer_norm_and_save)
+@operation(axes_problems.layer_norm, arrays=("weight", "bias"), save=_with_statistics("layer_norm"))
 def layer_norm(x, /, weight=None, bias=None, *, axis=-1, eps=1e-5, return_stats=False, out=None, workspace=None):
     """Layer normalization: mean 0 and variance 1 along the given axes.
 
@@ -426,12 +435,7 @@ def layer_norm_backward(
     """
 
 
-def _rms_norm_and_save(*arrays: Any, **options: Any) -> tuple[Any, dict[str, Any]]:
-    result = find("rms_norm").call(arrays, options | {"return_stats": True})
-    return result if options["return_stats"] else result.y, {"rstd": result.rstd}
-
-
-@operation(axes_problems.rms_norm, arrays=("weight",), save=_rms_norm_and_save)
+@operation(axes_problems.rms_norm, arrays=("weight",), save=_with_statistics("rms_norm"))
 def rms_norm(x, /, weight=None, *, axis=-1, eps=1e-6, return_stats=False, out=None, workspace=None):
     """Root mean square normalization: mean square 1 along the given axes, without a shift.
 
@@ -680,7 +684,7 @@ def add_rms_norm_backward(grad, x, residual, /, weight=None, *, axis=-1, eps=1e-
     """
 
 
-@operation(problems.group_norm, arrays=("weight", "bias"))
+@operation(problems.group_norm, arrays=("weight", "bias"), save=_with_statistics("group_norm"))
 def group_norm(
     x,
     /,
@@ -691,6 +695,7 @@ def group_norm(
     eps=1e-5,
     layout="channels_first",
     activation=None,
+    return_stats=False,
     out=None,
     workspace=None,
 ):
@@ -713,15 +718,18 @@ def group_norm(
         Where the channels stand.
     activation : str, optional
         Name of an activation that takes one array, with its default parameters.
-    out : array, optional
+    return_stats : bool, default False
+        Return the statistics too.
+    out : array, or tuple of array with `return_stats`, optional
         Where to write the result: shape and dtype of `x`, no memory in common with the inputs.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 
     Returns
     -------
-    array
-        Shape and dtype of `x`. A group of a single value has variance 0 and gives ``activation(bias)``.
+    array or GroupNormOutput
+        ``y``, shape and dtype of `x`; with `return_stats` also ``mean`` and ``rstd = 1 / sqrt(var + eps)``, (N, num_groups) in either
+        layout, float32 for a half `x`, else of its dtype. A group of a single value has variance 0 and gives ``activation(bias)``.
 
     Raises
     ------
@@ -730,7 +738,7 @@ def group_norm(
     DTypeError
         `x` is not floating, or a parameter has a dtype that does not go with it.
     OptionError
-        `num_groups` does not divide C, `eps` is negative, or `layout` or `activation` is unknown.
+        `num_groups` does not divide C, `eps` is negative, `layout` or `activation` is unknown, or `return_stats` is no boolean.
 
     References
     ----------
@@ -741,10 +749,12 @@ def group_norm(
     >>> import dnnarray as dnn, numpy as np
     >>> dnn.group_norm(np.array([[1.0, 3.0, 10.0, 30.0]]), 2, eps=0.0)
     array([[-1.,  1., -1.,  1.]])
+    >>> dnn.group_norm(np.array([[1.0, 3.0, 10.0, 30.0]]), 2, return_stats=True).mean
+    array([[ 2., 20.]])
     """
 
 
-@operation(problems.group_norm_backward, arrays=("weight", "bias"))
+@operation(problems.group_norm_backward, arrays=("weight", "bias", "mean", "rstd"))
 def group_norm_backward(
     grad,
     x,
@@ -756,20 +766,27 @@ def group_norm_backward(
     eps=1e-5,
     layout="channels_first",
     activation=None,
+    return_stats=False,
+    mean=None,
+    rstd=None,
     needs=None,
     out=None,
     workspace=None,
 ):
-    """Gradients of `group_norm`.
+    """Gradients of `group_norm` from the gradient of its `y`.
 
     Parameters
     ----------
     grad : array, shape and dtype of `x`
-        Gradient of the output.
+        Gradient of `y`.
     x, weight, bias : array
         The arrays of the forward.
     num_groups, eps, layout, activation
         As in `group_norm`.
+    return_stats : bool
+        Taken so that the forward's options fit; the statistics have no gradient.
+    mean, rstd : array (N, num_groups), optional
+        What the forward returned; found again where omitted.
     needs : tuple of str, optional
         Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
         default) for all.
@@ -786,7 +803,7 @@ def group_norm_backward(
     Raises
     ------
     ShapeError, DTypeError, OptionError
-        As in `group_norm`, or `grad` does not match `x`.
+        As in `group_norm`, or `grad`, `mean` or `rstd` does not match.
 
     Examples
     --------
@@ -796,8 +813,8 @@ def group_norm_backward(
     """
 
 
-@operation(problems.instance_norm, arrays=("weight", "bias"))
-def instance_norm(x, /, weight=None, bias=None, *, eps=1e-5, layout="channels_first", out=None, workspace=None):
+@operation(problems.instance_norm, arrays=("weight", "bias"), save=_with_statistics("instance_norm"))
+def instance_norm(x, /, weight=None, bias=None, *, eps=1e-5, layout="channels_first", return_stats=False, out=None, workspace=None):
     """Instance normalization: statistics over space, for each sample and channel.
 
     ``y = (x - mean) / sqrt(var + eps) * weight + bias``; the variance is the biased one.
@@ -812,15 +829,18 @@ def instance_norm(x, /, weight=None, bias=None, *, eps=1e-5, layout="channels_fi
         Added to the variance; 0 or more.
     layout : {"channels_first", "channels_last"}
         Where the channels stand.
-    out : array, optional
+    return_stats : bool, default False
+        Return the statistics too.
+    out : array, or tuple of array with `return_stats`, optional
         Where to write the result: shape and dtype of `x`, no memory in common with the inputs.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 
     Returns
     -------
-    array
-        Shape and dtype of `x`.
+    array or GroupNormOutput
+        ``y``, shape and dtype of `x`; with `return_stats` also ``mean`` and ``rstd = 1 / sqrt(var + eps)``, (N, C) in either layout,
+        float32 for a half `x`, else of its dtype.
 
     Raises
     ------
@@ -829,7 +849,7 @@ def instance_norm(x, /, weight=None, bias=None, *, eps=1e-5, layout="channels_fi
     DTypeError
         `x` is not floating, or a parameter has a dtype that does not go with it.
     OptionError
-        `eps` is negative, or `layout` is unknown.
+        `eps` is negative, `layout` is unknown, or `return_stats` is no boolean.
 
     References
     ----------
@@ -841,21 +861,42 @@ def instance_norm(x, /, weight=None, bias=None, *, eps=1e-5, layout="channels_fi
     >>> dnn.instance_norm(np.array([[[1.0, 3.0], [10.0, 30.0]]]), np.array([1.0, 5.0]), eps=0.0)
     array([[[-1.,  1.],
             [-5.,  5.]]])
+    >>> dnn.instance_norm(np.array([[[1.0, 3.0], [10.0, 30.0]]]), eps=0.0, return_stats=True).rstd
+    array([[1. , 0.1]])
     """
 
 
-@operation(problems.instance_norm_backward, arrays=("weight", "bias"))
-def instance_norm_backward(grad, x, /, weight=None, bias=None, *, eps=1e-5, layout="channels_first", needs=None, out=None, workspace=None):
-    """Gradients of `instance_norm`.
+@operation(problems.instance_norm_backward, arrays=("weight", "bias", "mean", "rstd"))
+def instance_norm_backward(
+    grad,
+    x,
+    /,
+    weight=None,
+    bias=None,
+    *,
+    eps=1e-5,
+    layout="channels_first",
+    return_stats=False,
+    mean=None,
+    rstd=None,
+    needs=None,
+    out=None,
+    workspace=None,
+):
+    """Gradients of `instance_norm` from the gradient of its `y`.
 
     Parameters
     ----------
     grad : array, shape and dtype of `x`
-        Gradient of the output.
+        Gradient of `y`.
     x, weight, bias : array
         The arrays of the forward.
     eps, layout
         As in `instance_norm`.
+    return_stats : bool
+        Taken so that the forward's options fit; the statistics have no gradient.
+    mean, rstd : array (N, C), optional
+        What the forward returned; found again where omitted.
     needs : tuple of str, optional
         Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
         default) for all.
@@ -872,7 +913,7 @@ def instance_norm_backward(grad, x, /, weight=None, bias=None, *, eps=1e-5, layo
     Raises
     ------
     ShapeError, DTypeError, OptionError
-        As in `instance_norm`, or `grad` does not match `x`.
+        As in `instance_norm`, or `grad`, `mean` or `rstd` does not match.
 
     Examples
     --------

@@ -3,6 +3,7 @@
 import pytest
 
 from dnnarray._cuda import norm, norm_block, norm_cluster, norm_rows, norm_view
+from dnnarray._cuda.core.plan import Array
 from dnnarray._operation import find
 from dnnarray._options import DEFAULT
 from dnnarray._select import Device, choose
@@ -114,6 +115,40 @@ def test_many_channels_last_of_half_types_whose_statistics_were_saved_take_whole
 def test_more_batch_indices_than_a_grid_has():
     for x in (Spec((65_536, 2, 2), FLOAT16), Spec((65_536, 4), FLOAT16)):
         assert "65,536" in norm_block.fits(_problem("group_norm", x, (x.shape[1],), num_groups=2), _DEVICE)
+
+
+def _of_samples(op, x, **options):
+    """A norm over samples whose statistics are results, or of a gradient inputs."""
+    operation, parameter = find(op), Spec((x.shape[1],), FLOAT32)
+    statistic = Spec((x.shape[0], options.get("num_groups", x.shape[1])), FLOAT64 if x.dtype == FLOAT64 else FLOAT32)
+    arrays = {"x": x, "grad": x, "weight": parameter, "bias": parameter, "mean": statistic, "rstd": statistic}
+    if x.dtype == FLOAT64:
+        arrays |= {"weight": None, "bias": None}
+    chosen = {n: v for n, v in (operation.defaults | options | {"return_stats": True}).items() if n in operation.static}
+    return operation.problem(tuple(arrays.get(n) for n in operation.arrays), chosen)
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16, BFLOAT16, FLOAT64], ids=str)
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize(("op", "options"), [("group_norm", {"num_groups": 8}), ("instance_norm", {})])
+def test_statistics_of_samples_are_written_and_taken_by_every_algorithm(op, options, last, dtype):
+    ways, steps = set(), ("", "_backward")
+    for shape in ((2, 64, 7, 7), (8, 64, 56, 56), (2, 32, 300, 300), (0, 64, 7, 7)):
+        x = _channels_last(shape, dtype) if last else Spec(shape, dtype)
+        for step in steps:
+            problem = _of_samples(op + step, x, **options)
+            inputs = len([s for s in problem.inputs if s is not None])
+            mean = inputs - 2 if step else inputs + 1  # the place of the mean among the arrays, before that of rstd
+            for method in norm.ALGORITHMS[op + step]:
+                if method.rejects(problem, _DEVICE) is not None:
+                    continue
+                ways.add(method.name)
+                for aligned in (True, False):
+                    given = {
+                        a.index for plan in method.run(problem, _DEVICE, aligned).plans for a in plan.arguments if isinstance(a, Array)
+                    }
+                    assert not x.size or {mean, mean + 1} <= given, (method.name, shape)
+    assert ways >= {"channels", "slab"} | ({"block"} if dtype != FLOAT64 else set())
 
 
 def _channels_last(shape, dtype):

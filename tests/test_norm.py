@@ -12,7 +12,7 @@ import dnnarray as dnn
 from dnnarray._cpu import norm_blocks, norm_folded, sums
 from tests.cases.norm import CASES
 from tests.oracles.norm import ORACLES
-from tests.support import BFLOAT16, FLOAT32, FLOAT64, assert_close, call, check_forward, check_gradient, flat
+from tests.support import BFLOAT16, FLOAT32, FLOAT64, assert_close, call, call_by, candidates, check_forward, check_gradient, flat
 
 _RNG = np.random.default_rng(5)
 _X = _RNG.standard_normal((2, 6, 3, 2))
@@ -197,11 +197,40 @@ def test_saved_statistics_give_the_same_gradients(given_statistics):
             np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-13)
 
 
+_SAMPLES = {"group_norm": {"num_groups": 4}, "instance_norm": {}}  # norms with statistics for each sample
+
+
+@pytest.mark.parametrize("op", _SAMPLES)
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+@pytest.mark.parametrize("shape", [(3, 8, 5), (2, 16, 7, 23), (2, 12, 3, 2, 3)], ids=str)
+@pytest.mark.parametrize("given_statistics", [("mean",), ("rstd",), ("mean", "rstd")])
+def test_saved_statistics_of_samples_give_the_same_gradients(op, layout, shape, given_statistics):
+    rng = np.random.default_rng(9)
+    options, channels = _SAMPLES[op] | {"layout": layout}, shape[1]
+    shape = shape if layout == "channels_first" else (shape[0], *shape[2:], channels)
+    x, grad, w = rng.standard_normal(shape) + 0.5, rng.standard_normal(shape), rng.standard_normal(channels)
+    for name in candidates(op, (x, w, w), options | {"return_stats": True}):
+        result = call_by(name, op, (x, w, w), options | {"return_stats": True})
+        for a, b in zip(result, ORACLES[op](x, w, w, return_stats=True, **options), strict=True):
+            assert_close(a, b, x.size, note=name)
+    saved = {n: getattr(result, n) for n in given_statistics}
+    arrays = (grad, x, w, w, saved.get("mean"), saved.get("rstd"))
+    expected = getattr(dnn, f"{op}_backward")(*arrays[:4], **options)
+    for name in candidates(f"{op}_backward", arrays, options):
+        for a, b in zip(call_by(name, f"{op}_backward", arrays, options), expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-12, err_msg=name)
+
+
 def test_saved_statistics_are_used():
     """Twice the rstd is another gradient: what is passed is taken, not found again."""
     x, grad = _ROWS, _ROWS[::-1]
     rstd = dnn.rms_norm(x, return_stats=True).rstd
     assert not np.allclose(dnn.rms_norm_backward(grad, x, rstd=2 * rstd).x, dnn.rms_norm_backward(grad, x).x)
+    saved = dnn.group_norm(_X, 3, return_stats=True)
+    arrays, options = (np.roll(_X, 1), _X, None, None, saved.mean, 2 * saved.rstd), {"num_groups": 3}
+    expected = dnn.group_norm_backward(*arrays[:2], **options).x
+    for name in candidates("group_norm_backward", arrays, options):
+        assert not np.allclose(call_by(name, "group_norm_backward", arrays, options).x, expected)
 
 
 def test_vjp_keeps_the_form_of_the_output():

@@ -135,6 +135,22 @@ def test_local_response_options_are_checked():
             dnn.local_response_norm(_X, 3, **{name: np.nan})
 
 
+def test_statistics_of_samples_are_checked():
+    with pytest.raises(dnn.OptionError, match="group_norm: return_stats is 1; expected True or False"):
+        dnn.group_norm(_X, 2, return_stats=1)
+    mean = np.ones((2, 3))
+    with pytest.raises(
+        dnn.ShapeError, match=r"group_norm_backward: mean is of shape \(2, 3\); expected \(2, 2\) \(one value per sample and group"
+    ):
+        dnn.group_norm_backward(_X, _X, num_groups=2, mean=mean)
+    with pytest.raises(
+        dnn.ShapeError, match=r"instance_norm_backward: rstd is of shape \(2, 3\); expected \(2, 6\) \(one value per sample and channel"
+    ):
+        dnn.instance_norm_backward(_X, _X, rstd=mean)
+    with pytest.raises(dnn.DTypeError, match="instance_norm_backward: mean is float32"):
+        dnn.instance_norm_backward(_X, _X, mean=np.ones((2, 6), np.float32))
+
+
 def test_layer_norm_options_are_checked():
     with pytest.raises(dnn.OptionError, match="layer_norm: return_stats is 1; expected True or False"):
         dnn.layer_norm(_ROWS, return_stats=1)

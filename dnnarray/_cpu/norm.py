@@ -121,40 +121,27 @@ def _batch_norm_train_backward(
         backward(problem, Inputs(grad, x, weight, bias, residual, mean, rstd), Gradients(gx, of_weight, of_bias, *of_residual))
 
 
-# --- group and instance norm ------------------------------------------------------------------------------------------
+# --- group, instance, layer and RMS norm ------------------------------------------------------------------------------
 
 
 def _affine_norm(problem: NormProblem, outputs: Outputs, scratch: Any, x: Any, weight: Any, bias: Any) -> None:
     view = problem.geometry.view
-    x, y = _as(x, view), _as(outputs[0], view)
-    if not norm_folded.forward(problem, x, y, weight, bias):
-        normalise(problem, x, y, *_parameters(problem, weight, bias))
-
-
-def _affine_norm_backward(problem: NormProblem, outputs: Outputs, scratch: Any, grad: Any, x: Any, weight: Any, bias: Any) -> None:
-    view = problem.geometry.view
-    gx, of_weight, of_bias = outputs
-    grad, x, gx = _as(grad, view), _as(x, view), _as(gx, view)
-    if not norm_folded.backward(problem, grad, x, weight, None, None, gx, of_weight, of_bias):
-        inputs = Inputs(grad, x, *_parameters(problem, weight, bias))
-        backward(problem, inputs, Gradients(gx, *_parameters(problem, of_weight, of_bias)))
-
-
-# --- layer and RMS norm -----------------------------------------------------------------------------------------------
-
-
-def _layer_norm(problem: NormProblem, outputs: Outputs, scratch: Any, x: Any, weight: Any, bias: Any) -> None:
     y, mean, rstd = outputs
+    x, y = _as(x, view), _as(y, view)
     weight, bias = _parameters(problem, weight, bias)
+    mean, rstd = _statistics(problem, mean, rstd)
     if not norm_folded.forward(problem, x, y, weight, bias, mean, rstd):
         normalise(problem, x, y, weight, bias, mean=mean, rstd=rstd)
 
 
-def _layer_norm_backward(
+def _affine_norm_backward(
     problem: NormProblem, outputs: Outputs, scratch: Any, grad: Any, x: Any, weight: Any, bias: Any, mean: Any, rstd: Any
 ) -> None:
+    view = problem.geometry.view
     gx, of_weight, of_bias = outputs
+    grad, x, gx = _as(grad, view), _as(x, view), _as(gx, view)
     weight, bias, of_weight, of_bias = _parameters(problem, weight, bias, of_weight, of_bias)
+    mean, rstd = _statistics(problem, mean, rstd)
     if not norm_folded.backward(problem, grad, x, weight, mean, rstd, gx, of_weight, of_bias):
         backward(problem, Inputs(grad, x, weight, bias, mean=mean, rstd=rstd), Gradients(gx, of_weight, of_bias))
 
@@ -234,18 +221,18 @@ ALGORITHMS = {
         *_entries(_batch_norm_train_backward, _BACKWARD_SUMMARY, "batch_norm_train_backward", norm_forms.no_saved_planes),
         _by_columns("batch_norm_train_backward", norm_forms.no_saved_columns),
     ),
-    "layer_norm": _by_rows(_layer_norm, "layer_norm"),
-    "layer_norm_backward": _by_rows(_layer_norm_backward, "layer_norm_backward"),
+    "layer_norm": _by_rows(_affine_norm, "layer_norm"),
+    "layer_norm_backward": _by_rows(_affine_norm_backward, "layer_norm_backward"),
     "rms_norm": _by_rows(_rms_norm, "rms_norm"),
     "rms_norm_backward": _by_rows(_rms_norm_backward, "rms_norm_backward"),
     "add_layer_norm": _by_rows(_add_norm, "add_norm"),
     "add_layer_norm_backward": (Method("two_pass", _add_norm_backward, _BACKWARD_SUMMARY),),
     "add_rms_norm": _by_rows(_add_norm, "add_norm"),
     "add_rms_norm_backward": (Method("two_pass", _add_norm_backward, _BACKWARD_SUMMARY),),
-    "group_norm": (*_by_rows(_affine_norm, "group_norm"), _by_columns("group_norm")),
-    "group_norm_backward": (*_by_rows(_affine_norm_backward, "group_norm_backward"), _by_columns("group_norm_backward")),
-    "instance_norm": (*_by_rows(_affine_norm, "group_norm"), _by_columns("group_norm")),
-    "instance_norm_backward": (*_by_rows(_affine_norm_backward, "group_norm_backward"), _by_columns("group_norm_backward")),
+    "group_norm": (*_by_rows(_affine_norm, "layer_norm"), _by_columns("group_norm")),
+    "group_norm_backward": (*_by_rows(_affine_norm_backward, "layer_norm_backward"), _by_columns("group_norm_backward")),
+    "instance_norm": (*_by_rows(_affine_norm, "layer_norm"), _by_columns("group_norm")),
+    "instance_norm_backward": (*_by_rows(_affine_norm_backward, "layer_norm_backward"), _by_columns("group_norm_backward")),
     "local_response_norm": (Method("window_sum", norm_local.forward, "one shifted addition for each channel of the window"),),
     "local_response_norm_backward": (Method("window_sum", norm_local.backward, "the same window forward and turned round"),),
 }

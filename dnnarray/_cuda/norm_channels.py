@@ -163,7 +163,7 @@ class Launches:
     def direct(self) -> bool:
         """Whether the sums of the gradient take the means as they were saved, and nobody need write coefficients before."""
         v, specs = self.view, self.specs
-        saved = specs.rstd is not None and wide(specs.mean, self.x) and v.statistics == v.channels
+        saved = specs.rstd is not None and wide(specs.mean, self.x) and not v.per_batch
         return bool(saved) and self.problem.activation is None and v.size > 0
 
     @property
@@ -362,7 +362,7 @@ def forward(problem: NormProblem, device: Device, aligned: bool) -> Program:
     launches = Launches(problem, aligned)
     v = launches.view
     y, *results = launches.arguments.outputs
-    if v.channels == 0 or (v.size == 0 and not results):
+    if v.channels == 0 or (v.size == 0 and not any(results)):
         return Program(())
     if launches.specs.variance is not None:
         return launches.program(launches.apply(False, y, given=True))

@@ -40,6 +40,6 @@ def forward(problem: NormProblem, device: Device, aligned: bool) -> Program:
     assert how is not None
     borders = 1 if v.inner >= how.vector else 2
     images, extents = (borders, v.groups, v.inner), (v.statistics, v.channels // v.groups * v.inner)
-    pointers = (given.x, given.weight, given.bias, arguments.outputs[0], 0, 0)
+    pointers = (given.x, given.weight, given.bias, *arguments.outputs)
     operands = Operands(x=specs.x, weight=specs.weight, bias=specs.bias)
     return Program((launch(problem, operands, pointers, how, extents, images=images),), orders(problem, specs.x))

@@ -30,8 +30,8 @@ class Inputs(NamedTuple):
 _FIELDS = {
     "batch_norm": ("x", "mean", "variance", "weight", "bias", "residual"),
     "batch_norm_train": ("x", "weight", "bias", "running_mean", "running_var", "residual", "mean", "rstd"),
-    "group_norm": ("x", "weight", "bias"),
-    "instance_norm": ("x", "weight", "bias"),
+    "group_norm": ("x", "weight", "bias", "mean", "rstd"),
+    "instance_norm": ("x", "weight", "bias", "mean", "rstd"),
 }
 
 

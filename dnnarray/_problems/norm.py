@@ -20,6 +20,7 @@ from dnnarray._problems.norm_base import (
     BatchNormOutput,
     BatchNormResidualGradients,
     Geometry,
+    GroupNormOutput,
     NormGradients,
     NormProblem,
     NormResidualGradients,
@@ -204,12 +205,6 @@ def _group_norm(
     }
 
 
-def group_norm(op: str, x: Spec, weight: Spec | None, bias: Spec | None, **options: Any) -> NormProblem:
-    """The problem of `group_norm`."""
-    fields = _group_norm(op, x, weight, bias, **options)
-    return NormProblem(op=op, inputs=(x, weight, bias), outputs=(x.like(),), **fields)
-
-
 def _instance_norm(op: str, x: Spec, weight: Spec | None, bias: Spec | None, eps: Any, layout: Any) -> dict[str, Any]:
     """The fields of both instance norm problems; one value in space has no variance, as in PyTorch."""
     axis = _channels(op, x, layout, None, weight=weight, bias=bias)
@@ -219,27 +214,57 @@ def _instance_norm(op: str, x: Spec, weight: Spec | None, bias: Spec | None, eps
     return {"geometry": geometry, "eps": epsilon(op, eps)}
 
 
-def instance_norm(op: str, x: Spec, weight: Spec | None, bias: Spec | None, **options: Any) -> NormProblem:
-    """The problem of `instance_norm`."""
-    fields = _instance_norm(op, x, weight, bias, **options)
-    return NormProblem(op=op, inputs=(x, weight, bias), outputs=(x.like(),), **fields)
+def _per_group(geometry: Geometry) -> tuple[int, ...]:
+    """The shape of a statistic for each sample and group, or channel."""
+    return tuple(geometry.view[i] for i in geometry.kept)
 
 
-def _backward(fields_of: Callable[..., dict[str, Any]]) -> Callable[..., NormProblem]:
-    """The builder of a gradient with respect to (x, weight, bias) without saved statistics."""
+def _forward(fields_of: Callable[..., dict[str, Any]]) -> Callable[..., NormProblem]:
+    """The builder of a norm with statistics for each sample."""
 
-    def build(op: str, grad: Spec, x: Spec, weight: Spec | None, bias: Spec | None, **options: Any) -> NormProblem:
+    def build(op: str, x: Spec, weight: Spec | None, bias: Spec | None, *, return_stats: Any, **options: Any) -> NormProblem:
         fields = fields_of(op, x, weight, bias, **options)
-        checks.gradient(op, grad, x)
-        outputs = (x.like(), *plain(weight, bias))
-        arrays = ("grad", "x", "weight", "bias")
-        return NormProblem(op=op, inputs=(grad, x, weight, bias), arrays=arrays, outputs=outputs, returns=NormGradients, **fields)
+        stats = checks.boolean(op, "return_stats", return_stats)
+        statistic = Spec(_per_group(fields["geometry"]), checks.statistics_dtype(x)) if stats else None
+        outputs, returns = (x.like(), statistic, statistic), GroupNormOutput if stats else None
+        return NormProblem(op=op, inputs=(x, weight, bias), outputs=outputs, returns=returns, **fields)
 
     return build
 
 
-group_norm_backward = _backward(_group_norm)
-instance_norm_backward = _backward(_instance_norm)
+def _backward(fields_of: Callable[..., dict[str, Any]], of: str) -> Callable[..., NormProblem]:
+    """The builder of its gradient with respect to (x, weight, bias); there is a statistic for each sample and `of`."""
+
+    def build(
+        op: str,
+        grad: Spec,
+        x: Spec,
+        weight: Spec | None,
+        bias: Spec | None,
+        mean: Spec | None,
+        rstd: Spec | None,
+        *,
+        return_stats: Any,
+        **options: Any,
+    ) -> NormProblem:
+        fields = fields_of(op, x, weight, bias, **options)
+        checks.boolean(op, "return_stats", return_stats)
+        checks.gradient(op, grad, x)
+        parameters(op, x, _per_group(fields["geometry"]), f"one value per sample and {of}", mean=mean, rstd=rstd)
+        return NormProblem(
+            op=op,
+            inputs=(grad, x, weight, bias, mean, rstd),
+            arrays=("grad", "x", "weight", "bias", "mean", "rstd"),
+            outputs=(x.like(), *plain(weight, bias)),
+            returns=NormGradients,
+            **fields,
+        )
+
+    return build
+
+
+group_norm, instance_norm = _forward(_group_norm), _forward(_instance_norm)
+group_norm_backward, instance_norm_backward = _backward(_group_norm, "group"), _backward(_instance_norm, "channel")
 
 
 # --- local response ---------------------------------------------------------------------------------------------------

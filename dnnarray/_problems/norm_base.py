@@ -33,6 +33,14 @@ class LayerNormOutput(NamedTuple):
     rstd: Any
 
 
+class GroupNormOutput(NamedTuple):
+    """What `group_norm` and `instance_norm` return with ``return_stats=True``."""
+
+    y: Any
+    mean: Any
+    rstd: Any
+
+
 class RMSNormOutput(NamedTuple):
     """What `rms_norm` returns with ``return_stats=True``."""
 

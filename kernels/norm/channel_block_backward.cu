@@ -120,10 +120,12 @@ extern "C" __global__ void DNNARRAY_TOGETHER __launch_bounds__(kThreads, 1)
   const auto of_x = own.fetch(x), of_grad = own.fetch(grad), of_residual = own.fetch(residual);
   const Parameter<T> w = {weight, (wide & 1) != 0}, b = {bias, (wide & 2) != 0};
   const Parameter<T> old_mean = {given_mean, (wide & 4) != 0}, old_rstd = {given_rstd, (wide & 8) != 0};
+  // Saved statistics stand batch index by batch index; threads behind the last one read those of the last one.
+  const int statistic = (min(row, static_cast<int>(rows) - 1) * static_cast<int>(gridDim.x / kBlocks) + group) * kStatistics;
   typename Parameter<T>::Fetched fetched[2][kChannels], saved[2][kStatistics];
 #pragma unroll
-  for (int s = 0; s < kStatistics; ++s)  // saved statistics go with channels
-    saved[0][s] = old_mean.fetch(group * kStatistics + s), saved[1][s] = old_rstd.fetch(group * kStatistics + s);
+  for (int s = 0; s < kStatistics; ++s)
+    saved[0][s] = old_mean.fetch(statistic + s), saved[1][s] = old_rstd.fetch(statistic + s);
 #pragma unroll
   for (int c = 0; c < kChannels; ++c) fetched[0][c] = w.fetch(first + own.place(c)), fetched[1][c] = b.fetch(first + own.place(c));
   A d[kVectors][kVector], g[kVectors][kVector], more[kVectors][kVector], weights[kChannels];

@@ -3,6 +3,7 @@
 from tests.support import Case, float32_beside_half, normal, uniform
 
 _LAST = {"layout": "channels_last"}
+_STATS = {"return_stats": True}
 
 
 def _given(c):
@@ -114,6 +115,20 @@ _GROUP = [
     Case("group_norm", "float32", (normal(2, 4, 5), *_beside(normal(4), normal(4))), {"num_groups": 2}, "float32 parameters", 10),
     Case("group_norm", "empty", (normal(0, 4, 5), normal(4), normal(4)), {"num_groups": 2}, "a batch of nothing", gradient=False),
     Case("group_norm", "no-space", (normal(2, 4, 0), normal(4), normal(4)), {"num_groups": 2}, "no space", gradient=False),
+    Case("group_norm", "stats", (normal(2, 6, 5), normal(6), normal(6)), {"num_groups": 2} | _STATS, "with its statistics", 15),
+    Case("group_norm", "stats-last", (normal(3, 5, 6), normal(6)), {"num_groups": 3} | _STATS | _LAST, "with its statistics", 10),
+    Case("group_norm", "stats-wide", (normal(2, 3, 24),), {"num_groups": 3} | _STATS | _LAST, "groups of whole vectors", 24),
+    Case("group_norm", "stats-vector", (normal(3, 14), None, normal(14)), {"num_groups": 2} | _STATS, "no spatial axes", 7),
+    Case(
+        "group_norm",
+        "stats-float32",
+        (normal(2, 4, 5), *_beside(normal(4), normal(4))),
+        {"num_groups": 2} | _STATS,
+        "float32 parameters",
+        10,
+    ),
+    Case("group_norm", "stats-empty", (normal(0, 4, 5), normal(4)), {"num_groups": 2} | _STATS, "a batch of nothing", gradient=False),
+    Case("group_norm", "stats-no-space", (normal(2, 4, 0), normal(4)), {"num_groups": 2} | _STATS, "mean and variance 0", gradient=False),
     Case("instance_norm", "image", (normal(2, 3, 4, 5), normal(3), normal(3)), reason="an image", reduction=20),
     Case("instance_norm", "last", (normal(2, 4, 5, 3), normal(3), normal(3)), _LAST, "channels-last", 20),
     Case("instance_norm", "line", (normal(2, 3, 7), normal(3)), {"eps": 0.1}, "one spatial axis, a weight alone", 7),
@@ -121,6 +136,10 @@ _GROUP = [
     Case("instance_norm", "wide", (normal(2, 7, 136), normal(136), normal(136)), _LAST, "more statistics than multiprocessors", 7),
     Case("instance_norm", "long", (normal(3, 137, 5), normal(5), normal(5)), _LAST, "many rows of few channels", 411),
     Case("instance_norm", "float32", (normal(2, 3, 7), *_beside(normal(3), normal(3))), reason="float32 parameters", reduction=7),
+    Case("instance_norm", "stats", (normal(2, 3, 7), normal(3), normal(3)), _STATS, "with its statistics", 7),
+    Case("instance_norm", "stats-last", (normal(2, 7, 9), normal(9), normal(9)), _STATS | _LAST, "with its statistics", 7),
+    Case("instance_norm", "stats-empty", (normal(0, 3, 4),), _STATS, "a batch of nothing", gradient=False),
+    Case("instance_norm", "stats-no-channels", (normal(2, 0, 4),), _STATS, "no channels", gradient=False),
     Case("instance_norm", "empty", (normal(0, 3, 4), normal(3), normal(3)), reason="a batch of nothing", gradient=False),
     Case("instance_norm", "no-channels", (normal(2, 0, 4), normal(0), normal(0)), reason="no channels", gradient=False),
 ]

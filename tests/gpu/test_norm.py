@@ -32,6 +32,13 @@ def _check(name, arrays, reduction, **options):
         assert_close(cupy.asnumpy(a), e, reduction, note=name)
 
 
+def _of_samples(x, groups, last):
+    """Mean and rstd (samples, groups) of x, for half types in float32: what group norm and instance norm save."""
+    exact = np.moveaxis(x.astype(np.float64), -1 if last else 1, 1).reshape(x.shape[0], groups, -1)
+    dtype = np.float64 if x.dtype == np.float64 else np.float32
+    return {"mean": exact.mean(2).astype(dtype), "rstd": (1 / np.sqrt(exact.var(2) + 1e-5)).astype(dtype)}
+
+
 @pytest.fixture(params=["any", "channels"])
 def algorithm(request, monkeypatch):
     """All algorithms to choose from, or that for what does not fit on chip only."""
@@ -158,7 +165,7 @@ def test_groups_as_rows(shape, dtype, monkeypatch):
     forget()
     x, w, b = _draw(shape, dtype), _draw(shape[1], dtype, 1), _draw(shape[1], np.float32, 2)
     for groups in (g for g in (1, 2, 5) if shape[1] % (4 * g) == 0):
-        _check("group_norm", (x, w, b), x.size // shape[0] // groups, num_groups=groups, activation="relu")
+        _check("group_norm", (x, w, b), x.size // shape[0] // groups, num_groups=groups, activation="relu", return_stats=True)
         _check("group_norm", (x, None, w), x.size // shape[0] // groups, num_groups=groups)
     forget()
 
@@ -231,11 +238,13 @@ def test_small_statistics_in_the_registers_of_blocks(shape, last, dtype):
         _check("batch_norm_train_backward", (grad, x, b, w), count, residual=r, activation="silu", **given, **options)
     for groups in (g for g in (1, 3, 4, 15, channels) if channels % g == 0 and np.prod(space) * channels > g):
         values = x.size // groups
-        _check("group_norm", (x, w, b), values // n, num_groups=groups, activation="relu", **options)
+        _check("group_norm", (x, w, b), values // n, num_groups=groups, activation="relu", return_stats=True, **options)
         _check("group_norm_backward", (grad, x, b, None), values, num_groups=groups, eps=1e-3, **options)
+        _check("group_norm_backward", (grad, x, w, b), values, num_groups=groups, **_of_samples(x, groups, last), **options)
     if np.prod(space) > 1:
-        _check("instance_norm", (x, b, w), count // n, **options)
-        _check("instance_norm_backward", (grad, x, w, w), count, **options)
+        _check("instance_norm", (x, b, w), count // n, return_stats=True, **options)
+        for given in ({}, _of_samples(x, channels, last)):
+            _check("instance_norm_backward", (grad, x, w, w), count, **given, **options)
     there = {n: cupy.asarray(a) for n, a in {"x": x, "grad": grad, "w": w}.items()}
     odd = {n: cupy.concatenate([cupy.zeros(1, a.dtype), a.ravel()])[1:].reshape(a.shape) for n, a in there.items()}
     for a, e in zip(*(leaves(dnn.batch_norm_train_backward(m["grad"], m["x"], m["w"], **options)) for m in (odd, there)), strict=True):
@@ -371,11 +380,13 @@ def test_channels_of_any_shape(shape, last, algorithm, dtype):
     _check("batch_norm_backward", (grad, x, b, w, w, b), count, **same)
     _check("batch_norm", (x, b, w, w, b), 1, layout=layout, residual=r, activation="gelu")
     groups = 4 if channels % 4 == 0 else 1
-    _check("group_norm", (x, w, b), space * channels // groups, num_groups=groups, activation="gelu", **same)
-    _check("group_norm_backward", (grad, x, w, b), x.size // channels, num_groups=groups, **same)
+    _check("group_norm", (x, w, b), space * channels // groups, num_groups=groups, activation="gelu", return_stats=True, **same)
+    for given in ({}, _of_samples(x, groups, last)):
+        _check("group_norm_backward", (grad, x, w, b), x.size // channels, num_groups=groups, **given, **same)
     if space > 1:
-        _check("instance_norm", (x, w, b), space, **same)
-        _check("instance_norm_backward", (grad, x, w, b), count, **same)
+        _check("instance_norm", (x, w, b), space, return_stats=True, **same)
+        for given in ({}, _of_samples(x, channels, last)):
+            _check("instance_norm_backward", (grad, x, w, b), count, **given, **same)
 
 
 def test_channels_last_memory_under_a_channels_first_shape():

@@ -107,20 +107,23 @@ def add_rms_norm(x, residual, weight=None, **options):
     return rms_norm(x + residual, weight, **options), x + residual
 
 
-def group_norm(x, weight=None, bias=None, *, num_groups, eps=1e-5, layout="channels_first", activation=None):
+def group_norm(x, weight=None, bias=None, *, num_groups, eps=1e-5, layout="channels_first", activation=None, return_stats=False):
     xs = _first(x, layout)
-    y, size = np.empty_like(xs), xs.shape[1] // num_groups
+    y, size = np.empty_like(xs), xs.shape[1] // max(num_groups, 1)
+    means, rstds = np.empty((2, xs.shape[0], num_groups))
     for n, group in itertools.product(range(xs.shape[0]), range(num_groups)):
         members = range(group * size, (group + 1) * size)
         mean, variance = _moments(xs[n, members])
+        means[n, group], rstds[n, group] = mean, _inverse_root(variance + eps)
         for c in members:
             y[n, c] = (xs[n, c] - mean) / math.sqrt(variance + eps) * _channel(weight, c, 1.0) + _channel(bias, c, 0.0)
-    return _activate(_back(y, layout), activation)
+    y = _activate(_back(y, layout), activation)
+    return (y, means, rstds) if return_stats else y
 
 
-def instance_norm(x, weight=None, bias=None, *, eps=1e-5, layout="channels_first"):
-    channels = _first(x, layout).shape[1]
-    return x.copy() if not channels else group_norm(x, weight, bias, num_groups=channels, eps=eps, layout=layout)
+def instance_norm(x, weight=None, bias=None, **options):
+    channels = _first(x, options.get("layout", "channels_first")).shape[1]
+    return group_norm(x, weight, bias, num_groups=channels, **options)
 
 
 def local_response_norm(x, *, size, alpha=1e-4, beta=0.75, k=1.0, layout="channels_first"):

@@ -261,11 +261,6 @@ def add_norm(
         _by_rows(problem)(np.add(x, residual, out=total), *arrays, y)
 
 
-@planned(_rows)
-def group_norm(problem: NormProblem) -> Plan:
-    return _by_rows(problem), None
-
-
 @planned(_rows_backward, _totals)
 def layer_norm_backward(problem: NormProblem) -> Plan:
     run = _by_rows_backward(problem)
@@ -276,12 +271,6 @@ def layer_norm_backward(problem: NormProblem) -> Plan:
 def rms_norm_backward(problem: NormProblem) -> Plan:
     run = _by_rows_backward(problem)
     return lambda grad, x, weight, rstd, dx, dweight: run(grad, x, weight, None, rstd, dx, dweight, None), None
-
-
-@planned(_rows_backward, _totals)
-def group_norm_backward(problem: NormProblem) -> Plan:
-    run = _by_rows_backward(problem)
-    return lambda grad, x, weight, bias, *outputs: run(grad, x, weight, None, None, *outputs), None
 
 
 # --- by planes of channels --------------------------------------------------------------------------------------------

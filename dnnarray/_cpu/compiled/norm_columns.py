@@ -270,9 +270,12 @@ class _Call:
 @planned(_moments, _statistics, _affine)
 def group_norm(problem: NormProblem) -> Plan:
     call = _Call(problem)
+    first = slice(None, None, call.form.channels // call.form.groups)  # channel of each group
 
-    def run(x: Array, weight: Array | None, bias: Array | None, y: Array) -> None:
-        call.forward(x, weight, bias, y)
+    def run(x: Array, weight: Array | None, bias: Array | None, y: Array, mean: Array | None, rstd: Array | None) -> None:
+        for statistic, found in zip((mean, rstd), call.forward(x, weight, bias, y), strict=False):
+            if statistic is not None:
+                statistic[...] = found[:, first]
 
     return run, call.form.order
 
@@ -280,10 +283,14 @@ def group_norm(problem: NormProblem) -> Plan:
 @planned(_moments, _statistics, _products, _slopes, _gradient, _parameter)
 def group_norm_backward(problem: NormProblem) -> Plan:
     call = _Call(problem)
+    members = call.form.channels // call.form.groups
 
-    def run(grad: Array, x: Array, weight: Any, bias: Any, dx: Array, dweight: Any, dbias: Any) -> None:
-        mean, rstd, *_ = call.statistics(x.reshape(call.shape), weight, None)
-        call.backward(grad, x, weight, mean, rstd, dx, dweight, dbias)
+    def run(grad: Array, x: Array, weight: Any, bias: Any, mean: Any, rstd: Any, dx: Array, dweight: Any, dbias: Any) -> None:
+        if mean is None or rstd is None:
+            found = call.statistics(x.reshape(call.shape), weight, None)
+        else:
+            found = mean.repeat(members, axis=1), rstd.repeat(members, axis=1)
+        call.backward(grad, x, weight, found[0], found[1], dx, dweight, dbias)
 
     return run, call.form.order
 

@@ -84,7 +84,7 @@ def _group_norm(d: Drawer) -> Drawn:
     layout, options = _layout(d)
     shape, c = _channels_and_rest(d, layout)
     groups = d.choice([g for g in range(1, c + 1) if c % g == 0] or [1])
-    options |= {"num_groups": groups, **d.some(eps=lambda: _eps(d), activation=lambda: activation(d))}
+    options |= {"num_groups": groups, **d.some(eps=lambda: _eps(d), activation=lambda: activation(d), return_stats=lambda: d.maybe())}
     arrays = (d.floats(*shape), _parameter(d, c), _parameter(d, c))
     return Drawn("group_norm", arrays, options, reduction=max(math.prod(shape) // groups, 1))
 
@@ -99,7 +99,8 @@ def _instance_norm(d: Drawer) -> Drawn:
         axis = 2 if layout == "channels_first" else 1
         shape = (*shape[:axis], 2, *shape[axis + 1 :])
     arrays = (d.floats(*shape), _parameter(d, c), _parameter(d, c))
-    return Drawn("instance_norm", arrays, options | d.some(eps=lambda: _eps(d)), reduction=max(math.prod(shape), 1))
+    options |= d.some(eps=lambda: _eps(d), return_stats=lambda: d.maybe())
+    return Drawn("instance_norm", arrays, options, reduction=max(math.prod(shape), 1))
 
 
 def _local_response_norm(d: Drawer) -> Drawn:
