@@ -1,5 +1,8 @@
 """Norms of channels that are innermost in memory, compiled: beside the formulas in float64, in both ways to say so, and within their arrays."""
 
+import math
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
@@ -127,6 +130,27 @@ def test_data_far_from_0(op, at):
     found = _forward(op, x, one, zero)
     y = _formula(op, x, one, zero, x)[0]
     np.testing.assert_allclose(found[0] if op == "batch_norm_train" else found, y, rtol=0, atol=2e-6)
+
+
+def _exact(op, x):
+    """The normalised x, whose mean is a fraction and rounds nowhere."""
+    groups = x.reshape(1 if op == "batch_norm_train" else x.shape[0], -1, _groups(op, x.shape[-1]), x.shape[-1] // _groups(op, x.shape[-1]))
+    y = np.empty_like(groups)
+    for sample, group in np.ndindex(groups.shape[0], groups.shape[2]):
+        values = groups[sample, :, group]
+        mean = sum(map(Fraction, values.ravel())) / values.size
+        apart = np.array([float(Fraction(v) - mean) for v in values.ravel()])
+        y[sample, :, group] = (apart / math.sqrt(math.fsum(apart * apart) / values.size + _EPS)).reshape(values.shape)
+    return y.reshape(x.shape)
+
+
+@pytest.mark.parametrize("at", [0.0, 1.0, 30.0, 1e6, -1e9])
+@pytest.mark.parametrize("shape", [(3, 2, 8), (2, 7, 24), (1, 150, 16)], ids=str)
+@pytest.mark.parametrize("op", _EACH)
+def test_the_mean_of_float64_is_not_rounded(op, shape, at):
+    x = _draw(shape, np.float64, mean=at, seed=92)
+    found = _forward(op, x, None, None)
+    np.testing.assert_allclose(found[0] if op == "batch_norm_train" else found, _exact(op, x), rtol=0, atol=4e-15)
 
 
 @pytest.mark.parametrize("op", _EACH)

@@ -69,9 +69,10 @@ def _moments(
 
 
 @device
-def _merge(first: Any, last: Any, mean: Any, rest: Any, square: Any, rows: Any, size: Any, average: Any, spread: Any) -> Any:
-    """The mean of each channel over the blocks, and the sum of the squares around it."""
+def _merge(first: Any, last: Any, mean: Any, rest: Any, square: Any, rows: Any, size: Any, average: Any, left: Any, spread: Any) -> Any:
+    """The mean of each channel over the blocks, ``average + left``, and the sum of the squares around it."""
     average[:] = 0
+    left[:] = 0
     spread[:] = 0
     for block in range(first, last):
         count = min(size, rows - (block - first) * size)
@@ -85,33 +86,39 @@ def _merge(first: Any, last: Any, mean: Any, rest: Any, square: Any, rows: Any, 
         m, d, s = mean[block], rest[block], square[block]
         for i in range(len(average)):
             off = np.float64(d[i]) / count
-            apart = np.float64(m[i]) + off - average[i]
+            apart = (np.float64(m[i]) - average[i]) + off
+            left[i] += count * apart
             spread[i] += s[i] - d[i] * off + count * apart * apart
+    for i in range(len(average)):
+        left[i] /= rows
 
 
 @kernel(counted=False)
 def _statistics(
-    start: int, stop: int, mean: In2, rest: In2, square: In2, weight: In1, bias: In1, average: OutDoubles2, spread: OutDoubles2, found: Out2, rstd: Out2,
+    start: int, stop: int, mean: In2, rest: In2, square: In2, weight: In1, bias: In1, average: OutDoubles2, left: OutDoubles2, spread: OutDoubles2, found: Out2, rstd: Out2,
     variance: Out2, centre: Out2, near: Out2, scale: Out2, shift: Out2, rows: int, size: int, groups: int, eps: float,
 ) -> None:  # fmt: skip
-    """Of the samples from `start` to `stop`, for each channel: mean, rstd and variance of its group, and what makes y of x. Without blocks, `average` and `spread`
-    are those of the channels already."""
+    """Of the samples from `start` to `stop`, for each channel: mean, rstd and variance of its group, and what makes y of x. Without blocks, `average`, `left`
+    and `spread` are those of the channels already. A mean is a sum of two numbers, of which the second is what rounding took from the first."""
     channels, blocks = average.shape[1], -(-rows // size)
     per = channels // groups
     for n in range(start, stop):
-        of_channel, squares = average[n], spread[n]
+        of_channel, more, squares = average[n], left[n], spread[n]
         if len(mean):
-            _merge(n * blocks, (n + 1) * blocks, mean, rest, square, rows, size, of_channel, squares)
+            _merge(n * blocks, (n + 1) * blocks, mean, rest, square, rows, size, of_channel, more, squares)
         for group in range(groups):
-            first, total, v = group * per, 0.0, 0.0
+            first, total, off, v = group * per, 0.0, 0.0, 0.0
             for c in range(first, first + per):
                 total += of_channel[c]
             total /= per
             for c in range(first, first + per):
-                v += squares[c] + rows * (of_channel[c] - total) * (of_channel[c] - total)
-            v /= rows * per
+                apart = (of_channel[c] - total) + more[c]
+                off += apart
+                v += squares[c] + rows * (apart * apart - more[c] * more[c])  # squares are around the first number of the channel's mean
+            off /= per
+            v = v / (rows * per) - off * off
             v = 0.0 if v < 0.0 else v
-            s, m = 1.0 / math.sqrt(v + eps), weight.dtype.type(total)
+            s, m = 1.0 / math.sqrt(v + eps), weight.dtype.type(total + off)
             # What is taken from x before anything else: the mean of data far from 0, which is exact there; near 0 nothing, since the difference would round.
             far = total * total > v
             for c in range(first, first + per):
@@ -119,7 +126,7 @@ def _statistics(
                 centre[n, c], near[n, c], scale[n, c] = const(m, 0.0), const(m, 0.0), s * weight[c]
                 shift[n, c] = bias[c] - total * np.float64(scale[n, c])
                 if far:
-                    centre[n, c], near[n, c], shift[n, c] = m, total - np.float64(m), bias[c]
+                    centre[n, c], near[n, c], shift[n, c] = m, (total - np.float64(m)) + off, bias[c]
 
 
 @kernel(counted=False, streams=True)
@@ -227,7 +234,7 @@ class _Call:
         """(mean, rstd, variance, centre, near, scale, shift), each (samples, channels); x as rows of all samples."""
         form = self.form
         sums = np.empty((3, self.blocks, form.channels), self.dtype)
-        doubles = np.empty((2, form.samples, form.channels))
+        doubles = np.empty((3, form.samples, form.channels))
         found = np.empty((7, form.samples, form.channels), self.dtype)
         _moments(self.blocks, address(x), *map(address, sums), *self.numbers, self.ones, work=_WORK * self.work)
         parameters = (self.ones if weight is None else weight.reshape(-1), self.zeros if bias is None else bias.reshape(-1))
@@ -238,10 +245,11 @@ class _Call:
             _statistics(form.samples, *sums[:, :0], *rest, work=self.blocks * form.channels)
         return tuple(found)
 
-    def _in_float64(self, x: Array, average: Array, spread: Array) -> None:
+    def _in_float64(self, x: Array, average: Array, left: Array, spread: Array) -> None:
         """The mean of each channel of each sample, and the sum of the squares of the differences from it."""
         rows = range(0, self.form.rows, self.size)
         average[...] = sum(x[:, r : r + self.size].sum(axis=1, dtype=np.float64) for r in rows) / self.form.rows
+        left[...] = sum((x[:, r : r + self.size] - average[:, None]).sum(axis=1) for r in rows) / self.form.rows
         spread[...] = sum(((x[:, r : r + self.size] - average[:, None]) ** 2).sum(axis=1) for r in rows)
 
     def forward(self, x: Array, weight: Array | None, bias: Array | None, y: Array) -> tuple[Array, ...]:
