@@ -7,8 +7,8 @@
 // Needs:   rows aligned to 16 bytes, D and D_v multiples of 8 and at most kWidth, a positive scale. Given::kExtras: cap, ALiBi, bias, mask, dropout.
 // Bound:   tensor cores: 2 (D + D_v) operations for each score.
 
+#include "attention/panels.cuh"
 #include "dnnarray/attention_rows.cuh"
-#include "dnnarray/mma.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -114,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
     const Rows rows_k = {stages + stage * 2 * kPanel}, rows_v = {stages + stage * 2 * kPanel + kPanel};
     rows_k.fetch<kKeys, kThreads>(k, width, [&](int r) { return of_k.at(j0 + r); });
     rows_v.fetch<kKeys, kThreads>(v, value_width, [&](int r) { return of_v.at(j0 + r); });
-    copy_commit();
+    copies_commit();
   };
   rows_q.fetch<kQueries, kThreads>(q, width, [&](int r) { return i0 + r < sequence.q_end ? first_q + r * q_row : nullptr; });
   if (begin < end) fetch(begin, 0);
@@ -130,7 +130,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
 
   unsigned stage = 0;
   for (long long j0 = begin; j0 < end; j0 += kKeys, stage ^= 1) {
-    copy_wait<0>();
+    copies_wait<0>();
     __syncthreads();
     if (!kLate && j0 + kKeys < end) fetch(j0 + kKeys, stage ^ 1);
     multiply_keys(state, rows_q, {stages + stage * 2 * kPanel}, row);
@@ -152,7 +152,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
     multiply_values(state, {stages + stage * 2 * kPanel + kPanel});
   }
 
-  copy_wait<0>();
+  copies_wait<0>();
   const bool whole = of_k.all_there() && sound(rule, b);
   O* of_y = y + b * y_batch + h * y_head + sequence.q_first * y_row;
   float* of_lse = lse ? lse + b * lse_batch + h * lse_head + sequence.q_first : nullptr;

@@ -9,8 +9,8 @@
 // Needs:   rows aligned to 16 bytes, D and D_v multiples of 8 and at most kWidth, a positive scale.
 // Bound:   tensor cores: for each score 6 D + 2 D_v (queries) or 4 D + 4 D_v operations, less where D_v is not D.
 
+#include "attention/panels.cuh"
 #include "dnnarray/attention_gradient.cuh"
-#include "dnnarray/mma.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -122,7 +122,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     const Source<T> column = kKeyRows ? queries_of(h) : keys_, value_column = kKeyRows ? grads_of(h) : values;
     Block{stage}.fetch<kColumns, kThreads>(q, width, [&](int r) { return column.at(c0 + r); });
     Block{stage + kPanel}.fetch<kColumns, kThreads>(q, value_width, [&](int r) { return value_column.at(c0 + r); });
-    copy_commit();
+    copies_commit();
     if constexpr (kKeyRows) {
       float* known = numbers + (n & 1) * 2 * kKnown;
       Known{known, known + kKnown}.fetch<kThreads>(lse + lse_of(h), delta + lse_of(h), c0, kColumns, sequence);
@@ -138,7 +138,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   const float unit = float(scale) * kLog2e;
   Total total = {}, value_total = {};
   for (long long n = 0; n < panels * count; ++n) {
-    copy_wait<0>();
+    copies_wait<0>();
     __syncthreads();
     if (n + 1 < panels * count) fetch(n + 1);
     const long long h = first_head + n / panels, c0 = begin + n % panels * kColumns;
@@ -156,7 +156,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     accumulate(total, d, columns);
     if constexpr (kKeyRows) accumulate(value_total, s, value_columns);
   }
-  copy_wait<0>();
+  copies_wait<0>();
   const long long first_row = kKeyRows ? sequence.k_first : sequence.q_first;
   if (out) {
     put(out + b * out_batch + row_head * out_head + first_row * out_row, out_row, total, row0 + row, row_end, width, float(scale) * whole(rule, b));

@@ -8,8 +8,8 @@
 // Needs:   rows aligned to 16 bytes, D and D_v multiples of 8 and at most kWidth, a positive scale, nothing else that changes scores.
 // Bound:   memory: keys and values read once for every 16 rows.
 
+#include "attention/panels.cuh"
 #include "dnnarray/attention_rows.cuh"
-#include "dnnarray/mma.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -123,7 +123,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
       rows_k.fetch<kKeys, kThreads>(k, width, [&](int r) { return of_k.at(j0 + r); });
       rows_v.fetch<kKeys, kThreads>(v, value_width, [&](int r) { return of_v.at(j0 + r); });
     }
-    copy_commit();
+    copies_commit();
   };
 
   // The queries go through the last stage, which is filled again only later.
@@ -132,10 +132,10 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     const Divided place = divide_index(row0 + r, group);
     return row0 + r < rows && place.quotient < sequence.q_end ? first_q + place.quotient * q_row + place.remainder * q_head : nullptr;
   });
-  copy_commit();
+  copies_commit();
 #pragma unroll
   for (int n = 0; n < kStages - 1; ++n) fetch(n);
-  copy_wait<kStages - 1>();
+  copies_wait<kStages - 1>();
   __syncthreads();
   unsigned of_q[kWidth / 16][4];
 #pragma unroll
@@ -147,7 +147,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   state.start(-infinity(0.0f));
   const long long own_row = row0 + lane / 4, of_row[2] = {own_row / group, (own_row + 8) / group};
   for (int n = 0; n < panels; ++n) {
-    copy_wait<kStages - 2>();
+    copies_wait<kStages - 2>();
     __syncthreads();
     fetch(n + kStages - 1);
     const Rows rows_k = {start + n % kStages * 2 * kPanel}, rows_v = {rows_k.start + kPanel};
@@ -167,7 +167,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     state.rescale(shrink);
     multiply_values(state, rows_v, warp * kOwn);
   }
-  copy_wait<0>();
+  copies_wait<0>();
   __syncthreads();
   float* shared = reinterpret_cast<float*>(dynamic_shared);
   share(state, shared, unit);

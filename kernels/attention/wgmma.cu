@@ -7,8 +7,8 @@
 // Needs:   sm_90a; rows aligned to 16 bytes, D and D_v multiples of 8 and at most kWidth, a positive scale, nothing else that changes scores.
 // Bound:   tensor cores: 2 (D + D_v) operations for each score.
 
+#include "attention/panels.cuh"
 #include "dnnarray/attention_rows.cuh"
-#include "dnnarray/wgmma.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -35,8 +35,9 @@ using Keys = KeyRows<T, Config::kPaged>;
 // Start s = q k for the 64 queries of a warpgroup.
 __device__ __forceinline__ void start_scores(State::Scores& s, const QueryPanels& q, const KeyPanels& k, int row) {
   hold(s);
+  Wgmma<T, false, false, kKeys>::start(flat(s), q.across(row, 0), k.across(0, 0));
 #pragma unroll
-  for (int step = 0; step < kWidth / 16; ++step) Wgmma<T, kKeys>::shared(s, q.across(row, step), k.across(0, step), step > 0);
+  for (int step = 1; step < kWidth / 16; ++step) Wgmma<T, false, false, kKeys>::run(flat(s), q.across(row, step), k.across(0, step));
   wgmma_commit();
 }
 
@@ -44,7 +45,7 @@ __device__ __forceinline__ void start_scores(State::Scores& s, const QueryPanels
 __device__ __forceinline__ void start_values(State& state, const unsigned (&weights)[kSteps][4], const KeyPanels& v) {
   hold(state.y);
 #pragma unroll
-  for (int step = 0; step < kSteps; ++step) Wgmma<T, kWidth>::registers(state.y, weights[step], v.down(step));
+  for (int step = 0; step < kSteps; ++step) Wgmma<T, false, true, kWidth>::run(flat(state.y), weights[step], v.down(step));
   wgmma_commit();
 }
 
@@ -85,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   const auto fetch_v = [&](int n) { fetch(panel_v(n), of_v, n, value_width); };
   rows_q.fetch<kThreads>(q, width, [&](int r) { return i0 + r < sequence.q_end ? first_q + r * q_row : nullptr; });
   fetch_k(0);
-  copy_commit();
+  copies_commit();
 
   const int lane = threadIdx.x % kWarp, row = threadIdx.x / 128 * 64;
   const long long i = i0 + threadIdx.x / kWarp * 16 + lane / 4;
@@ -107,12 +108,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     for (int step = 0; step < kSteps; ++step) state.template weights<Mma<T>>(state.s, step, weights[step]);
   };
 
-  copy_wait<0>();
-  shared_for_wgmma();
+  copies_wait<0>();
+  fence_async();
   __syncthreads();
   fetch_k(1);
   fetch_v(0);
-  copy_commit();
+  copies_commit();
   if (panels) {
     wgmma_fence();
     start_scores(state.s, rows_q, panel_k(0), row);
@@ -121,12 +122,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     pack();
   }
   for (int n = 0; n + 1 < panels; ++n) {
-    copy_wait<0>();
-    shared_for_wgmma();
+    copies_wait<0>();
+    fence_async();
     __syncthreads();
     fetch_k(n + 2);  // while few registers are taken
     fetch_v(n + 1);
-    copy_commit();
+    copies_commit();
     wgmma_fence();
     start_scores(state.s, rows_q, panel_k(n + 1), row);
     start_values(state, weights, panel_v(n));
@@ -138,8 +139,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     state.rescale(shrink);
     pack();
   }
-  copy_wait<0>();
-  shared_for_wgmma();
+  copies_wait<0>();
+  fence_async();
   __syncthreads();
   if (panels) {
     wgmma_fence();

@@ -5,8 +5,8 @@
 // Needs:   sm_90a; rows aligned to 16 bytes, D and D_v multiples of 8 and at most kWidth, a positive scale, nothing else that changes scores.
 // Bound:   tensor cores: for each score 6 D + 2 D_v (queries) or 4 D + 4 D_v operations, less where D_v is not D.
 
+#include "attention/panels.cuh"
 #include "dnnarray/attention_gradient.cuh"
-#include "dnnarray/wgmma.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -34,8 +34,9 @@ using Total = float[kWidthTiles][4];
 // Start s = the products of a warpgroup's rows with the rows of a panel.
 __device__ __forceinline__ void start_scores(Scores& s, const RowPanels& rows, int row, const ColumnPanels& columns) {
   hold(s);
+  Wgmma<T, false, false, kColumns>::start(flat(s), rows.across(row, 0), columns.across(0, 0));
 #pragma unroll
-  for (int step = 0; step < kWidth / 16; ++step) Wgmma<T, kColumns>::shared(s, rows.across(row, step), columns.across(0, step), step > 0);
+  for (int step = 1; step < kWidth / 16; ++step) Wgmma<T, false, false, kColumns>::run(flat(s), rows.across(row, step), columns.across(0, step));
   wgmma_commit();
 }
 
@@ -54,7 +55,7 @@ __device__ __forceinline__ void pack(const Scores& s, unsigned (&a)[kColumns / 1
 __device__ __forceinline__ void start_sum(Total& total, const unsigned (&a)[kColumns / 16][4], const ColumnPanels& columns) {
   hold(total);
 #pragma unroll
-  for (int step = 0; step < kColumns / 16; ++step) Wgmma<T, kWidth>::registers(total, a[step], columns.down(step));
+  for (int step = 0; step < kColumns / 16; ++step) Wgmma<T, false, true, kWidth>::run(flat(total), a[step], columns.down(step));
   wgmma_commit();
 }
 
@@ -104,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     ColumnPanels{stage}.template fetch<kThreads>(q, column.first + c0 * column.step, column.step, column.end - c0, width);
     ColumnPanels{stage + kPanel}.template fetch<kThreads>(q, value_column.first + c0 * value_column.step, value_column.step,
                                                           value_column.first ? value_column.end - c0 : 0, value_width);
-    copy_commit();
+    copies_commit();
     if constexpr (kKeyRows) {
       float* known = numbers + stage_of * 2 * kKnown;
       Known{known, known + kKnown}.fetch<kThreads>(lse + lse_of(h), delta + lse_of(h), c0, kColumns, sequence);
@@ -121,8 +122,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   Total total = {}, value_total = {};
   int head_number = 0, panel = 0;
   for (int stage_of = 0; panel < panels; stage_of ^= 1) {
-    copy_wait<0>();
-    shared_for_wgmma();
+    copies_wait<0>();
+    fence_async();
     __syncthreads();
     const long long c0 = begin + panel * static_cast<long long>(kColumns);
     if (++panel == panels && head_number + 1 < count) panel = 0, ++head_number;
@@ -161,7 +162,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     hold(total);
     if constexpr (kKeyRows) hold(value_total);
   }
-  copy_wait<0>();
+  copies_wait<0>();
   const long long first_row = kKeyRows ? sequence.k_first : sequence.q_first;
   if (out) {
     put(out + b * out_batch + row_head * out_head + first_row * out_row, out_row, total, row0 + row, row_end, width, float(scale) * whole(rule, b));

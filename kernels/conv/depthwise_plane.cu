@@ -218,7 +218,7 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, Config::kBloc
       ++coming.o;
       place_coming = place_coming == kStages - 1 ? 0 : place_coming + 1;
     }
-    commit_copies();
+    copies_commit();
   };
 #pragma unroll
   for (int s = 0; s < kStages - 1; ++s) bring();
@@ -241,7 +241,7 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, Config::kBloc
       for (int t = 0; t < kStrip; ++t) sum[m][t] = bias;
     }
     for (; due.find_plane(a); ++due.o) {
-      wait_copies<kStages - 2>();
+      copies_wait<kStages - 2>();
       __syncthreads();  // this plane is there, and nobody needs the one before any more
       bring();
       add_plane(sum, own_x + place_due * stage, pitch, h, own_w + due.o * h.window * kPitch);

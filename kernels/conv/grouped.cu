@@ -243,7 +243,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 512 / kThreads) DNNARRAY_
     fixed.x.bring<kThreads>(shared_address(smem) + stage * fixed.x.box.bytes(), tile.image, tile.inputs(fixed.axes));
   };
   if (by_part < count) bring(by_part, 0);
-  copy_commit();
+  copies_commit();
   list_pixels<kThreads>(smem_pixels, pixels, tiles, a.axes, box);
   list_items<kThreads>(smem_items, 2 * pairs, items, slabs.in, a.axes, box);
   if (Config::kBias) list_bias(smem_bias, a);
@@ -257,8 +257,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 512 / kThreads) DNNARRAY_
   int stage = 0, buffer = 0;
   for (int index = by_part; index < count; index += step, stage ^= 1) {
     if (index + step < count) bring(index + step, stage ^ 1);
-    copy_commit();
-    copy_wait<1>();
+    copies_commit();
+    copies_wait<1>();
     __syncthreads();
     const TilePlace tile(index, tiles);
     const unsigned smem_x = shared_address(smem) + stage * box.bytes() + own * slabs.in * 16;

@@ -73,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2) DNNARRAY_ENTRY(
     fixed.x.bring<kThreads>(shared_address(smem) + stage * fixed.x.box.bytes(), tile.image, tile.inputs(fixed.axes));
   };
   if (by_range < count) bring(by_range, 0);
-  copy_commit();
+  copies_commit();
   list_pixels<kThreads>(smem_pixels, pixels, tiles, a.axes, box);
   list_items<kThreads>(smem_items, items, items, slabs.in, a.axes, box);
   pack_weights(smem_w, a, items);
@@ -88,8 +88,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2) DNNARRAY_ENTRY(
   int stage = 0;
   for (int index = by_range; index < count; index += step, stage ^= 1) {
     if (index + step < count) bring(index + step, stage ^ 1);
-    copy_commit();
-    copy_wait<1>();
+    copies_commit();
+    copies_wait<1>();
     __syncthreads();
     const TilePlace tile(index, tiles);
     const unsigned char* smem_x = smem + stage * box.bytes() + slab * slabs.in * 16;

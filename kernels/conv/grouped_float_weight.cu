@@ -105,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kItems > 5 ? 1 : 2) DNNAR
   const WeightTiles<float>& fixed = keep(given);
   const auto bring = [&](int index, int stage) { fixed.bring<kThreads>(shared_address(smem) + stage * stage_bytes, index); };
   if (block.tile < count) bring(block.tile, 0);
-  copy_commit();
+  copies_commit();
   list_pixels<kThreads>(smem_pixels, pixels, tiles, axes, box);
   list_items<kThreads>(smem_items, listed, items, slabs.in, axes, box);
   __syncthreads();
@@ -120,8 +120,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, kItems > 5 ? 1 : 2) DNNAR
   int stage = 0;
   for (int index = block.tile; index < count; index += block.tiles, stage ^= 1) {
     if (index + block.tiles < count) bring(index + block.tiles, stage ^ 1);
-    copy_commit();
-    copy_wait<1>();
+    copies_commit();
+    copies_wait<1>();
     __syncthreads();
     const TilePlace tile(index, fixed.tiles);
     const int deep = fixed.axes.d.out - tile.d, high = fixed.axes.h.out - tile.p, wide = fixed.axes.w.out - tile.q;  // of the image from here on
@@ -135,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kItems > 5 ? 1 : 2) DNNAR
     }
     __syncthreads();  // nobody needs the tile any more
   }
-  copy_wait<0>();
+  copies_wait<0>();
   const long long size = static_cast<long long>(slabs.groups) * slabs.k * taps * slabs.c;
   add_copies(partial + block.tile * size, reinterpret_cast<float*>(smem), sum, copies, share, slabs, taps);
 }

@@ -268,7 +268,7 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 1) DNNARRAY_E
       }
       coming.next(fixed, a.out_height);
     }
-    copy_commit();
+    copies_commit();
     coming_slot.advance(1);
     coming_out.advance(1);
   };
@@ -289,7 +289,7 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 1) DNNARRAY_E
   Sums sum;
   begin_sums(sum, start);
   for (int count = 0;; ++count) {
-    copy_wait<kAhead - 1>();
+    copies_wait<kAhead - 1>();
     __syncthreads();
     if (count > 0) store_step(a, share, smem_y + out.before(1) * kLines * out_bytes, pitch, smem_steps[(count - 1) % kSteps], first, i32(columns));
     const Step& step = smem_steps[count % kSteps];

@@ -155,7 +155,7 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 1) DNNARRAY_E
       }
       coming.next(fixed);
     }
-    copy_commit();
+    copies_commit();
     coming_x.advance(kLines);
     coming_y.advance(kLines);
   };
@@ -164,7 +164,7 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 1) DNNARRAY_E
   const Lanes lanes(pitch);
   Sums sum = {};
   for (; !at.done(fixed); at.next(fixed)) {
-    copy_wait<kAhead - 1>();
+    copies_wait<kAhead - 1>();
     __syncthreads();
     bring();
 #pragma unroll 1

@@ -19,8 +19,8 @@
 
 #include "dnnarray/activation.cuh"
 #include "dnnarray/core/overlap.cuh"
-#include "dnnarray/group_product.cuh"
 #include "dnnarray/keep.cuh"
+#include "dnnarray/mma/warpgroup.cuh"
 #include "dnnarray/tile.cuh"
 #include "dnnarray/tma.cuh"
 

@@ -125,7 +125,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kN > 3 ? 1 : 2) DNNARRAY_
   const WeightTiles<T>& fixed = keep(given);
   const auto bring = [&](int index, int stage) { fixed.bring<kThreads>(shared_address(smem) + stage * stage_bytes, index); };
   if (block.tile < count) bring(block.tile, 0);
-  copy_commit();
+  copies_commit();
   list_pixels<kThreads>(smem_pixels, pixels, tiles, axes, box);
   list_items<kThreads>(smem_items, listed, items, slabs.in, axes, box);
   const int behind = (pixels - box_y.pixels()) * box_y.pitch / 4;  // words of gradients that there are not
@@ -145,8 +145,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, kN > 3 ? 1 : 2) DNNARRAY_
   int stage = 0;
   for (int index = block.tile; index < count; index += block.tiles, stage ^= 1) {
     if (index + block.tiles < count) bring(index + block.tiles, stage ^ 1);
-    copy_commit();
-    copy_wait<1>();
+    copies_commit();
+    copies_wait<1>();
     __syncthreads();
     const unsigned smem_x = shared_address(smem) + stage * stage_bytes, smem_y = smem_x + box.bytes();
     for (int m = copy * kStep; m < pixels && busy; m += copies * kStep) {

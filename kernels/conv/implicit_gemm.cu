@@ -11,7 +11,7 @@
 #include "dnnarray/activation.cuh"
 #include "dnnarray/barrier.cuh"
 #include "dnnarray/gather.cuh"
-#include "dnnarray/warp_product.cuh"
+#include "dnnarray/mma/warp.cuh"
 #include "dnnarray/tile.cuh"
 
 #ifndef DNNARRAY_CONFIG
@@ -96,16 +96,16 @@ __device__ __forceinline__ void multiply(float (&sums)[4][kWarpN / 2], unsigned 
     unsigned b[kWarpN / 16][4];
 #pragma unroll
     for (int j = 0; j < kWarpN / 16; ++j) {
-      load_matrices(b[j], stage + kBytesM + (row_b + 16 * j) * kRow + ((2 * k + lane / 8 % 2) ^ row_b % 8) * 16);
+      load_matrices(stage + kBytesM + (row_b + 16 * j) * kRow + ((2 * k + lane / 8 % 2) ^ row_b % 8) * 16, b[j]);
       Mma<T>::round(b[j]);
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       unsigned a[4];
-      load_matrices(a, stage + (row_a + 16 * i) * kRow + ((2 * k + lane / 16) ^ row_a % 8) * 16);
+      load_matrices(stage + (row_a + 16 * i) * kRow + ((2 * k + lane / 16) ^ row_a % 8) * 16, a);
       Mma<T>::round(a);
 #pragma unroll
-      for (int j = 0; j < kWarpN / 8; ++j) Mma<T>::run(sums[i] + 4 * j, a, b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+      for (int j = 0; j < kWarpN / 8; ++j) Mma<T>::add(sums[i] + 4 * j, a, b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
     }
   }
 }
@@ -130,14 +130,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, Config::kBlocks) DNNARRAY
 #pragma unroll
   for (int i = 0; i < kStages - 1; ++i) {
     if (i < blocks) gather.fill(a, smem + i * kStage);
-    commit_copies();
+    copies_commit();
   }
   float sums[4][kWarpN / 2] = {};
   for (int block = 0; block < blocks; ++block) {
-    wait_copies<kStages - 2>();
+    copies_wait<kStages - 2>();
     __syncthreads();
     if (block + kStages - 1 < blocks) gather.fill(a, smem + (block + kStages - 1) % kStages * kStage);
-    commit_copies();
+    copies_commit();
     multiply(sums, smem + block % kStages * kStage, warp_m, warp_n);
   }
 

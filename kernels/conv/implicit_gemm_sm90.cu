@@ -5,7 +5,7 @@
 //          kTransposed: the gradient of the input from the forward's weight, whose dense channels are those of the result here; the taps of
 //          64 channels of the sum are walked before the next 64.
 //          A block takes tiles of kTileM pixels x kTileN channels, one after another. The first of its three warpgroups gathers: thread t
-//          fills chunk t % 8 (16 bytes) of every kStep-th row of both operands' panels (group_product.cuh), through a ring of kStages. The others
+//          fills chunk t % 8 (16 bytes) of every kStep-th row of both operands' panels (mma/warpgroup.cuh), through a ring of kStages. The others
 //          multiply, each one half of the tile's rows, and write it from registers, four neighbouring lanes 64 bytes of a row.
 // Needs:   sm_90a; C and K of a group multiples of 8 (kTransposed: C of 64), pointers aligned to 16 bytes; taps along the three axes at most 31 together.
 // Bound:   the matrix units, or the second-level cache where K is small. Sums in float32.
@@ -13,8 +13,8 @@
 #include "dnnarray/activation.cuh"
 #include "dnnarray/barrier.cuh"
 #include "dnnarray/gather.cuh"
+#include "dnnarray/mma/warpgroup.cuh"
 #include "dnnarray/tile.cuh"
-#include "dnnarray/group_product.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

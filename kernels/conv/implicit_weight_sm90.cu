@@ -4,7 +4,7 @@
 // Layout:  x and dy channels-last in memory; partial (splits, groups K, taps C) float32, which split_sums.cu adds up in a fixed order.
 //          A block takes tiles of kTileM output channels x kTileN columns (tap, c) over one split of the pixels, one after another. Its
 //          first warpgroup gathers 64 pixels a stage: thread t fills chunk t % 8 (16 bytes) of every kStep-th pixel in each panel of 64
-//          channels or columns (group_product.cuh); both operands run along m or n in their rows, so the products take them transposed. The other
+//          channels or columns (mma/warpgroup.cuh); both operands run along m or n in their rows, so the products take them transposed. The other
 //          two multiply, each one half of the tile: of its channels, or of its columns where kTileM is 64.
 // Needs:   sm_90a; C and K of a group multiples of 8, pointers aligned to 16 bytes; taps along the three axes at most 31 together.
 // Bound:   the matrix units, or the gathering where the tile is small. Sums in float32.
@@ -13,7 +13,7 @@
 #include "dnnarray/core/overlap.cuh"
 #include "dnnarray/core/vec.cuh"
 #include "dnnarray/gather.cuh"
-#include "dnnarray/group_product.cuh"
+#include "dnnarray/mma/warpgroup.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

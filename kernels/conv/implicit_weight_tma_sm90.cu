@@ -15,7 +15,7 @@
 #include "dnnarray/conv_weigh.cuh"
 #include "dnnarray/core/overlap.cuh"
 #include "dnnarray/gather.cuh"
-#include "dnnarray/group_product.cuh"
+#include "dnnarray/mma/warpgroup.cuh"
 #include "dnnarray/tma.cuh"
 
 #ifndef DNNARRAY_CONFIG

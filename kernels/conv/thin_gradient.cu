@@ -112,8 +112,8 @@ __device__ __forceinline__ void load_places(const Arguments& a, const Shared& sm
     for (int piece = 0; piece < kPieces; ++piece)
       copy_async(shared_address(smem.dy + place * a.pitch() + chunk * Numbers::kChunk + piece * 16), from + (there ? piece * 4 : 0), there);
   }
-  copy_commit();
-  copy_wait<0>();
+  copies_commit();
+  copies_wait<0>();
 }
 
 // What each thread does with the chunks that it has brought.

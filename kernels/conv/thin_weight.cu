@@ -59,7 +59,7 @@ __device__ __forceinline__ void load_gradient(const Arguments& a, const ThinRegi
     for (int piece = 0; piece < kPieces; ++piece)
       copy_async(shared_address(smem_memory + pixel * kPitch + chunk * Numbers::kChunk + piece * 16), a.dy + (there ? at + piece * 4 : 0), there);
   }
-  copy_commit();
+  copies_commit();
 }
 
 // What each thread does with the chunks that it has brought.
@@ -188,7 +188,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks) DNNARRAY_ENTRY(
       added = into_parts<Numbers>(a, pixels, smem_scales, sums);
     } else {
       a.pixels.load<kThreads>(pixels, region);
-      copy_wait<0>();
+      copies_wait<0>();
     }
     __syncthreads();
     if (threadIdx.x == 0) smem_scales = added.scales, smem_next = i + gridDim.x;

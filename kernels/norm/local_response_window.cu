@@ -212,7 +212,7 @@ struct Queue {
 
   // The rows that were asked for kStages steps ago.
   __device__ __forceinline__ void take(Rows& rows) const {
-    wait_copies<kStages - 1>();
+    copies_wait<kStages - 1>();
 #pragma unroll
     for (int j = 0; j < kStep; ++j) {
       rows.x[j] = load_wordwise<T, kVector>(stages[stage][0][j][threadIdx.x].at);
@@ -224,7 +224,7 @@ struct Queue {
     copy_piece_async<kPiece>(smem_address(&stages[stage][array][j][threadIdx.x]), from, there);
   }
   __device__ __forceinline__ void next() {
-    commit_copies();
+    copies_commit();
     if (++stage == kStages) stage = 0;
   }
 };

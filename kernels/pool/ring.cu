@@ -277,7 +277,7 @@ struct Walk {
       for (int r = 0; r < kStrideH; ++r) {
         if (wanted(i + r)) source.fetch(slot * kStrideH + r, start + step * (i + r));
       }
-      commit_copies();
+      copies_commit();
     };
 #pragma unroll
     for (int g = 0; g < kGroups - 1; ++g) ask(g, g * kStrideH);
@@ -290,7 +290,7 @@ struct Walk {
     int slot = 0, top = up ? highest + 1 - kWindowH : lowest;  // of the window that is completed next
 #pragma unroll 1
     for (int i = 0; i < rows; i += kStrideH) {
-      wait_copies<kGroups - 2>();
+      copies_wait<kGroups - 2>();
       __syncthreads();
       ask(slot == 0 ? kGroups - 1 : slot - 1, i + (kGroups - 1) * kStrideH);
       Line<Entry> fresh[kStrideH];

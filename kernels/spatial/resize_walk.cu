@@ -99,7 +99,7 @@ struct Queue {
 
   // Row i of a step.
   __device__ __forceinline__ Raw take(int i) const {
-    wait_copies<kRows - 1>();
+    copies_wait<kRows - 1>();
     if constexpr (kShared) __syncwarp();  // the copies of all
     const Slot& slot = slots[base + i];
     Raw raw;
@@ -134,7 +134,7 @@ struct Queue {
         copy(slot.sides[2 * k + 1][threadIdx.x], x + behind * place.step, there && place.inside(behind, kSide));
       }
     }
-    commit_copies();
+    copies_commit();
   }
   __device__ __forceinline__ void next() { base = base + Rows::kOwn == kRows ? 0 : base + Rows::kOwn; }
 

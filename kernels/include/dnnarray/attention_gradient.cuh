@@ -4,6 +4,7 @@
 
 #include "dnnarray/attention_rows.cuh"
 #include "dnnarray/attention_slopes.cuh"
+#include "dnnarray/ptx/convert.cuh"
 
 namespace dnnarray {
 
@@ -75,12 +76,10 @@ __device__ __forceinline__ void slope(const float (&s)[kTiles][4], float (&d)[kT
     for (int e = 0; e < 4; ++e) d[n][e] = s[n][e] * (d[n][e] - known.delta[kKeyRows ? column + 8 * n + (e & 1) : row + (e >> 1) * 8]);
 }
 
-// Two weights of A. float16 is taken out into words of its own: where halves of a word are read, the assembler cuts the registers of A in two,
-// cannot put them together again in time, and serialises the matrix instructions.
+// Two weights of A.
 __device__ __forceinline__ void widen_weights(float& low, float& high, unsigned pair, bfloat16_t) { widen_pair(low, high, pair, bfloat16_t()); }
 __device__ __forceinline__ void widen_weights(float& low, float& high, unsigned pair, float16_t) {
-  asm("{.reg .b16 h; .reg .b32 t; prmt.b32 t, %1, 0, 0x4410; cvt.u16.u32 h, t; cvt.f32.f16 %0, h;}" : "=f"(low) : "r"(pair));
-  asm("{.reg .b16 h; .reg .b32 t; prmt.b32 t, %1, 0, 0x4432; cvt.u16.u32 h, t; cvt.f32.f16 %0, h;}" : "=f"(high) : "r"(pair));
+  low = cvt_f32_f16_low(pair), high = cvt_f32_f16_high(pair);
 }
 
 // The same with the weights as they stand in A, rounded: their registers are free before the other product is there.

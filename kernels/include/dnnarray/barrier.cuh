@@ -1,19 +1,15 @@
 // Barriers in shared memory that count arrivals (mbarrier, sm_90), and copies into shared memory that run on by themselves (cp.async, sm_80).
 #pragma once
 
+#include "dnnarray/ptx/copy_async.cuh"
+
 namespace dnnarray {
 
 __device__ __forceinline__ unsigned smem_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
 
 // --- cp.async ---------------------------------------------------------------------------------------------------------
 
-// 16 bytes, or zeros where `there` is false.
-__device__ __forceinline__ void copy_async(unsigned smem, const void* gmem, bool there) {
-  const int bytes = there ? 16 : 0;
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(smem), "l"(gmem), "r"(bytes) : "memory");
-}
-
-// The same for 4, 8 or 16 bytes.
+// 4, 8 or 16 bytes, or zeros where `there` is false.
 template <int kBytes>
 __device__ __forceinline__ void copy_piece_async(unsigned smem, const void* gmem, bool there) {
   if constexpr (kBytes == 16) {
@@ -22,14 +18,6 @@ __device__ __forceinline__ void copy_piece_async(unsigned smem, const void* gmem
     const int bytes = there ? kBytes : 0;
     asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(smem), "l"(gmem), "r"(bytes), "n"(kBytes) : "memory");
   }
-}
-
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-// Until at most kPending of this thread's groups are on their way.
-template <int kPending>
-__device__ __forceinline__ void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
 // --- mbarrier ---------------------------------------------------------------------------------------------------------
@@ -68,9 +56,6 @@ __device__ __forceinline__ void barrier_wait(unsigned barrier, unsigned parity) 
       : "memory");
 }
 #undef DNNARRAY_LOOK
-
-// Orders ordinary accesses of shared memory before those of the copy engine and of the matrix units.
-__device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 template <int kRegisters>
 __device__ __forceinline__ void take_registers() {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "dnnarray/conv_tma.cuh"
-#include "dnnarray/warp_product.cuh"
+#include "dnnarray/mma/warp.cuh"
 
 namespace dnnarray {
 
@@ -222,7 +222,7 @@ struct TmaPanels {
 
   __device__ __forceinline__ void load_panel(unsigned (&pieces)[4][4], int mma, int p) const {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) load_matrices(pieces[j], matrices(mma, p, j));
+    for (int j = 0; j < 4; ++j) load_matrices(matrices(mma, p, j), pieces[j]);
   }
 
   static __device__ __forceinline__ void add_panel(float (&sums)[C::kTileN / 2], int p, const unsigned (&pieces)[4][4]) {

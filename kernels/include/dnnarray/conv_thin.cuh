@@ -9,8 +9,9 @@
 #include "dnnarray/conv.cuh"
 #include "dnnarray/core/reduce.cuh"
 #include "dnnarray/core/vec.cuh"
-#include "dnnarray/mma.cuh"
+#include "dnnarray/mma/warp.cuh"
 #include "dnnarray/parts.cuh"
+#include "dnnarray/ptx/copy_async.cuh"
 
 namespace dnnarray {
 
@@ -155,13 +156,13 @@ struct ThinPixels {
         asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(there ? from : x), "r"(there ? 4 : 0) : "memory");
       }
     }
-    copy_commit();
+    copies_commit();
   }
 
   // What `bring` has brought, as words of parts; those of all threads become one scale, which `reach` may raise. Waits for all copies of the thread.
   template <int kThreads, typename Numbers, typename Reach>
   __device__ __forceinline__ Scale into_parts(char* smem, Reach reach) const {
-    copy_wait<0>();
+    copies_wait<0>();
     unsigned largest = 0;
     if (Numbers::kScaled) {
       float most = 0;

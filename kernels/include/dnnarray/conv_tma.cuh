@@ -2,7 +2,7 @@
 #pragma once
 
 #include "dnnarray/conv.cuh"
-#include "dnnarray/group_product.cuh"
+#include "dnnarray/mma/warpgroup.cuh"
 #include "dnnarray/tile.cuh"
 #include "dnnarray/tma.cuh"
 

@@ -62,7 +62,7 @@ struct TurnedTile {
 #pragma unroll
     for (int j = 0; j < kPasses; ++j) {
       unsigned pieces[4];
-      load_matrices_transposed(pieces, matrices(panel, j));
+      load_matrices_transposed(matrices(panel, j), pieces);
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         float residual[2];

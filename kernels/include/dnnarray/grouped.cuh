@@ -7,7 +7,8 @@
 
 #include "dnnarray/conv.cuh"
 #include "dnnarray/keep.cuh"
-#include "dnnarray/mma.cuh"
+#include "dnnarray/mma/warp.cuh"
+#include "dnnarray/ptx/copy_async.cuh"
 
 namespace dnnarray {
 

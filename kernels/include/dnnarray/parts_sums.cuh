@@ -5,7 +5,7 @@
 // and added to the total by rounding additions, while the small ones, whose last places do not matter, run on.
 #pragma once
 
-#include "dnnarray/group_product.cuh"
+#include "dnnarray/mma/warpgroup.cuh"
 #include "dnnarray/parts.cuh"
 
 namespace dnnarray {

@@ -1,4 +1,4 @@
-// The copy engine (TMA, sm_90): boxes of an array that a tensor map describes, into shared memory as panels (group_product.cuh). One thread asks
+// The copy engine (TMA, sm_90): boxes of an array that a tensor map describes, into shared memory as panels (mma/warpgroup.cuh). One thread asks
 // for a box; a barrier (barrier.cuh) counts its bytes as they arrive. What lies outside of the array arrives as zeros.
 //
 // Coordinates run from the fastest axis to the slowest. Windows: the box holds the channels of neighbouring pixels of the result, in the order of
@@ -87,8 +87,5 @@ template <int kPending>
 __device__ __forceinline__ void stores_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
-
-// Of the threads of one warpgroup, by a barrier's number other than 0.
-__device__ __forceinline__ void group_barrier(int number) { asm volatile("bar.sync %0, 128;" ::"r"(number) : "memory"); }
 
 }  // namespace dnnarray

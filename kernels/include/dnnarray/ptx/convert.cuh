@@ -9,6 +9,31 @@ __device__ __forceinline__ float cvt_f32_f16(unsigned short bits) {
   return y;
 }
 
+// Of the lower and of the upper half of a word. Each half is taken out into a word of its own: where halves of a word
+// are read that wgmma takes as an operand, the assembler cuts the registers in two, cannot put them together again in
+// time, and serialises the instructions.
+__device__ __forceinline__ float cvt_f32_f16_low(unsigned pair) {
+  float y;
+  asm("{.reg .b16 h; .reg .b32 t; prmt.b32 t, %1, 0, 0x4410; cvt.u16.u32 h, t; cvt.f32.f16 %0, h;}"
+      : "=f"(y)
+      : "r"(pair));
+  return y;
+}
+__device__ __forceinline__ float cvt_f32_f16_high(unsigned pair) {
+  float y;
+  asm("{.reg .b16 h; .reg .b32 t; prmt.b32 t, %1, 0, 0x4432; cvt.u16.u32 h, t; cvt.f32.f16 %0, h;}"
+      : "=f"(y)
+      : "r"(pair));
+  return y;
+}
+
+// To the 11 significant bits of TF32, which needs sm_80.
+__device__ __forceinline__ unsigned cvt_tf32_f32(float x) {
+  unsigned y;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
+  return y;
+}
+
 // Rounded to nearest, ties to even.
 __device__ __forceinline__ unsigned short cvt_f16_f32(float x) {
   unsigned short y;

@@ -9,6 +9,10 @@ namespace dnnarray {
 __device__ __forceinline__ void copy_async(void* to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
 }
+// The same, or zeros where `there` is false; `from` is not read then.
+__device__ __forceinline__ void copy_async(unsigned to, const void* from, bool there) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
+}
 __device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Until at most kPending of the latest committed groups are still under way.
 template <int kPending>

@@ -34,6 +34,12 @@ __device__ __forceinline__ unsigned long long ld_shared_u64(unsigned address) {
   return w;
 }
 
+// Orders ordinary accesses of shared memory before those of TMA and the tensor cores behind the next barrier.
+__device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// A barrier of the threads of one warpgroup, by a number other than 0.
+__device__ __forceinline__ void group_barrier(int number) { asm volatile("bar.sync %0, 128;" ::"r"(number) : "memory"); }
+
 // A counter in global memory that blocks order their other accesses by.
 __device__ __forceinline__ void red_release_add(unsigned* counter, unsigned n) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(counter), "r"(n) : "memory");
