@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 PLAIN = ("out", "workspace", "algorithm")
 _MOST_STRIDES = 64  # that are told apart under one key
+_calls: list[dict[tuple[Any, ...], Any]] = []  # of all operations
 
 
 class _Missing:
@@ -92,6 +93,7 @@ def public(op: Operation, template: Any, signature: inspect.Signature, names: di
     Its body is compiled at the first call: that takes half a millisecond, a family has up to 40 functions, and a program calls few of them.
     """
     module = template.__module__
+    _calls.append(op.calls)
     scope = {"_op": op, "_options": CURRENT.get, "_default_options": DEFAULT, "_known": op.calls.get, **names}
     code = _source.stand_in(op.name, module, partial(_text, op, signature), _FIRST_CALL)
     function: Any = FunctionType(code, _source.globals_of(module) | scope, op.name)
@@ -152,6 +154,12 @@ def remember(op: Operation, key: tuple[Any, ...], call: Callable[..., Any], prob
         by_strides = (earlier[0] if op.runtime else earlier) if earlier else _ByStrides()
         call = by_strides.with_call(arrays, call)
     op.calls[key] = (call, problem) if op.runtime else call
+
+
+def forget() -> None:
+    """No text finds a call by itself until it has been made anew."""
+    for calls in _calls:
+        calls.clear()
 
 
 class _ByStrides:

@@ -9,8 +9,9 @@ from functools import partial
 from typing import Any
 
 from dnnarray._arrays import engine_of, spec_of
+from dnnarray._dispatch import freeze, with_numbers
 from dnnarray._errors import fail_choice
-from dnnarray._operation import Operation, find, freeze, with_numbers
+from dnnarray._operation import Operation, find
 from dnnarray._options import current
 from dnnarray._problems.base import Problem, tree_map
 from dnnarray._records import frozen

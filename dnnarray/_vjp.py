@@ -10,6 +10,7 @@ from typing import Any
 
 from dnnarray import _source
 from dnnarray._arrays import spec_of
+from dnnarray._binding import binding_of
 from dnnarray._errors import ArrayTypeError, OptionError, UnsupportedError, fail
 from dnnarray._operation import Operation, find, lookup
 from dnnarray._options import CURRENT, DEFAULT, Options
@@ -75,7 +76,7 @@ def vjp(op: Any, *arrays: Any, needs: tuple[str, ...] | None = None, **options: 
     plan = plan_of(find(op))
     operation = plan.operation
     forced = {"algorithm": options.pop("algorithm")} if plan.choosable and "algorithm" in options else {}
-    binding = operation.binding(arrays, options)
+    binding = binding_of(operation, arrays, options)
     bound, chosen = binding.bound(arrays, options)
     options = binding.missing | chosen | forced
     output, kept = plan.run(bound, options)

@@ -19,7 +19,8 @@ import dnnarray as dnn
 from dnnarray._cpu import engine
 from dnnarray._cpu.compiled import Compiled, units
 from dnnarray._cpu.compiled.kernel import Kernel
-from dnnarray._operation import dispatch, find, operations
+from dnnarray._dispatch import dispatch
+from dnnarray._operation import find, operations
 from dnnarray._problems.base import leaves, tree_map
 from dnnarray._problems.needs import NEEDS
 from dnnarray._spec import FLOATING

@@ -11,7 +11,8 @@ from cupy.cuda.memory import MemoryPointer, UnownedMemory
 from dnnarray import _arrays, _body
 from dnnarray._cuda import engine
 from dnnarray._cuda.core import dialect, launch
-from dnnarray._operation import forget, operations
+from dnnarray._dispatch import forget
+from dnnarray._operation import operations
 from dnnarray._select import Device
 
 _STEP = 1 << 28  # bytes between two allocations

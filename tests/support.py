@@ -12,8 +12,9 @@ import numpy as np
 
 import dnnarray as dnn
 from dnnarray._cpu.compiled import Compiled
+from dnnarray._dispatch import dispatch
 from dnnarray._introspect import question
-from dnnarray._operation import dispatch, find, operations
+from dnnarray._operation import find, operations
 from dnnarray._problems.base import leaves, tree_map
 from dnnarray._spec import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, HALF
 

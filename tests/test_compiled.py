@@ -134,7 +134,7 @@ def test_without_numba_everything_works_and_explain_says_what_is_missing(monkeyp
     assert "pip install 'dnnarray[cpu]'" in text
     assert [a.name for a in dnn.algorithms("softmax", x)] == ["blocked"]
     with pytest.raises(dnn.UnsupportedError, match="Numba is not installed"):
-        dnn._operation.dispatch(dnn.softmax.operation, (x,), (-1,), (), None, None, "compiled")
+        dnn._dispatch.dispatch(dnn.softmax.operation, (x,), (-1,), (), None, None, "compiled")
     (item,) = [i for i in dnn.check().items if i.name == "Numba"]
     assert item.ok
     assert "dnnarray[cpu]" in item.mend
@@ -277,7 +277,7 @@ def _unaligned(array):
 def test_warm_calls_go_straight_to_the_kernels_and_give_the_same_bits(name, monkeypatch):
     """Every other one goes from the end of each part to its beginning. Arrays whose elements lie across words take the way that looks at each."""
     dnn.warmup(name)
-    dnn._operation.forget()
+    dnn._dispatch.forget()
     looked, usual = [], compiled.Compiled.__call__
     monkeypatch.setattr(
         compiled.Compiled, "__call__", lambda run, *given, **named: looked.append(run.driver) or usual(run, *given, **named)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray import _operation
+from dnnarray import _dispatch
 from dnnarray._cpu import matrix_unit, rnn, threads
 from dnnarray._cpu.compiled import compiler
 from dnnarray._introspect import question
@@ -104,7 +104,7 @@ def test_the_workspace_that_infer_told_before_anything_was_compiled_is_enough(mo
         before.setattr(compiler, "missing", lambda: "not compiled yet")
         told = dnn.infer("lstm", x, weights).workspace
         expected = dnn.lstm(x, weights).y
-    _operation.forget()
+    _dispatch.forget()
     dnn.warmup("lstm")
     needed = {a.name: a.workspace for a in dnn.algorithms("lstm", x, weights)}
     assert told < needed["fused_steps"]
@@ -128,9 +128,9 @@ def in_pieces(in_shares, monkeypatch):
     held, usual = [], rnn_split.Split.multiply
     monkeypatch.setattr(rnn_split.Split, "multiply", lambda *given: held.append(usual(*given)) or held[-1])
     monkeypatch.setattr(matrix_unit, "product_flops", lambda *sizes: 0.0)
-    _operation.forget()  # whose algorithms know how much scratch memory they need
+    _dispatch.forget()  # whose algorithms know how much scratch memory they need
     yield held
-    _operation.forget()
+    _dispatch.forget()
 
 
 def doubled(weights):

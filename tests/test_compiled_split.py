@@ -13,7 +13,8 @@ import pytest
 import dnnarray as dnn
 from dnnarray._cpu import matrix_unit, threads
 from dnnarray._cpu.compiled import compiler
-from dnnarray._operation import dispatch, find
+from dnnarray._dispatch import dispatch
+from dnnarray._operation import find
 from tests import guarded
 from tests.support import DTYPES, assert_close, call_by
 
@@ -620,7 +621,7 @@ def test_nothing_is_compiled_where_the_unit_is_missing(monkeypatch):
     monkeypatch.setattr(matrix_unit, "missing", lambda: reason)
     monkeypatch.setattr(compiler, "_units", {})
     monkeypatch.setattr(kernel.Kernel, "_have", have)
-    dnn._operation.forget()
+    dnn._dispatch.forget()
     x, weight = _normal(400, 500), _normal(300, 500)
     assert dnn.warmup("linear", "linear_backward", dtypes=["float32", "float64"]) == 0
     assert built == []
@@ -636,4 +637,4 @@ def test_nothing_is_compiled_where_the_unit_is_missing(monkeypatch):
     compiler.settle()
     assert_close(dnn.linear(x, weight), _product(x, weight), 500)
     assert "multiply_images" not in built
-    dnn._operation.forget()
+    dnn._dispatch.forget()

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray import _operation
+from dnnarray import _dispatch, _operation
 from dnnarray._options import DEFAULT
 from dnnarray._spec import Spec
 
@@ -75,16 +75,16 @@ def test_unhashable_options_get_the_named_error():
 
 
 def test_the_memory_of_decisions_is_bounded(monkeypatch):
-    monkeypatch.setattr(_operation, "_CACHE_SIZE", 8)
-    _operation.forget()
+    monkeypatch.setattr(_dispatch, "_CACHE_SIZE", 8)
+    _dispatch.forget()
     for n in range(40):
         dnn.relu(np.zeros(n))
-    assert len(_operation._prepared) <= 8
+    assert len(_dispatch._prepared) <= 8
     assert len(dnn.relu.operation.calls) <= 8
 
 
 def test_threads_share_decisions():
-    _operation.forget()
+    _dispatch.forget()
     failures = []
 
     def work():
@@ -296,7 +296,7 @@ def test_torch_tensors_that_require_grad_are_refused_and_bfloat16_is_borrowed():
 def test_torch_inputs_are_borrowed_not_copied():
     torch = pytest.importorskip("torch", reason="torch is not installed")
     tensor = torch.zeros(4)
-    assert np.shares_memory(_operation._arrays._take_torch_cpu(tensor), tensor.numpy())
+    assert np.shares_memory(_dispatch._arrays._take_torch_cpu(tensor), tensor.numpy())
 
 
 def test_jax_tracers_are_refused():
@@ -327,7 +327,7 @@ def test_out_whose_elements_share_memory_is_refused():
 def test_lists_among_the_options_are_planned_once(monkeypatch):
     x = np.ones((1, 1, 4, 6), np.float32)
     expected = dnn.max_pool(x, [2, 2], stride=[2, 2])
-    monkeypatch.setattr(_operation, "prepare", None)
+    monkeypatch.setattr(_dispatch, "prepare", None)
     np.testing.assert_array_equal(dnn.max_pool(x, [2, 2], stride=[2, 2]), expected)
     np.testing.assert_array_equal(dnn.max_pool(x, np.array([2, 2]), stride=[2, 2]), expected)
 
@@ -342,9 +342,9 @@ def test_plans_are_made_where_the_arrays_live(monkeypatch):
         where.pop()
 
     engine = SimpleNamespace(place=lambda array: "there", at=at, prepare=lambda *_: where[-1])
-    monkeypatch.setattr(_operation, "_prepared", {})
+    monkeypatch.setattr(_dispatch, "_prepared", {})
     relu = _operation.find("relu")
-    assert _operation.prepare(engine, DEFAULT, relu, None, (), (X,)) == "there"
+    assert _dispatch.prepare(engine, DEFAULT, relu, None, (), (X,)) == "there"
 
 
 def test_many_threads_may_make_the_first_call():

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray import _operation, _options
+from dnnarray import _dispatch, _options
 from dnnarray._options import current
 
 
@@ -200,8 +200,8 @@ def test_a_record_that_cannot_be_written_is_reported_once_and_the_call_goes_on(t
 
 
 def test_settings_that_nothing_refers_to_are_forgotten(monkeypatch):
-    monkeypatch.setattr(_operation, "_CACHE_SIZE", 8)
-    _operation.forget()
+    monkeypatch.setattr(_dispatch, "_CACHE_SIZE", 8)
+    _dispatch.forget()
     gc.collect()
     before = len(_options._interned)
     for n in range(20_000):

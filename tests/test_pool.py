@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 import dnnarray as dnn
 from dnnarray._cpu import pool_forms, threads
-from dnnarray._operation import dispatch, find
+from dnnarray._dispatch import dispatch
+from dnnarray._operation import find
 from tests.oracles.pool import ORACLES
 from tests.support import assert_close, call_by, candidates
 

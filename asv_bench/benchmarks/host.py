@@ -13,7 +13,7 @@ from itertools import count
 import numpy as np
 
 import dnnarray as dnn
-from dnnarray import _operation
+from dnnarray import _dispatch, _operation
 from dnnarray._options import DEFAULT
 from dnnarray._select import Device, choose
 
@@ -50,7 +50,7 @@ class Choosing:
 
     def setup(self):
         self.x, self.w = dnn.Spec((8, 64, 56, 56), "float32"), dnn.Spec((64, 64, 3, 3), "float32")
-        _operation.forget()
+        _dispatch.forget()
         self.time_algorithms_conv()  # imports the family
 
     def time_algorithms_conv(self):

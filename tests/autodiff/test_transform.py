@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray import _operation
+from dnnarray import _dispatch, _operation
 from dnnarray._operation import find
 from tests.autodiff.test_rules import directional
 from tests.registry import FIRST
@@ -110,7 +110,7 @@ def test_gradients_that_nobody_asks_for_are_not_computed(monkeypatch):
     x, w = np.ones((2, 3, 8, 8)), np.ones((4, 3, 3, 3))
     asked, build = [], _operation.needed
     monkeypatch.setattr(_operation, "needed", lambda problem, needs: asked.append((problem.op, needs)) or build(problem, needs))
-    _operation.forget()
+    _dispatch.forget()
     dnn.grad(lambda w: dnn.conv(x, w).sum())(w)
     assert ("conv_backward", ("weight",)) in asked
 

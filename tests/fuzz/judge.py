@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 import dnnarray as dnn
+from dnnarray._dispatch import dispatch
 from dnnarray._introspect import question
-from dnnarray._operation import dispatch, find
+from dnnarray._operation import find
 from dnnarray._outputs import pairs_in_place
 from dnnarray._problems.base import leaves, tree_map
 from dnnarray._problems.needs import NEEDS

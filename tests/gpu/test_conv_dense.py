@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray import _operation
+from dnnarray import _dispatch
 from dnnarray._cuda import conv_gemm, conv_tma_tiles, conv_weigh
 from dnnarray._cuda.conv import ALGORITHMS
 from dnnarray._operation import find
@@ -228,7 +228,7 @@ def _weighed_by(way, monkeypatch):
     if way in _TILES:
         monkeypatch.setattr(conv_weigh, "_TILES", (_TILES[way],))
     monkeypatch.setattr(conv_weigh, "weighing", conv_weigh.tma_split if way in _TILES else conv_weigh.halo_split)
-    _operation.forget()
+    _dispatch.forget()
 
 
 def _check_weight_gradient(x_shape, w_shape, options, dtype):
@@ -302,7 +302,7 @@ def test_ends_of_tiles(shape, way, tile, monkeypatch):
         monkeypatch.setattr(conv_tma_tiles, "_holding", lambda *_: None)
     if way == "held":
         monkeypatch.setattr(conv_tma_tiles, "_HELD", (tile,))
-    _operation.forget()
+    _dispatch.forget()
     x_shape, w_shape, options = _PANELS[shape]
     rng = np.random.default_rng(0)
     y_shape = dnn.infer("conv", dnn.Spec(x_shape, "float32"), dnn.Spec(w_shape, "float32"), **options).output.shape
@@ -345,7 +345,7 @@ def test_residuals_by_turns(outs, tile, monkeypatch):
 
 
 def _check_residual(x_shape, outs):
-    _operation.forget()
+    _dispatch.forget()
     n, channels, *space = x_shape
     rng = np.random.default_rng(0)
     w_shape, y_shape = (outs, channels, *[3] * len(space)), (n, outs, *space)

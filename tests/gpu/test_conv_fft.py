@@ -17,9 +17,9 @@ def _small_tiles(monkeypatch):
     from dnnarray._cuda import conv_fft
 
     monkeypatch.setattr(conv_fft, "_FACTORS", (2,))
-    dnn._operation.forget()
+    dnn._dispatch.forget()
     yield
-    dnn._operation.forget()
+    dnn._dispatch.forget()
 
 
 def _in_memory(array, last):

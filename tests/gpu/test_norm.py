@@ -6,7 +6,7 @@ import pytest
 import dnnarray as dnn
 from dnnarray._cuda import norm_folded, norm_staying, norm_tile
 from dnnarray._cuda.norm import ALGORITHMS
-from dnnarray._operation import forget
+from dnnarray._dispatch import forget
 from dnnarray._problems.base import leaves, tree_map
 from tests.support import BFLOAT16, assert_close, call
 
