@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray._cuda import conv_fft
-from dnnarray._cuda.conv import ALGORITHMS
+from dnnarray._cuda.conv import ALGORITHMS, fft
 from dnnarray._cuda.core.plan import Array, Plan, Transform
 from dnnarray._operation import find
 from dnnarray._options import DEFAULT
@@ -153,10 +152,10 @@ def _carry_out(op, algorithm, arrays, options):
 @pytest.mark.parametrize("algorithm", ["fft", "fft_tiled"])
 @pytest.mark.parametrize("name", CALLS)
 def test_plans_compute_the_convolution_and_its_gradients(name, algorithm, chunked, monkeypatch):
-    monkeypatch.setattr(conv_fft, "_FACTORS", (2,))  # also small images in several tiles
+    monkeypatch.setattr(fft, "_FACTORS", (2,))  # also small images in several tiles
     if chunked:
-        monkeypatch.setattr(conv_fft, "_WEIGHT", 1)
-        monkeypatch.setattr(conv_fft, "_IMAGES", 1)
+        monkeypatch.setattr(fft, "_WEIGHT", 1)
+        monkeypatch.setattr(fft, "_IMAGES", 1)
     x_shape, w_shape, options = CALLS[name]
     rng = np.random.default_rng(0)
     x, w = (rng.standard_normal(s).astype(np.float32) for s in (x_shape, w_shape))

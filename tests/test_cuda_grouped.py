@@ -10,8 +10,7 @@ from dnnarray._operation import find
 from dnnarray._spec import BFLOAT16, Spec
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
-from dnnarray._cuda import conv_grouped_tma, conv_weigh
-from dnnarray._cuda.conv import ALGORITHMS
+from dnnarray._cuda.conv import ALGORITHMS, grouped_tma, weigh
 from tests.test_cuda_tensor_map import _DEVICE, _axis, _drawn, _unravel, _windows
 from tests.test_cuda_weigh import _added_up, _Card
 
@@ -96,10 +95,10 @@ def _method(op):
 @pytest.mark.parametrize("transposed", [False, True], ids=["forward", "gradient"])
 @pytest.mark.parametrize("case", _CASES)
 def test_the_copy_engine_fetches_what_each_group_needs(case, transposed, shared, dense, monkeypatch):
-    by_row = conv_grouped_tma.shared_columns
-    monkeypatch.setattr(conv_grouped_tma, "shared_columns", by_row if shared else lambda g: None)
+    by_row = grouped_tma.shared_columns
+    monkeypatch.setattr(grouped_tma, "shared_columns", by_row if shared else lambda g: None)
     if shared:  # where they can be, they are
-        monkeypatch.setattr(conv_grouped_tma, "_STAGE", 1.0)
+        monkeypatch.setattr(grouped_tma, "_STAGE", 1.0)
     x_shape, w_shape, options = _CASES[case]
     order = (0, *range(2, len(x_shape)), 1)
     rng = np.random.default_rng(0)
@@ -152,7 +151,7 @@ _WEIGHTS = {  # x, weight, options
 @pytest.mark.parametrize("case", _WEIGHTS)
 def test_a_weight_gradient_keeps_what_is_of_one_group(case, monkeypatch):
     x_shape, w_shape, options = _WEIGHTS[case]
-    monkeypatch.setattr(conv_weigh, "tma_split" if case.startswith("halo") else "halo_split", lambda *_: None)
+    monkeypatch.setattr(weigh, "tma_split" if case.startswith("halo") else "halo_split", lambda *_: None)
     order, rng = (0, *range(2, len(x_shape)), 1), np.random.default_rng(0)
     y_shape = dnn.infer("conv", Spec(x_shape, "float32"), Spec(w_shape, "float32"), **options).output.shape
     arrays = [_drawn(rng, shape, order) for shape in (y_shape, x_shape)]

@@ -11,9 +11,9 @@ from dnnarray._select import Device
 from dnnarray._spec import FLOAT32, Spec
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
-from dnnarray._cuda import conv_parts, conv_parts_tiles
-from dnnarray._cuda.conv import ALGORITHMS
-from dnnarray._cuda.conv_tiles import Tile
+from dnnarray._cuda.conv import ALGORITHMS, parts_tiling
+from dnnarray._cuda.conv import parts as conv_parts
+from dnnarray._cuda.conv.tiling import Tile
 from dnnarray._cuda.core.plan import Array, TensorMap
 from dnnarray._cuda.linear import ALGORITHMS as LINEAR
 from tests.test_cuda_tensor_map import _axis, _box, _unravel, _windows
@@ -124,7 +124,7 @@ _CASES = {  # x, weight, options
 
 @pytest.fixture
 def small_tiles(monkeypatch):
-    for table in (conv_parts_tiles._TILES, conv_parts_tiles._WEIGHT_TILES):
+    for table in (parts_tiling._TILES, parts_tiling._WEIGHT_TILES):
         monkeypatch.setitem(table, 2, (Tile(64, 64, 3),))
 
 
@@ -174,8 +174,8 @@ def test_a_linear_layer_is_a_convolution_of_one_tap(turned, small_tiles):
 
 
 def test_tiles_fit_into_shared_memory():
-    for table in (conv_parts_tiles._TILES, conv_parts_tiles._WEIGHT_TILES):
-        assert all(conv_parts_tiles.shared_memory(t, parts) <= _DEVICE.shared_memory for parts, tiles in table.items() for t in tiles)
+    for table in (parts_tiling._TILES, parts_tiling._WEIGHT_TILES):
+        assert all(parts_tiling.shared_memory(t, parts) <= _DEVICE.shared_memory for parts, tiles in table.items() for t in tiles)
 
 
 @pytest.mark.parametrize("op", ["conv", "conv_backward_input", "conv_backward_weight"])

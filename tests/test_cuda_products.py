@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dnnarray._cuda import conv_depthwise
-from dnnarray._cuda.conv import ALGORITHMS
+from dnnarray._cuda.conv import ALGORITHMS, depthwise
 from dnnarray._cuda.core.plan import MatMul, Plan
 from dnnarray._cuda.loss import linear as loss_linear
 from dnnarray._options import Options
@@ -143,7 +142,7 @@ def test_extents_beyond_32_bits_are_left_to_others():
 def test_a_grid_counts_the_taps_of_a_depthwise_window(taps):
     x, grad = Spec((1, 4, 1 << 20), "float32"), Spec((1, 4, (1 << 20) - taps + 1), "float32")
     problem = conv_backward_weight("conv_backward_weight", grad, x, weight_shape=(4, 1, taps), **_OPTIONS | {"groups": 4})
-    method = _method(conv_depthwise.METHODS, "conv_backward_weight", "depthwise")
+    method = _method(depthwise.METHODS, "conv_backward_weight", "depthwise")
     if method.rejects(problem, _DEVICE) is None:
         grids = [plan.grid for plan in method.run(problem, _DEVICE, True).plans]
         assert all(math.prod(grid[1:]) < 1 << 16 for grid in grids)

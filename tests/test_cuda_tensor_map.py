@@ -15,8 +15,7 @@ from dnnarray._select import Device
 from dnnarray._spec import BFLOAT16, FLOAT16, Spec
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
-from dnnarray._cuda import conv_raster, conv_tma, conv_tma_tiles
-from dnnarray._cuda.conv import ALGORITHMS
+from dnnarray._cuda.conv import ALGORITHMS, raster, tma, tma_tiling
 from dnnarray._cuda.core import tensor_map
 from dnnarray._cuda.core.launch import Launches
 from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Structure, TensorMap
@@ -270,13 +269,13 @@ _CASES = {  # x, weight, options, tile
 @pytest.mark.parametrize("case", _CASES)
 def test_the_copy_engine_fetches_what_the_products_need(case, held, transposed, monkeypatch):
     x_shape, w_shape, options, (m, n) = _CASES[case]
-    monkeypatch.setattr(conv_tma_tiles, "_HELD", (conv_tma_tiles.Tile(128, 64, 4),))
+    monkeypatch.setattr(tma_tiling, "_HELD", (tma_tiling.Tile(128, 64, 4),))
     if held:
-        fastest = conv_tma_tiles._fastest
-        monkeypatch.setattr(conv_tma_tiles, "_fastest", lambda *given: (math.inf, fastest(*given)[1]))
+        fastest = tma_tiling._fastest
+        monkeypatch.setattr(tma_tiling, "_fastest", lambda *given: (math.inf, fastest(*given)[1]))
     else:
-        monkeypatch.setattr(conv_tma_tiles, "_holding", lambda *_: None)
-    monkeypatch.setattr(conv_tma_tiles, "_TILES", (conv_tma_tiles.Tile(m, n, 3),))
+        monkeypatch.setattr(tma_tiling, "_holding", lambda *_: None)
+    monkeypatch.setattr(tma_tiling, "_TILES", (tma_tiling.Tile(m, n, 3),))
     order = (0, *range(2, len(x_shape)), 1)
     rng = np.random.default_rng(0)
     w = rng.integers(-2, 3, [w_shape[i] for i in order]).astype(float).transpose(np.argsort(order))
@@ -338,19 +337,19 @@ def test_what_the_copy_engine_does_not_take(x, w, options, reason):
     problem = find("conv").problem(
         (Spec(x, BFLOAT16), Spec(w, BFLOAT16), None, None), find("conv").bind((Spec(x, BFLOAT16), Spec(w, BFLOAT16)), options)[1]
     )
-    found = conv_tma.rejects("conv", problem, _DEVICE)
+    found = tma.rejects("conv", problem, _DEVICE)
     assert found is None if reason is None else reason in found
 
 
 @pytest.mark.parametrize(("side", "window"), [(7, 3), (56, 3), (112, 3), (30, 7), (200, 3)])
 def test_tiles_fit_into_shared_memory(side, window):
     g = geometry(4, 1, 64, 64, (side, side), (window, window), (side, side), (1, 1), (1, 1), ((window // 2, window // 2),) * 2, True)
-    r = conv_raster.raster(g)
-    for tile in conv_tma_tiles._TILES:
-        assert conv_tma_tiles.Choice(tile, None, 0.0).shared_memory <= _DEVICE.shared_memory
-        halo = conv_tma_tiles.with_halo(tile, r)
-        assert halo is None or (conv_tma_tiles.halo_memory(r, halo) <= _DEVICE.shared_memory and halo.stages >= 3)
-    assert conv_tma_tiles.choose(g, 132).shared_memory <= _DEVICE.shared_memory
+    r = raster.raster(g)
+    for tile in tma_tiling._TILES:
+        assert tma_tiling.Choice(tile, None, 0.0).shared_memory <= _DEVICE.shared_memory
+        halo = tma_tiling.with_halo(tile, r)
+        assert halo is None or (tma_tiling.halo_memory(r, halo) <= _DEVICE.shared_memory and halo.stages >= 3)
+    assert tma_tiling.choose(g, 132).shared_memory <= _DEVICE.shared_memory
 
 
 def test_places_of_rasters_are_counted_in_31_bits():
@@ -358,7 +357,7 @@ def test_places_of_rasters_are_counted_in_31_bits():
 
     def chosen(n):
         sides = ((112, 112), (3, 3), (112, 112), (1, 1), (1, 1), ((1, 1),) * 2)
-        return conv_tma_tiles.choose(geometry(n, 1, 64, 64, *sides, True), 132)
+        return tma_tiling.choose(geometry(n, 1, 64, 64, *sides, True), 132)
 
     assert chosen((1 << 31) // 113**2 - 1).held
     assert chosen((1 << 31) // 113**2 + 1).raster is None

@@ -10,9 +10,8 @@ from dnnarray._operation import find
 from dnnarray._spec import Spec
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
-from dnnarray._cuda import conv_weigh
-from dnnarray._cuda.conv import ALGORITHMS
-from dnnarray._cuda.conv_tiles import Tile
+from dnnarray._cuda.conv import ALGORITHMS, weigh
+from dnnarray._cuda.conv.tiling import Tile
 from tests.test_cuda_tensor_map import _DEVICE, _axis, _numbers, _unravel, _windows
 
 _CASES = {  # x, weight, options
@@ -114,9 +113,9 @@ def _stored(plan, sums, w_shape):
 @pytest.mark.parametrize("case", _CASES)
 def test_a_weight_gradient_from_the_copy_engine(case, last, monkeypatch):
     x_shape, w_shape, options = _CASES[case]
-    kind = conv_weigh.HaloSplit if case.startswith("halo") else conv_weigh.TmaSplit
-    monkeypatch.setattr(conv_weigh, "_TILES", (Tile(128, 192, 4), Tile(64, 256, 4)))
-    monkeypatch.setattr(conv_weigh, "weighing", conv_weigh.halo_split if kind is conv_weigh.HaloSplit else conv_weigh.tma_split)
+    kind = weigh.HaloSplit if case.startswith("halo") else weigh.TmaSplit
+    monkeypatch.setattr(weigh, "_TILES", (Tile(128, 192, 4), Tile(64, 256, 4)))
+    monkeypatch.setattr(weigh, "weighing", weigh.halo_split if kind is weigh.HaloSplit else weigh.tma_split)
     order, rng = (0, *range(2, len(x_shape)), 1), np.random.default_rng(0)
     y_shape = dnn.infer("conv", Spec(x_shape, "float32"), Spec(w_shape, "float32"), **options).output.shape
     images = [rng.integers(-2, 3, [shape[i] for i in order]).astype(float) for shape in (y_shape, x_shape)]
@@ -130,7 +129,7 @@ def test_a_weight_gradient_from_the_copy_engine(case, last, monkeypatch):
         problem = replace(problem, outputs=(Spec(w_shape, "bfloat16"),))
     method = next(a for a in ALGORITHMS["conv_backward_weight"] if a.name == "implicit_tma_sm90")
     assert method.rejects(problem, _DEVICE) is None
-    assert isinstance(conv_weigh.weighing(problem.geometry), kind)
+    assert isinstance(weigh.weighing(problem.geometry), kind)
     first, *second = method.run(problem, _DEVICE, True).plans
     memory = {0: images[0].ravel(), 1: images[1].ravel()}
     sums = _Card(first, memory).sums()

@@ -7,9 +7,10 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
-from dnnarray._cuda import conv_parts, conv_tma, conv_weigh_tma
 from dnnarray._cuda.common.channels import lies
-from dnnarray._cuda.conv_common import Maps, Setting, plan
+from dnnarray._cuda.conv import parts as conv_parts
+from dnnarray._cuda.conv import tma, weigh_tma
+from dnnarray._cuda.conv.shared import Maps, Setting, plan
 from dnnarray._cuda.core.plan import Program
 from dnnarray._cuda.core.planner import Planner
 from dnnarray._problems import conv as conv_problems
@@ -47,14 +48,14 @@ _WINDOWS = 0.96  # of the rate that is predicted for windows: large matrices sha
 
 
 def _matrix_cost(op: str, problem: ConvProblem, device: Device) -> Cost:
-    found = conv_weigh_tma.cost(op, problem, device)
+    found = weigh_tma.cost(op, problem, device)
     return replace(found, efficiency=_WINDOWS * found.efficiency)
 
 
 _KINDS = (
     *(_Kind(name, conv_parts.SUMMARY, conv_parts.maps, conv_parts.rejects, partial(conv_parts.cost, precision=p), p)
       for p, name in conv_parts.NAMES.items()),
-    _Kind("implicit_tma_sm90", "operands brought by the copy engine, products by wgmma", conv_weigh_tma.maps, conv_tma.rejects, _matrix_cost),
+    _Kind("implicit_tma_sm90", "operands brought by the copy engine, products by wgmma", weigh_tma.maps, tma.rejects, _matrix_cost),
 )  # fmt: skip
 
 

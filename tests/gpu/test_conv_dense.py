@@ -7,8 +7,7 @@ import pytest
 
 import dnnarray as dnn
 from dnnarray import _dispatch
-from dnnarray._cuda import conv_gemm, conv_tma_tiles, conv_weigh
-from dnnarray._cuda.conv import ALGORITHMS
+from dnnarray._cuda.conv import ALGORITHMS, gemm, tma_tiling, weigh
 from dnnarray._operation import find
 from dnnarray._problems.base import leaves
 from tests.registry import CASES, ORACLES
@@ -97,7 +96,7 @@ def test_larger_shapes(shape, name, last, scratch, monkeypatch):
     if scratch:
         if name != "gemm":
             pytest.skip("only the products work in blocks")
-        monkeypatch.setattr(conv_gemm, "_SCRATCH", scratch)
+        monkeypatch.setattr(gemm, "_SCRATCH", scratch)
     x_shape, w_shape, options = _SHAPES[shape]
     rng = np.random.default_rng(0)
     for dtype in (np.float32, BFLOAT16):
@@ -133,7 +132,7 @@ def test_larger_shapes(shape, name, last, scratch, monkeypatch):
 
 _ONE_INPUT = [(2, 64, 64, 9, 1, 1, 1), (3, 128, 72, 17, 1, 1, 1), (2, 128, 192, 14, 0, 1, 1), (2, 64, 128, 15, 2, 2, 1), (4, 128, 128, 12, 1, 1, 2),
               (1, 192, 64, 57, 1, 1, 1), (1, 64, 8, 131, 1, 1, 1), (2, 96, 40, 33, 1, 1, 1)]  # fmt: skip
-_TILES = {f"{t.m}x{t.n}": t for t in conv_weigh._TILES}
+_TILES = {f"{t.m}x{t.n}": t for t in weigh._TILES}
 
 
 @pytest.mark.parametrize("dtype", [np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
@@ -226,8 +225,8 @@ def test_weight_gradient_of_few_channels(shape, dtype):
 
 def _weighed_by(way, monkeypatch):
     if way in _TILES:
-        monkeypatch.setattr(conv_weigh, "_TILES", (_TILES[way],))
-    monkeypatch.setattr(conv_weigh, "weighing", conv_weigh.tma_split if way in _TILES else conv_weigh.halo_split)
+        monkeypatch.setattr(weigh, "_TILES", (_TILES[way],))
+    monkeypatch.setattr(weigh, "weighing", weigh.tma_split if way in _TILES else weigh.halo_split)
     _dispatch.forget()
 
 
@@ -279,29 +278,29 @@ _PANELS = {  # x, weight, options: several tiles, extents whose products 8, 4, 2
 
 def _tiles_take(monkeypatch, seconds):
     """Tiles by windows and rasters take made-up times, by the stages for which a row is brought once: 1 for windows."""
-    fastest = conv_tma_tiles._fastest
+    fastest = tma_tiling._fastest
 
     def made_up(g, units, rows, blocks, reach, taps, *fits):
         return seconds(taps), fastest(g, units, rows, blocks, reach, taps, *fits)[1]
 
-    monkeypatch.setattr(conv_tma_tiles, "_fastest", made_up)
+    monkeypatch.setattr(tma_tiling, "_fastest", made_up)
 
 
-_WAYS = [(way, t) for way in ("windows", "raster") for t in conv_tma_tiles._TILES] + [("held", t) for t in conv_tma_tiles._HELD]
+_WAYS = [(way, t) for way in ("windows", "raster") for t in tma_tiling._TILES] + [("held", t) for t in tma_tiling._HELD]
 
 
 @pytest.mark.parametrize(("way", "tile"), _WAYS, ids=lambda v: v if isinstance(v, str) else v.name)
 @pytest.mark.parametrize("shape", _PANELS)
 def test_ends_of_tiles(shape, way, tile, monkeypatch):
     """Results and residuals in panels, in both memories, by every tile; of shapes without a raster, by windows."""
-    monkeypatch.setattr(conv_tma_tiles, "_TILES", (tile,) if way != "held" else conv_tma_tiles._TILES)
+    monkeypatch.setattr(tma_tiling, "_TILES", (tile,) if way != "held" else tma_tiling._TILES)
     _tiles_take(monkeypatch, lambda taps: math.inf if way == "held" else 1 / taps)
     if way == "windows":
-        monkeypatch.setattr(conv_tma_tiles, "raster", lambda g: None)
+        monkeypatch.setattr(tma_tiling, "raster", lambda g: None)
     if way == "raster":
-        monkeypatch.setattr(conv_tma_tiles, "_holding", lambda *_: None)
+        monkeypatch.setattr(tma_tiling, "_holding", lambda *_: None)
     if way == "held":
-        monkeypatch.setattr(conv_tma_tiles, "_HELD", (tile,))
+        monkeypatch.setattr(tma_tiling, "_HELD", (tile,))
     _dispatch.forget()
     x_shape, w_shape, options = _PANELS[shape]
     rng = np.random.default_rng(0)
@@ -321,12 +320,12 @@ def test_ends_of_tiles(shape, way, tile, monkeypatch):
         assert_close(cupy.asnumpy(back), gradient, w_shape[0] * math.prod(w_shape[2:]))
 
 
-@pytest.mark.parametrize("tile", conv_tma_tiles._TILES[:-1], ids=lambda t: t.name)
+@pytest.mark.parametrize("tile", tma_tiling._TILES[:-1], ids=lambda t: t.name)
 @pytest.mark.parametrize("channels", [128, 256])
 def test_residuals_of_many_tiles(channels, tile, monkeypatch):
     """Residuals that come between the operands, of several tiles of each block, the last ones of fewer panels."""
-    monkeypatch.setattr(conv_tma_tiles, "_TILES", (tile,))
-    monkeypatch.setattr(conv_tma_tiles, "raster", lambda g: None)
+    monkeypatch.setattr(tma_tiling, "_TILES", (tile,))
+    monkeypatch.setattr(tma_tiling, "raster", lambda g: None)
     _check_residual((18, channels, 24, 41), tile.n + 64)
 
 
@@ -335,11 +334,11 @@ def test_residuals_of_planes():
     _check_residual((3, 64, 9, 70, 70), 64)
 
 
-@pytest.mark.parametrize("tile", conv_tma_tiles._HELD, ids=lambda t: t.name)
+@pytest.mark.parametrize("tile", tma_tiling._HELD, ids=lambda t: t.name)
 @pytest.mark.parametrize("outs", [64, 136])
 def test_residuals_by_turns(outs, tile, monkeypatch):
     """Several tiles of each warpgroup where the weight is held."""
-    monkeypatch.setattr(conv_tma_tiles, "_HELD", (tile,))
+    monkeypatch.setattr(tma_tiling, "_HELD", (tile,))
     _tiles_take(monkeypatch, lambda taps: math.inf)
     _check_residual((40, 64, 48, 49), outs)
 

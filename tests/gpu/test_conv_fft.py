@@ -14,9 +14,9 @@ pytestmark = pytest.mark.gpu
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch):
     """Also small images in several tiles."""
-    from dnnarray._cuda import conv_fft
+    from dnnarray._cuda.conv import fft
 
-    monkeypatch.setattr(conv_fft, "_FACTORS", (2,))
+    monkeypatch.setattr(fft, "_FACTORS", (2,))
     dnn._dispatch.forget()
     yield
     dnn._dispatch.forget()
@@ -59,10 +59,10 @@ def test_forward_and_gradients(name, algorithm, last):
 
 @pytest.mark.parametrize("algorithm", ["fft", "fft_tiled"])
 def test_in_chunks(algorithm, monkeypatch):
-    from dnnarray._cuda import conv_fft
+    from dnnarray._cuda.conv import fft
 
-    monkeypatch.setattr(conv_fft, "_WEIGHT", 1)
-    monkeypatch.setattr(conv_fft, "_IMAGES", 1)
+    monkeypatch.setattr(fft, "_WEIGHT", 1)
+    monkeypatch.setattr(fft, "_IMAGES", 1)
     rng = np.random.default_rng(1)
     x, w = rng.standard_normal((3, 4, 50, 52)).astype(np.float32), rng.standard_normal((6, 2, 7, 7)).astype(np.float32)
     options = {"groups": 2, "padding": 3, "algorithm": algorithm}

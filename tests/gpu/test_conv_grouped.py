@@ -187,7 +187,7 @@ def test_infinity_and_nan_stay_in_their_groups(dtype, size, layout):
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("name", ["large", "two_thirty_twos", "dilated", "space", "row", "eight"])
 def test_windows_and_weights_of_the_copy_engine(name, last, by_row, monkeypatch):
-    from dnnarray._cuda import conv_grouped_tma as way
+    from dnnarray._cuda.conv import grouped_tma as way
 
     shared = way.shared_columns
     monkeypatch.setattr(way, "shared_columns", shared if by_row else lambda g: None)

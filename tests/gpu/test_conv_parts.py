@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray._cuda import conv_parts
+from dnnarray._cuda.conv import parts as conv_parts
 from dnnarray._problems.base import leaves
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from dnnarray._cuda import conv_parts
 from dnnarray._cuda.common.convert import convert
 from dnnarray._cuda.common.zero import zero
+from dnnarray._cuda.conv import parts as conv_parts
 from dnnarray._cuda.core.plan import TYPES, Array, Plan, Program, Step
 from dnnarray._cuda.loss import linear_parts, linear_tape
 from dnnarray._cuda.loss.linear_parts import products_of
@@ -206,7 +206,7 @@ def _parts_cost(precision: str, problem: LinearProblem, device: Device) -> Cost:
 
 
 def _in_parts(run: _Run, summary: str, precision: str, name: str) -> Method:
-    """The entry whose products are those of `conv_parts`."""
+    """The entry whose products are those of `conv.parts`."""
     return Method(
         name,
         partial(_on, run, precision, True),

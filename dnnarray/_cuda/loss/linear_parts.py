@@ -1,4 +1,4 @@
-"""The products of `linear_cross_entropy` in float32 on the matrix units of sm_90a: convolutions of one tap over the rows, by the kernels of `conv_parts`."""
+"""The products of `linear_cross_entropy` in float32 on the matrix units of sm_90a: convolutions of one tap over the rows, by the kernels of `conv.parts`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from dnnarray._cuda import conv_parts
 from dnnarray._cuda.common.accumulate import accumulate
 from dnnarray._cuda.common.epilogue import Epilogue
-from dnnarray._cuda.conv_common import Setting
-from dnnarray._cuda.conv_parts import InParts, PartsMaps
+from dnnarray._cuda.conv import parts as conv_parts
+from dnnarray._cuda.conv.parts import InParts, PartsMaps
+from dnnarray._cuda.conv.shared import Setting
 from dnnarray._cuda.core.parts import NUMERICS
 from dnnarray._cuda.core.plan import Array, Step
 from dnnarray._cuda.core.planner import Operand, Planner
