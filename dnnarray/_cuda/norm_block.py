@@ -230,7 +230,7 @@ def _plan(
     else:
         numbers = (part, float(problem.eps), members, *statistics, count, float(problem.momentum))
     grid = (found.channels // members * share.blocks, 1 if gradient else found.batch, 1)
-    kernel = Kernel(f"norm/{stage}.cu", name, config, ("activation", "norm"))
+    kernel = Kernel(f"norm/{stage}.cu", name, config, ("activation",))
     return Program((ahead_if_small(Plan(kernel, grid, threads, (*pointers, *sizes, *numbers, how.p, how.q))),), orders(problem, x))
 
 

@@ -207,7 +207,7 @@ class Launches:
         config = SumsConfig(TYPES[self.x.dtype], activation.type, gradient, both, bool(residual), bool(more), v.last, vector, side, threads)
         words = {"both": both, "backward": gradient and not both, "residual": residual, "more": more}
         name = f"{''.join(f'{w}_' for w, on in words.items() if on)}{_layout(v, side)}_{SHORT[self.x.dtype]}x{vector}_{threads}_{activation.name}"
-        kernel = Kernel("norm/channel_sums.cu", f"norm_channel_sums_{name}", config, ("activation", "norm"))
+        kernel = Kernel("norm/channel_sums.cu", f"norm_channel_sums_{name}", config, ("activation",))
         tiles = blocks_of(v.channels // vector, side) if v.last else v.channels
         means = self.given.mean if self.direct else self.coefficients
         pointers = (self.given.x, self.given.grad if gradient else 0, residual, means if gradient else 0)
@@ -225,9 +225,7 @@ class Launches:
         v, g, specs, x = self.view, self.given, self.specs, self.x
         members = v.channels // v.groups
         lanes = _lanes(self._parts() * members if found else 1, v.statistics)
-        kernel = Kernel(
-            "norm/channel_finish.cu", f"norm_channel_finish_{SHORT[x.dtype]}_{lanes}", FinishConfig(TYPES[x.dtype], lanes), ("norm",)
-        )
+        kernel = Kernel("norm/channel_finish.cu", f"norm_channel_finish_{SHORT[x.dtype]}_{lanes}", FinishConfig(TYPES[x.dtype], lanes))
         pointers = (g.x, self.partial if found else 0, g.weight, g.bias, g.mean, g.rstd, g.variance, g.running_mean, g.running_var)
         results = (self.coefficients, mean, rstd, next_mean, next_var)
         typed = (specs.weight, specs.bias, specs.mean, specs.rstd, specs.variance, specs.running_mean, specs.running_var)
@@ -248,7 +246,7 @@ class Launches:
         lanes, over = _lanes(parts * members, v.statistics), _lanes(parts * v.batch, v.channels)
         config = FinishBackwardConfig(TYPES[x.dtype], lanes, over)
         name = f"norm_channel_finish_backward_{SHORT[x.dtype]}_{lanes}_{over}"
-        kernel = Kernel("norm/channel_finish_backward.cu", name, config, ("norm",))
+        kernel = Kernel("norm/channel_finish_backward.cu", name, config)
         blocks = blocks_of(v.statistics, _FINISH // lanes)
         pitches = (v.channels * v.inner, 1 if v.last else v.inner)
         numbers = (v.statistics, parts, v.channels, members, *pitches, self.count[1], int(fixed), int(v.last), blocks)
@@ -291,7 +289,7 @@ class Launches:
         words[f"straddle{config.straddle}"] = config.straddle > 0
         name = "_".join([*(w for w, on in words.items() if on), _layout(v, config.side)])
         symbol = f"norm_channel_apply_{name}_{SHORT[x.dtype]}x{vector}_{activation.name}"
-        return Kernel("norm/channel_apply.cu", symbol, config, ("activation", "norm")), config
+        return Kernel("norm/channel_apply.cu", symbol, config, ("activation",)), config
 
     def apply(self, gradient: bool, out: Pointer, more: Pointer = 0, given: bool = False, settled: Pointer = 0) -> Plan:
         """The last pass; with `given` straight from the statistics among the inputs, with `settled`, the gradient before the activation, from that."""

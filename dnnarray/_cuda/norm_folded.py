@@ -159,7 +159,7 @@ def _program(
         config = FoldedConfig(TYPES[x.dtype], how.type, gradient, residual and not plain, fold.lanes, vector, vectors, fold.threads)
         words = f"{'backward_' * gradient}{'residual_' * config.residual}"
         name = f"norm_folded_{stage}_{words}{SHORT[x.dtype]}x{vectors}x{fold.lanes}x{fold.threads}_{how.name}"
-        return Kernel(f"norm/folded_{stage}.cu", name, config, ("activation", "norm"))
+        return Kernel(f"norm/folded_{stage}.cu", name, config, ("activation",))
 
     sums = (*given, partial, *sizes, curve.p, curve.q)
     numbers = (*sizes, fold.run, count, part, float(problem.momentum), float(problem.eps), curve.p, curve.q)

@@ -98,7 +98,7 @@ def _plan(problem: NormProblem, aligned: bool, specs: Operands, given: Operands,
     config = LongRowsConfig(TYPES[x.dtype], type_of(specs.weight, x), type_of(bias, x), problem.centred, add, gradient, vector, _THREADS)
     name = f"{'add_' if add else ''}{'layer' if problem.centred else 'rms'}_norm_long_rows_{'backward_' if gradient else ''}"
     symbol = f"{name}{SHORT[x.dtype]}x{vector}_{short(specs.weight, x)}_{short(bias, x)}"
-    kernel = Kernel("norm/long_rows.cu", symbol, config, ("norm",))
+    kernel = Kernel("norm/long_rows.cu", symbol, config)
     pointers = (given.grad, given.grad_sum, given.x, given.residual, given.weight, 0 if gradient else given.bias, given.mean, given.rstd)
     flags = wide(specs.mean, x), wide(specs.rstd, x)
     return Plan(kernel, (rows, 1, 1), _THREADS, (*pointers, *results, *flags, columns, float(problem.eps)))
@@ -138,7 +138,7 @@ def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
         of_bias = arguments.scratch(2 * statistic + share) if dbias else 0
         vector, step, add = vector_length(x.dtype, aligned, columns), _rows_step(rows, columns), specs.residual is not None
         config = ColumnSumsConfig(TYPES[x.dtype], add, vector, _SUMS)
-        kernel = Kernel("norm/column_sums.cu", f"norm_column_sums_{'add_' if add else ''}{SHORT[x.dtype]}x{vector}", config, ("norm",))
+        kernel = Kernel("norm/column_sums.cu", f"norm_column_sums_{'add_' if add else ''}{SHORT[x.dtype]}x{vector}", config)
         parts = blocks_of(rows, step)
         grid = (blocks_of(columns // vector, 32) * parts, 1, 1)
         arrays = (given.grad, given.x, given.residual, mean, rstd, of_weight, of_bias)

@@ -206,7 +206,7 @@ def launch(
     config = RowsConfig(TYPES[specs.x.dtype], weight, bias, curve.type, problem.centred, *settings)
     words = {curve.name: problem.activation is not None, "full": full, f"images{borders}": borders}
     name = f"{problem.op}_rows_{SHORT[specs.x.dtype]}{how.text}{''.join(f'_{w}' for w, on in words.items() if on)}"
-    kernel = Kernel("norm/rows.cu", f"{name}_{short(specs.weight, specs.x)}_{short(specs.bias, specs.x)}", config, ("activation", "norm"))
+    kernel = Kernel("norm/rows.cu", f"{name}_{short(specs.weight, specs.x)}_{short(specs.bias, specs.x)}", config, ("activation",))
     numbers = (rows, columns, 1.0 / max(columns, 1), problem.eps, *sums, curve.p, curve.q, groups, space, divisor(space))
     grid, ahead = (blocks_of(rows, how.per_block), 1, 1), how.vector * how.vectors <= _EARLY and not borders and specs.residual is None
     plan = Plan(kernel, grid, how.threads, (*pointers, *numbers))
@@ -300,7 +300,7 @@ def gradient(problem: NormProblem, how: Rows, blocks: Blocks, parameters: tuple[
     name = "_".join([name, *(short(s, x) for s in (specs.weight, specs.mean, specs.rstd)), *(w for w, on in words.items() if on)])
     pointers = (*given.of_gradient, dx, dresidual, *parameters, *found)
     launch = (*pointers, *sizes, wide(specs.weight, x), wide(specs.bias, x), problem.eps)
-    return Plan(Kernel("norm/rows_backward.cu", name, config, ("norm",)), (blocks.number, 1, 1), how.threads, launch, early=blocks.behind)
+    return Plan(Kernel("norm/rows_backward.cu", name, config), (blocks.number, 1, 1), how.threads, launch, early=blocks.behind)
 
 
 def results(problem: NormProblem, arguments: Arguments) -> tuple[Any, Any, Any, Any]:
@@ -317,7 +317,7 @@ def fold(
     """The sum of `parts` shares of the gradients of weight and bias."""
     vector = next((n for n in (4, 2) if columns % n == 0 and columns >= n * _FOLD_WIDE and aligned and x.dtype != FLOAT64), 1)
     rows = 8 if columns >= _FOLD_FEW else 32
-    kernel = Kernel("norm/fold.cu", f"norm_fold_{SHORT[x.dtype]}x{vector}x{rows}", FoldConfig(TYPES[x.dtype], vector, rows), ("norm",))
+    kernel = Kernel("norm/fold.cu", f"norm_fold_{SHORT[x.dtype]}x{vector}x{rows}", FoldConfig(TYPES[x.dtype], vector, rows))
     arguments = (of_weight, of_bias, dweight, dbias, parts, columns, wide(weight, x), wide(bias, x))
     return Plan(kernel, (blocks_of(columns, 32 * vector), 2, 1), 32 * rows, arguments, early=True)
 

@@ -194,7 +194,7 @@ class Launch:
             side *= 2
         config = SlabConfig(TYPES[x.dtype], self.formula.type, v.last, vector, copy, side, threads)
         name = f"{stage}_{'last' if v.last else 'first'}{side}_{SHORT[x.dtype]}x{vector}x{copy}_{threads}_{self.formula.name}"
-        kernel = Kernel(f"norm/channel_{stage}.cu", f"norm_channel_{name}", config, ("activation", "norm"))
+        kernel = Kernel(f"norm/channel_{stage}.cu", f"norm_channel_{name}", config, ("activation",))
         tiles, members = blocks_of(v.channels, held), v.channels // v.groups
         sizes = (v.outer, v.channels, v.inner, held, tiles, members, v.groups, int(v.per_batch), *shares(self.problem))
         momentum = () if stage.endswith("backward") else (float(self.problem.momentum),)

@@ -114,7 +114,7 @@ def _plan(problem: NormProblem, specs: Operands, gradient: bool, pointers: tuple
     config = StridedConfig(TYPES[specs.x.dtype], problem.centred, gradient, side, _THREADS)
     name = f"{'layer' if problem.centred else 'rms'}_norm_strided_{'backward_' if gradient else ''}{SHORT[specs.x.dtype]}_{side}"
     numbers = (*_flags(specs), problem.eps, kept.size, along.size, *kept.arguments(), *along.arguments())
-    kernel = Kernel("norm/strided.cu", name, config, ("norm",))
+    kernel = Kernel("norm/strided.cu", name, config)
     return Plan(kernel, (blocks_of(kept.size, side), 1, 1), _THREADS, (*pointers, *numbers))
 
 
@@ -151,7 +151,7 @@ def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
     if wanted:
         side = 32 if along.fastest and along.size > 1 else 1
         config = StridedParametersConfig(TYPES[x.dtype], side, _THREADS)
-        kernel = Kernel("norm/strided_parameters.cu", f"norm_strided_parameters_{SHORT[x.dtype]}_{side}", config, ("norm",))
+        kernel = Kernel("norm/strided_parameters.cu", f"norm_strided_parameters_{SHORT[x.dtype]}_{side}", config)
         flags = wide(specs.weight, x), wide(specs.bias, x)
         numbers = (*flags, kept.size, along.size, *kept.arguments(), *along.arguments())
         launch = (given.grad, given.x, given.residual, mean, rstd, dweight, dbias, *numbers)

@@ -132,7 +132,7 @@ def _program(
     assert how is not None
     stage = f"channel_tile{'_backward' * gradient}"
     name = f"norm_{stage}_{'residual_' * (True in settings)}{SHORT[x.dtype]}x{_VECTOR}x{how.vectors}x{how.threads}_{curve.name}"
-    kernel = Kernel(f"norm/{stage}.cu", name, config(TYPES[x.dtype], *settings, _VECTOR, how.vectors, how.threads), ("activation", "norm"))
+    kernel = Kernel(f"norm/{stage}.cu", name, config(TYPES[x.dtype], *settings, _VECTOR, how.vectors, how.threads), ("activation",))
     pointers, numbers = arguments
     launch = (*pointers, c.pieces, c.total, how.columns, c.width, divisor(c.width), *numbers)
     return Program((Plan(kernel, (blocks_of(c.total, how.columns), 1, 1), how.threads, launch),), orders(problem, x))

@@ -14,8 +14,8 @@
 // Bound:   memory: each input read once, each output written once.
 
 #include "dnnarray/activation.cuh"
-#include "dnnarray/channel_norm.cuh"
 #include "dnnarray/core/division.cuh"
+#include "norm/channels.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

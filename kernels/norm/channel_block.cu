@@ -9,8 +9,8 @@
 //          fixed order.
 
 #include "dnnarray/activation.cuh"
-#include "dnnarray/channel_block.cuh"
 #include "dnnarray/core/overlap.cuh"
+#include "norm/channel_block.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -12,8 +12,8 @@
 // Bound:   latency.
 
 #include "dnnarray/activation.cuh"
-#include "dnnarray/channel_block.cuh"
 #include "dnnarray/core/overlap.cuh"
+#include "norm/channel_block.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -4,7 +4,7 @@
 // Layout:  kLanes threads per statistic (batch, group of `members` channels), whose parts lie one after the other.
 // Bound:   latency; a few megabytes at most. Everything in double, in a fixed order.
 
-#include "dnnarray/channel_norm.cuh"
+#include "norm/channels.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

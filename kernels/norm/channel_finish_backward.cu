@@ -8,7 +8,7 @@
 //          the other; the others: kOver threads for each of `channels`, over all parts of all of the batch.
 // Bound:   latency. Everything in double, in a fixed order.
 
-#include "dnnarray/channel_norm.cuh"
+#include "norm/channels.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

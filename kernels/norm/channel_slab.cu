@@ -8,7 +8,7 @@
 //          double, in a fixed order.
 
 #include "dnnarray/activation.cuh"
-#include "dnnarray/channel_slab.cuh"
+#include "norm/channel_slab.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

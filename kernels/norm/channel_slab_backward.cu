@@ -8,7 +8,7 @@
 // Bound:   memory: each input read once, each output written once.
 
 #include "dnnarray/activation.cuh"
-#include "dnnarray/channel_slab.cuh"
+#include "norm/channel_slab.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

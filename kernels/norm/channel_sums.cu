@@ -13,7 +13,7 @@
 //          their first number on; sums of threads meet in double, in a fixed order.
 
 #include "dnnarray/activation.cuh"
-#include "dnnarray/channel_norm.cuh"
+#include "norm/channels.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -8,7 +8,7 @@
 //          whose own sum corrects it; threads meet in shared memory, in a fixed order.
 
 #include "dnnarray/activation.cuh"
-#include "dnnarray/channel_tile.cuh"
+#include "norm/channel_tile.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -5,7 +5,7 @@
 // Needs:   runs and columns multiples of kVector elements; at most kVectors pieces a thread, kMost channels a block; pointers aligned to kVector elements.
 // Bound:   memory: x and grad read once, dx written once. Sums in the arithmetic type; threads meet in shared memory, in a fixed order.
 
-#include "dnnarray/channel_tile.cuh"
+#include "norm/channel_tile.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

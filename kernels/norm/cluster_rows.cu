@@ -8,7 +8,7 @@
 // Bound:   memory: x (and residual) read once, y (and the sum) written once. weight and bias come from the L2 cache for every row. Two rows
 //          for each block, or blocks that stay and keep weight and bias, were slower: fewer blocks, whose phases follow one another.
 
-#include "dnnarray/spread.cuh"
+#include "norm/row_statistics.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -53,7 +53,7 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ residual, const Config::Weight* __restrict__ weight,
                    const Config::Bias* __restrict__ bias, T* __restrict__ y, T* __restrict__ sum, float* __restrict__ mean_of,
                    float* __restrict__ rstd_of_row, long long columns, long long count, double eps) {
-  __shared__ Spread<T, Config::kCentred, kBlocks, kThreads> spread;
+  __shared__ RowStatistics<T, Config::kCentred, kBlocks, kThreads> spread;
   if constexpr (kBlocks > 1) cluster_arrive();
   const int rank = blockIdx.x % kBlocks, own = rank * kThreads + threadIdx.x, vectors = static_cast<int>(columns / V);
   const int mine = own < vectors ? (vectors - own + kStride - 1) / kStride : 0;

@@ -15,8 +15,7 @@
 // Bound:   memory: grad and x read once, dx written once.
 
 #include "dnnarray/core/overlap.cuh"
-#include "dnnarray/leave.cuh"
-#include "dnnarray/spread.cuh"
+#include "norm/row_statistics.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -207,7 +206,7 @@ __device__ __forceinline__ void take_row(const Words* from, int count, const Wei
 // The statistics that were not saved.
 __device__ __forceinline__ void find_statistics(Row& row, const Words* from, int count, float share, float eps, int rank, bool has_mean,
                                                 bool has_rstd) {
-  __shared__ Spread<T, Config::kCentred, kBlocks, kThreads, kLanes> spread;
+  __shared__ RowStatistics<T, Config::kCentred, kBlocks, kThreads, kLanes> spread;
   const auto visit = [&](auto f, int limit) {
 #pragma unroll
     for (int k = 0; k < kVectors; ++k) {
@@ -296,7 +295,7 @@ __device__ __forceinline__ void write_shares(float* dweight, float* dbias, const
         for (int s = 0; s < kSums; ++s)
           put_columns(s, j, sum_four<kFold>([&](int block) { return load_remote(together + s * kRows * columns + j, block); }));
       }
-      leave_together();  // nobody while others read
+      cluster_arrive_and_wait_relaxed();  // nobody leaves while others read
     }
   }
 }

@@ -7,7 +7,7 @@
 
 #include "dnnarray/core/overlap.cuh"
 #include "dnnarray/core/vec.cuh"
-#include "dnnarray/norm.cuh"
+#include "norm/statistics.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -8,7 +8,7 @@
 // Bound:   latency: the first kVectors vectors of each array are under way, or there, when the sums have been written.
 
 #include "dnnarray/activation.cuh"
-#include "dnnarray/folded.cuh"
+#include "norm/folded.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

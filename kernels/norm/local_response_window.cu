@@ -59,22 +59,10 @@ struct Numbers {
 };
 
 // kTiny says that x may be below the normal numbers, which costs three more instructions.
-__device__ __forceinline__ float reciprocal_root(float x) {
-  float y;
-  if constexpr (Config::kTiny) {
-    asm("rsqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-  } else {
-    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  }
-  return y;
-}
+__device__ __forceinline__ float reciprocal_root(float x) { return Config::kTiny ? quick_reciprocal_root(x) : quick_reciprocal_root_ftz(x); }
 __device__ __forceinline__ double reciprocal_root(double x) { return 1 / sqrt(x); }
 // Of the reciprocal root of a float, which is never near the smallest ones.
-__device__ __forceinline__ float root(float r) {
-  float y;
-  asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(r));
-  return y;
-}
+__device__ __forceinline__ float root(float r) { return quick_root(r); }
 __device__ __forceinline__ double root(double r) { return sqrt(r); }
 __device__ __forceinline__ float power(float x, float y) { return sizeof(T) == 2 ? quick_exp2(y * quick_log2(x)) : powf(x, y); }
 __device__ __forceinline__ double power(double x, double y) { return pow(x, y); }

@@ -7,7 +7,7 @@
 // Bound:   memory: x (and grad) read twice, the second time from the L2 cache as far as the rows at work fit there.
 
 #include "dnnarray/core/vec.cuh"
-#include "dnnarray/norm.cuh"
+#include "norm/statistics.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

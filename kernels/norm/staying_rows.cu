@@ -8,7 +8,7 @@
 //          3 kVectors vectors of shared memory for each thread; sm_90; not for double; kAdd: T is float.
 // Bound:   memory: x (and residual) read once, y (and the sum) written once. Without staying weight and bias come from the L2 as often as x.
 
-#include "dnnarray/spread.cuh"
+#include "norm/row_statistics.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -27,7 +27,7 @@ using T = Config::Element;
 constexpr int V = 16 / sizeof(T), kBlocks = Config::kBlocks, kThreads = Config::kThreads, kStride = kBlocks * kThreads;
 constexpr int kVectors = Config::kVectors;
 constexpr bool kAdd = Config::kAdd;
-using Statistics = Spread<T, Config::kCentred, kBlocks, kThreads>;
+using Statistics = RowStatistics<T, Config::kCentred, kBlocks, kThreads>;
 
 extern __shared__ __align__(16) Words memory[];
 

@@ -6,8 +6,8 @@
 // Needs:   at most four kept and four summed axes (neighbours that are one axis in memory count as one).
 // Bound:   memory, with x read twice (three times in the gradient); the general path, not the fast one.
 
-#include "dnnarray/norm.cuh"
-#include "dnnarray/strides.cuh"
+#include "norm/axes.cuh"
+#include "norm/statistics.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -4,8 +4,8 @@
 //          kThreads / kSide-th statistic: kSide is 32 where neighbours of the summed axes are neighbours in memory, else 1.
 // Bound:   memory: grad and x read once.
 
-#include "dnnarray/norm.cuh"
-#include "dnnarray/strides.cuh"
+#include "norm/axes.cuh"
+#include "norm/statistics.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

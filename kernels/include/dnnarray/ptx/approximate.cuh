@@ -1,4 +1,4 @@
-// The fast approximations of the special function unit; denormal numbers count as 0.
+// The fast approximations of the special function unit; denormal numbers count as 0, except in `quick_reciprocal_root`.
 #pragma once
 
 namespace dnnarray {
@@ -16,6 +16,22 @@ __device__ __forceinline__ float quick_log2(float x) {
 __device__ __forceinline__ float quick_reciprocal(float x) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+// 1 / sqrt(x), within two units of the last place.
+__device__ __forceinline__ float quick_reciprocal_root(float x) {
+  float y;
+  asm("rsqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float quick_reciprocal_root_ftz(float x) {
+  float y;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float quick_root(float x) {
+  float y;
+  asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 

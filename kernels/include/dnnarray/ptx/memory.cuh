@@ -13,6 +13,11 @@ __device__ __forceinline__ void st_v2(void* p, const unsigned (&w)[2]) {
   asm volatile("st.v2.b32 [%0], {%1, %2};" ::"l"(p), "r"(w[0]), "r"(w[1]) : "memory");
 }
 
+// From global memory, not moved by the compiler.
+__device__ __forceinline__ void ld_global_v4_in_place(unsigned (&w)[4], const void* p) {
+  asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "l"(p) : "memory");
+}
+
 // From shared memory, read anew each time.
 __device__ __forceinline__ void ld_volatile_shared_v4(unsigned (&w)[4], unsigned address) {
   asm volatile("ld.volatile.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(address));

@@ -1,7 +1,7 @@
 // Norms over the channels of channels-last memory in two launches: rows of channels folded, so that vectors are whole whatever the number of channels.
 #pragma once
 
-#include "dnnarray/channel_norm.cuh"
+#include "norm/channels.cuh"
 
 namespace dnnarray {
 

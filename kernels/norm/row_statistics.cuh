@@ -2,7 +2,7 @@
 #pragma once
 
 #include "dnnarray/core/slice.cuh"
-#include "dnnarray/norm.cuh"
+#include "norm/statistics.cuh"
 
 namespace dnnarray {
 
@@ -10,7 +10,7 @@ namespace dnnarray {
 // far from 0, and little where it has outliers. Without kCentred everything is summed around 0. With kLanes a row belongs to so many lanes
 // of a warp, and there is no barrier.
 template <typename T, bool kCentred, int kBlocks, int kThreads, int kLanes = 0>
-struct Spread {
+struct RowStatistics {
   using Table = Gathered<kBlocks, kThreads, kCentred ? 4 : 1>;
   Table table;
 

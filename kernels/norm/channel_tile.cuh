@@ -1,8 +1,8 @@
 // Channels in the registers of a block: pieces of neighbouring columns, of which a thread has the same ones of every piece it works on.
 #pragma once
 
-#include "dnnarray/channel_norm.cuh"
 #include "dnnarray/core/division.cuh"
+#include "norm/channels.cuh"
 
 namespace dnnarray {
 

@@ -1,7 +1,8 @@
 // Whole channels held in shared memory: how they come in, are walked, and go out again.
 #pragma once
 
-#include "dnnarray/channel_norm.cuh"
+#include "dnnarray/ptx/copy_async.cuh"
+#include "norm/channels.cuh"
 
 namespace dnnarray {
 
@@ -9,15 +10,8 @@ namespace dnnarray {
 template <int kBytes>
 __device__ __forceinline__ void copy_behind(void* shared, const void* from) {
 #if __CUDA_ARCH__ >= 800
-  if constexpr (kBytes >= 4) {
-    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    if constexpr (kBytes == 16) {
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
-    } else {
-      asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(from), "n"(kBytes) : "memory");
-    }
-    return;
-  }
+  if constexpr (kBytes == 16) return copy_async(shared, from);
+  if constexpr (kBytes >= 4 && kBytes < 16) return copy_piece_async<kBytes>(shared, from);
 #endif
   struct alignas(kBytes) Bytes {
     char at[kBytes];
@@ -27,7 +21,7 @@ __device__ __forceinline__ void copy_behind(void* shared, const void* from) {
 
 __device__ __forceinline__ void wait_for_copies() {
 #if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_all;" ::: "memory");
+  copies_wait_all();
 #endif
 }
 

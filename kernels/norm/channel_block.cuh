@@ -1,18 +1,11 @@
 // Small arrays for the norms over channels: a statistic in the registers of a block, of one of kRows equal parts of it, or of a cluster of kBlocks.
 #pragma once
 
-#include "dnnarray/channel_norm.cuh"
 #include "dnnarray/core/cluster.cuh"
 #include "dnnarray/core/division.cuh"
+#include "norm/channels.cuh"
 
 namespace dnnarray {
-
-// Four neighbours at once.
-__device__ __forceinline__ void store_remote(float* here, int block, const Vec<float, 4>& v) {
-  unsigned there;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(here)), "r"(block));
-  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(there), "f"(v.at[0]), "f"(v.at[1]), "f"(v.at[2]), "f"(v.at[3]) : "memory");
-}
 
 // kCount sums (a power of two) for little more than the price of one: with each exchange each half of the lanes goes on with half of them.
 template <int kLanes = kWarp, int kCount, typename A>
@@ -47,11 +40,11 @@ __device__ __forceinline__ void tell_cluster(const A (&values)[kValues], A (*sme
   if (lane < kBlocks && warp < kWarps) {
 #pragma unroll
     for (int i = 0; i < kFours; ++i) {
-      Vec<float, 4> four = {};
+      float four[4] = {};
 #pragma unroll
       for (int j = 0; j < 4; ++j)
-        if (4 * i + j < kValues) four.at[j] = values[4 * i + j];
-      store_remote(smem[entry][i], lane, four);
+        if (4 * i + j < kValues) four[j] = values[4 * i + j];
+      st_shared_cluster_v4(mapa(smem[entry][i], lane), four);
     }
   }
   cluster_barrier<kBlocks>();

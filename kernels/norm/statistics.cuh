@@ -4,6 +4,7 @@
 #include "dnnarray/core/math.cuh"
 #include "dnnarray/core/reduce.cuh"
 #include "dnnarray/core/vec.cuh"
+#include "dnnarray/ptx/approximate.cuh"
 
 namespace dnnarray {
 
@@ -14,13 +15,6 @@ __device__ __forceinline__ double root_of(double x) { return sqrt(x); }
 template <typename A>
 __device__ __forceinline__ A rstd_of(A variance, A eps) {
   return A(1) / root_of((variance < A(0) ? A(0) : variance) + eps);
-}
-
-// 1 / sqrt(x), within two units of the last place.
-__device__ __forceinline__ float quick_reciprocal_root(float x) {
-  float y;
-  asm("rsqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
 }
 
 // The same without root or division, which every thread of a row would wait for: to within 2e-7 of the result where that is rounded to a half

@@ -3,7 +3,7 @@
 
 #include "dnnarray/core/overlap.cuh"
 #include "dnnarray/core/vec.cuh"
-#include "dnnarray/norm.cuh"
+#include "norm/statistics.cuh"
 
 namespace dnnarray {
 
@@ -103,7 +103,7 @@ template <typename T, int N>
 __device__ __forceinline__ Wordwise<T, N> load_at_once(const T* p) {
   if constexpr (sizeof(T) * N == 16) {
     Wordwise<T, N> words;
-    asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(words.at[0]), "=r"(words.at[1]), "=r"(words.at[2]), "=r"(words.at[3]) : "l"(p) : "memory");
+    ld_global_v4_in_place(words.at, p);
     return words;
   } else {
     return load_wordwise<T, N>(p);
