@@ -146,7 +146,11 @@ class Spec:
 def _axis_order(shape: tuple[int, ...], strides: tuple[int, ...] | None) -> tuple[int, ...] | None:
     if strides is None:
         return tuple(range(len(shape)))
-    order = sorted(range(len(shape)), key=lambda i: (-strides[i], i))
+    ndim = len(shape)
+    # Of axes with one stride the longer one is the slower. Those of extent 1 follow it in turn, from the last axis on to the first: images of one channel in
+    # channels-last memory keep the order of their strides, and in C order theirs.
+    longer = {strides[i]: i for i in reversed(range(ndim)) if shape[i] > 1}
+    order = sorted(range(ndim), key=lambda i: (-strides[i], (i - longer.get(strides[i], 0)) % ndim))
     packed = _c_strides(tuple(shape[i] for i in order))
     dense = all(shape[i] == 1 or strides[i] == s for i, s in zip(order, packed, strict=True))
     return tuple(order) if dense else None

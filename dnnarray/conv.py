@@ -152,8 +152,8 @@ def conv_backward_input(
         Gradient of the output; ``(N, *output, K)`` in channels_last.
     weight : array, shape (K, C/groups, *window)
         Weight of the forward.
-    input_shape : tuple of int
-        Shape of `x`, in the axes of `layout`.
+    input_shape : tuple of int or Spec
+        Shape of `x`, in the axes of `layout`; or ``dnn.Spec(shape, dtype, strides)``, which also says how `x` lies in memory.
     stride, padding, dilation, groups, layout, flip
         As in `conv`, the same as in the forward.
     out, workspace, algorithm
@@ -162,7 +162,7 @@ def conv_backward_input(
     Returns
     -------
     array, shape `input_shape`
-        dtype and memory order of `grad`.
+        dtype of `grad`, in the memory order of `x` where `input_shape` is a Spec, else in that of `grad`.
 
     Raises
     ------
@@ -208,8 +208,8 @@ def conv_backward_weight(
         Gradient of the output; ``(N, *output, K)`` in channels_last.
     x : array, shape (N, C, *space)
         Input of the forward.
-    weight_shape : tuple of int
-        Shape of `weight`, in the axes of `layout`.
+    weight_shape : tuple of int or Spec
+        Shape of `weight`, in the axes of `layout`; or ``dnn.Spec(shape, dtype, strides)``, which also says how `weight` lies in memory.
     stride, padding, dilation, groups, layout, flip
         As in `conv`, the same as in the forward.
     out, workspace : array, optional
@@ -220,7 +220,7 @@ def conv_backward_weight(
     Returns
     -------
     array, shape `weight_shape`
-        dtype of `x`; channels-last in memory where `x` is, else in C order.
+        dtype of `x`, in the memory order of `weight` where `weight_shape` is a Spec; else channels-last where `x` is, or in C order.
 
     Raises
     ------

@@ -9,7 +9,7 @@ import dnnarray as dnn
 from dnnarray._cpu import threads
 from tests.cases.conv import CASES
 from tests.oracles import conv as oracle
-from tests.support import FLOAT32, FLOAT64, assert_close
+from tests.support import FLOAT32, FLOAT64, assert_close, call_by, candidates
 
 
 def _arrays(*shapes, dtype=np.float64, seed=0):
@@ -214,6 +214,62 @@ def test_channels_last_memory_stays_channels_last():
     dx = dnn.conv_backward_input(y, weight, input_shape=x.shape)
     assert np.moveaxis(dx, 1, -1).flags.c_contiguous
     assert_close(y, oracle.conv(x, weight), 27)
+
+
+_ORDERS = {"first": (0, 1, 2, 3), "last": (0, 2, 3, 1), "columns": (0, 1, 3, 2)}
+
+
+def _lying(array, order):
+    """The values in memory whose axes lie in this order, from the slowest on."""
+    return np.ascontiguousarray(array.transpose(order)).transpose(np.argsort(order))
+
+
+def _spec(array):
+    return dnn.Spec(array.shape, array.dtype, tuple(s // array.itemsize for s in array.strides))
+
+
+@pytest.mark.parametrize("of_grad", ["first", "last"])
+@pytest.mark.parametrize("of_x", _ORDERS)
+@pytest.mark.parametrize(("shape", "groups"), [((16, 8, 3, 3), 1), ((8, 1, 3, 2), 8), ((1, 8, 3, 3), 1), ((6, 4, 7, 6), 2)], ids=str)
+def test_single_gradients_lie_as_the_caller_says(shape, groups, of_x, of_grad):
+    """A Spec in the place of a shape: the gradient in the memory order of its array, whatever the order of what it is made from."""
+    rng = np.random.default_rng(3)
+    x, w = _lying(rng.standard_normal((2, 8, 7, 6)), _ORDERS[of_x]), _lying(rng.standard_normal(shape), _ORDERS[of_grad])
+    grad = _lying(rng.standard_normal(dnn.conv(x, w, groups=groups).shape), _ORDERS[of_grad])
+    expected = dnn.conv_backward(grad, x, w, groups=groups)
+    for op, arrays, options, right, like in (
+        ("conv_backward_input", (grad, w), {"input_shape": _spec(x)}, expected.x, x),
+        ("conv_backward_weight", (grad, x), {"weight_shape": _spec(w)}, expected.weight, w),
+    ):
+        options["groups"] = groups
+        for name in candidates(op, arrays, options):
+            found = call_by(name, op, arrays, options)
+            assert_close(found, right, 200, note=name)
+            assert found.strides == like.strides, (op, name)
+        assert dnn.infer(op, *arrays, **options).output.strides == _spec(like).strides
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("width", [1, 5])
+def test_images_of_one_channel_stay_channels_last(channels, width):
+    """An axis of extent 1 has a stride of no meaning: it must not come to stand between the axes of space."""
+    x = np.ones((2, 7, width, channels)).transpose(0, 3, 1, 2)
+    y = dnn.conv(x, np.ones((4, channels, 3, 3)), padding=1)
+    assert y.strides == np.empty((2, 7, width, 4)).transpose(0, 3, 1, 2).strides
+    grad = np.ones((2, 7, width, 1)).transpose(0, 3, 1, 2)
+    dx = dnn.conv_backward_input(grad, np.ones((1, 4, 3, 3)), input_shape=(2, 4, 7, width), padding=1)
+    assert dx.strides == y.strides
+    assert dnn.max_pool(x, (3, 1), stride=1, padding=(1, 0)).strides == x.strides
+    first = dnn.conv(np.ones((2, 1, 7, width)), np.ones((4, 1, 3, 3)), padding=1)
+    assert first.flags.c_contiguous
+
+
+def test_a_spec_that_fits_no_convolution_is_refused():
+    grad, w = np.ones((2, 4, 5, 4)), np.ones((4, 8, 3, 3))
+    with pytest.raises(dnn.DTypeError, match="conv_backward_input: weight is float64; expected float32, the dtype of input_shape"):
+        dnn.conv_backward_input(grad, w, input_shape=dnn.Spec((2, 8, 7, 6), "float32"))
+    with pytest.raises(dnn.ShapeError, match="conv_backward_weight"):
+        dnn.conv_backward_weight(grad, np.ones((2, 8, 7, 6)), weight_shape=dnn.Spec((4, 3, 3, 3), "float64"))
 
 
 @pytest.mark.parametrize("algorithm", ["direct", "implicit_gemm", "gemm", "winograd", "fft", "fft_tiled"])

@@ -11,6 +11,7 @@ from dnnarray._select import Device
 from dnnarray._spec import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, Spec
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
+from dnnarray._cuda.common.channels import lies
 from dnnarray._cuda.conv import ALGORITHMS
 from dnnarray._cuda.core.plan import TensorMap
 
@@ -243,3 +244,21 @@ def test_bands_fit_a_device(batch, extent, channels, window):
         assert max(m.box) <= 256
         assert m.box[0] * 2 == m.row
         assert all(s % 16 == 0 for s in m.strides)
+
+
+@pytest.mark.parametrize("of_grad", [None, (0, 2, 3, 1)])
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1), (0, 1, 3, 2)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 16, 9, 7), (2, 16, 3, 3)], ids=str)  # of a gradient with extents of 1, which lies in several orders
+def test_the_gradient_of_an_input_is_read_in_the_order_that_it_is_written_in(shape, order, of_grad):
+    def lying(extents, axes):
+        strides = np.empty([extents[i] for i in axes]).transpose(np.argsort(axes)).strides
+        return Spec(extents, FLOAT32, tuple(s // 8 for s in strides))
+
+    x, w, grad = lying(shape, order), Spec((16, 1, 3, 3), FLOAT32), (2, 16, shape[2] - 2, shape[3] - 2)
+    grad = lying(grad, of_grad or (0, 1, 2, 3))
+    for op, specs, options in (("conv_backward_input", (grad, w), {"input_shape": x}), ("conv_backward", (grad, x, w), {})):
+        problem = _problem(op, *specs, groups=16, **options)
+        method = next(m for m in ALGORITHMS[op] if m.name == "depthwise")
+        assert problem.outputs[0].strides == x.strides
+        assert method.rejects(problem, _DEVICE) is None
+        assert lies(x, method.run(problem, _DEVICE, True).orders[0])

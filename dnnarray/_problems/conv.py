@@ -229,32 +229,28 @@ def conv(
 
 def _shape_option(op: str, name: str, value: Any) -> tuple[int, ...]:
     if not isinstance(value, (tuple, list)):
-        fail(OptionError, op, name, repr(value), "a tuple of integers, the shape of the array")
+        fail(OptionError, op, name, repr(value), "a tuple of integers, the shape of the array, or a Spec")
     return tuple(checks.integer(op, name, v, 0) for v in value)
 
 
 def conv_backward_input(op: str, grad: Spec, weight: Spec, *, input_shape: Any, **options: Any) -> ConvProblem:
-    """The gradient of the input; `input_shape` tells what the stride has rounded away."""
-    x = Spec(_shape_option(op, "input_shape", input_shape), grad.dtype)
+    """The gradient of the input; `input_shape` tells what the stride has rounded away, and as a Spec how the input lies."""
+    x = input_shape if isinstance(input_shape, Spec) else grad.like(_shape_option(op, "input_shape", input_shape))
     checks.floating(op, "grad", grad)
     forward = conv(op, x, weight, None, None, activation=None, names=("input_shape", "weight"), **options)
     checks.gradient(op, grad, forward.result)
-    outputs, turned = (grad.like(x.shape),), _arranged(forward, grad)
-    return changed(forward, inputs=(grad, weight), outputs=outputs, geometry=turned, kind="conv_backward_input")
-
-
-def _arranged(problem: ConvProblem, spec: Spec) -> Geometry:
-    return changed(problem.geometry, pixel_major=is_pixel_major(spec, problem.layout))
+    return changed(forward, inputs=(grad, weight), outputs=(x.like(),), kind="conv_backward_input")
 
 
 def conv_backward_weight(op: str, grad: Spec, x: Spec, *, weight_shape: Any, **options: Any) -> ConvProblem:
-    """The gradient of the weight, channels-last in memory where x is: a channels-last model keeps channels-last weights."""
-    weight = Spec(_shape_option(op, "weight_shape", weight_shape), x.dtype)
+    """The gradient of the weight, channels-last in memory where x is: a channels-last model keeps channels-last weights. A Spec says how it lies."""
+    given = isinstance(weight_shape, Spec)
+    weight = weight_shape if given else Spec(_shape_option(op, "weight_shape", weight_shape), x.dtype)
     forward = conv(op, x, weight, None, None, activation=None, names=("x", "weight_shape"), **options)
     checks.gradient(op, grad, forward.result)
     channel = checks.channel_axis(forward.layout, x.ndim)
     last = (0, *(i for i in range(1, x.ndim) if i != channel), channel)
-    output = x.like(weight.shape) if x.axis_order() == last else weight
+    output = x.like(weight.shape) if x.axis_order() == last and not given else weight.like()
     return changed(forward, inputs=(grad, x), outputs=(output,), kind="conv_backward_weight")
 
 

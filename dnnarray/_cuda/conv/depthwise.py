@@ -91,8 +91,7 @@ def _turned_round(problem: ConvProblem, dy: Spec, dx: Spec, aligned: bool) -> Co
 
 def input_gradient(problem: ConvProblem, device: Device, aligned: bool) -> Program:
     """dx from dy."""
-    dy, dx = problem.inputs[0], problem.outputs[0]
-    assert dx is not None
+    dx, dy = _images(problem)
     if dx.size == 0:
         return Program(())
     return Program((_input(problem, dy, dx, device, aligned, (Array(0), Array(1), Array(2))),), _orders(problem, dy, dx))
@@ -303,7 +302,7 @@ def _images(problem: ConvProblem) -> tuple[Spec, Spec]:
     """The forward's input and output."""
     first = problem.inputs[0]
     if problem.kind == "conv_backward_input":
-        return problem.result, first
+        return problem.result, problem.result.like(first.shape)  # where the launches find it
     return (first, problem.result) if problem.kind == "conv" else (problem.inputs[1], first)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from functools import cached_property
 
+from dnnarray._cuda.common.channels import lies
+from dnnarray._cuda.core.extents import order_of
 from dnnarray._cuda.core.plan import Plan, vector_length
 from dnnarray._problems import checks
 from dnnarray._problems.conv_geometry import Geometry
@@ -34,8 +36,10 @@ class Memory:
 
 
 def memory_of(x: Spec, y: Spec, layout: str) -> Memory:
-    """The memory that both have: that of the first."""
-    order = x.axis_order() or tuple(range(x.ndim))
+    """The memory that both have: that of the first, but where its extents of 1 leave open how the second lies, that of the second."""
+    order = order_of(x)
+    if not lies(y, order) and lies(x, order_of(y)):
+        order = order_of(y)
     channel = checks.channel_axis(layout, x.ndim)
     present = [i for i in order if (x.shape[i], y.shape[i]) != (1, 1)]
     wanted = [i for i in (0, *(i for i in range(1, x.ndim) if i != channel), channel) if i in present]
