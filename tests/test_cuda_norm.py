@@ -322,3 +322,15 @@ def test_no_cluster_stays_on_a_card_that_places_none():
     problem = _problem("layer_norm", Spec((1024, 131_072), FLOAT32), (131_072,))
     method = next(m for m in norm.ALGORITHMS["layer_norm"] if m.rejects(problem, slice_of_a_card) is None)
     assert method.name != "staying_rows"
+
+
+@pytest.mark.parametrize("op", ["batch_norm_train", "group_norm", "layer_norm"])
+def test_the_engine_keeps_running_statistics_apart(op):
+    """Threads of a block may find the last statistic once more: launches never write over what they read, and the engine copies where `out` names it."""
+    x = Spec((4, 12, 5, 5), FLOAT32)
+    operation, row = find(op), Spec((12,), FLOAT32)
+    arrays = {"x": x, "running_mean": row, "running_var": row}
+    chosen = {n: v for n, v in (operation.defaults | {"num_groups": 3}).items() if n in operation.static}
+    problem = operation.problem(tuple(arrays.get(n) for n in operation.arrays), chosen)
+    assert problem.in_place == (((3, 3), (4, 4)) if op == "batch_norm_train" else ())
+    assert not any(method.in_place for method in norm.ALGORITHMS[op])

@@ -220,3 +220,34 @@ def test_large_arrays_are_overwritten_by_all_threads(name):
         _run("elementwise", name, (x,), _DEFAULTS.get(name, {}), x)
     np.testing.assert_array_equal(x, expected)
     np.testing.assert_array_equal(grad, slopes)
+
+
+@pytest.mark.parametrize("dtype", [FLOAT64, FLOAT32, BFLOAT16], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "layout"), [((5, 3), "channels_first"), ((4, 3, 5, 7), "channels_first"), ((4, 5, 7, 16), "channels_last")]
+)
+@pytest.mark.parametrize("step", [1, -2])
+def test_training_moves_both_running_statistics_on_where_they_are(shape, layout, dtype, step):
+    """Three batches in a row, by every algorithm; the statistics are each or every other element of an array, forwards or backwards."""
+    rng = np.random.default_rng(6)
+    axis = 1 if layout == "channels_first" else len(shape) - 1
+    channels, others = shape[axis], tuple(i for i in range(len(shape)) if i != axis)
+    batches = [(rng.standard_normal(shape) + k).astype(dtype) for k in range(3)]
+    wide = FLOAT32 if dtype == BFLOAT16 else dtype
+    options, level = {"layout": layout, "momentum": 0.3}, 1e-12 if dtype == FLOAT64 else 1e-5
+    for name in candidates("batch_norm_train", (batches[0], None, None, *np.ones((2, channels), wide)), options):
+        mean, var = (np.full(channels * abs(step), value, wide)[::step] for value in (0.5, 2.0))
+        expected_mean, expected_var = np.full(channels, 0.5), np.full(channels, 2.0)
+        for x in batches:
+            apart = _run(name, "batch_norm_train", (x, None, None, mean.copy(), var.copy()), options)
+            y, found, rstd = np.empty_like(apart.y), np.empty_like(apart.mean), np.empty_like(apart.rstd)
+            result = _run(name, "batch_norm_train", (x, None, None, mean, var), options, (y, found, rstd, mean, var))
+            assert result.running_mean is mean
+            assert result.running_var is var
+            for a, b in zip(result, apart, strict=True):
+                np.testing.assert_array_equal(a, b, err_msg=name)
+            exact = x.astype(np.float64)
+            expected_mean = 0.7 * expected_mean + 0.3 * exact.mean(others)
+            expected_var = 0.7 * expected_var + 0.3 * exact.var(others, ddof=1)
+        np.testing.assert_allclose(mean, expected_mean, rtol=level, atol=level, err_msg=name)
+        np.testing.assert_allclose(var, expected_var, rtol=level, atol=level, err_msg=name)

@@ -389,6 +389,22 @@ def test_channels_of_any_shape(shape, last, algorithm, dtype):
             _check("instance_norm_backward", (grad, x, w, b), count, **given, **same)
 
 
+@pytest.mark.parametrize("shape", [(4, 65, 5, 5), (8, 131, 56, 56), (2, 7, 300, 300)], ids=str)
+@pytest.mark.parametrize("last", [False, True])
+def test_running_statistics_move_on_where_they_are(shape, last, algorithm):
+    n, channels, *space = shape
+    x = cupy.asarray(_draw((n, *space, channels) if last else shape, np.float32))
+    mean, var = cupy.asarray(_draw(channels, np.float32, 1)), cupy.asarray(np.abs(_draw(channels, np.float32, 2)))
+    options = {"layout": "channels_last" if last else "channels_first"}
+    for _ in range(3):
+        apart = dnn.batch_norm_train(x, None, None, mean.copy(), var.copy(), **options)
+        out = (cupy.empty_like(x), cupy.empty_like(mean), cupy.empty_like(mean), mean, var)
+        result = dnn.batch_norm_train(x, None, None, mean, var, out=out, **options)
+        assert result.running_mean is mean
+        for a, b in zip(result, apart, strict=True):
+            np.testing.assert_array_equal(cupy.asnumpy(a), cupy.asnumpy(b))
+
+
 def test_channels_last_memory_under_a_channels_first_shape():
     host = _draw((4, 6, 5, 16), np.float32)
     last = cupy.asarray(host).transpose(0, 3, 1, 2)
