@@ -19,7 +19,7 @@ from dnnarray._body import KINDS
 from dnnarray._errors import ArrayTypeError, DeviceError, OptionError, fail
 from dnnarray._problems.base import leaves, tree_map
 from dnnarray._records import frozen
-from dnnarray._spec import BFLOAT16, INT64, Spec, as_dtype
+from dnnarray._spec import INT64, Spec, as_dtype
 
 _DLPACK_CPU, _DLPACK_CUDA = 1, 2
 
@@ -51,21 +51,43 @@ class Direct:
 
 
 @frozen
+class Views:
+    """What lets a warm call on arrays of another library, in the memory of the processor, leave out what was checked when its like first came.
+
+    Attributes
+    ----------
+    view : ``view(dtype)(array)`` is the engine's array, of that dtype or of any (None), over the memory of one that `Door.take` would take
+    maker : ``maker(output, inputs)(arrays)`` makes a result in the library's own memory; `inputs` are the specs of the call's `arrays`
+    """
+
+    view: Callable[[np.dtype | None], Callable[[Any], Any]]
+    maker: Callable[[Any, tuple[Any, ...]], Callable[[tuple[Any, ...]], Any]]
+
+
+@frozen
 class Door:
-    """How arrays of one namespace come in and go out."""
+    """How arrays of one namespace come in and go out.
+
+    Attributes
+    ----------
+    namespace : the library's name
+    take : ``take(array)`` is the engine's array over the same memory
+    give : ``give(result)`` is a result of the engine as an array of the library
+    direct, views : what warm calls go by on a CUDA device, and on the processor; without it they take the general way
+    holds : whether borrowed memory has to be held until the device is done: its library reuses it in the order of streams of its own
+    """
 
     namespace: str
     take: Callable[[Any], Any]
     give: Callable[[Any], Any]
     direct: Direct | None = None
-    holds: bool = (
-        False  # whether borrowed memory has to be held until the device is done: its library reuses it in the order of streams of its own
-    )
+    views: Views | None = None
+    holds: bool = False
 
     @property
     def native(self) -> bool:
         """Whether results need no way back: they are the engine's own arrays."""
-        return self.give is as_it_is and self.direct is None
+        return self.give is as_it_is and self.direct is None and self.views is None
 
 
 def as_it_is(array: Any) -> Any:
@@ -76,40 +98,6 @@ def _take_numpy(array: Any) -> np.ndarray:
     if isinstance(array, np.ma.MaskedArray):
         raise ArrayTypeError("a masked array has no meaning here; fill it first, with .filled(value)")
     return np.asarray(array)
-
-
-def plain_tensor(tensor: Any) -> Any:
-    """A torch tensor as memory with strides, or the error that says what stands in the way."""
-    torch = sys.modules["torch"]
-    if tensor.requires_grad and torch.is_grad_enabled():
-        raise ArrayTypeError(
-            "a torch tensor that requires grad would lose its gradient here; pass its .detach(), or call under torch.no_grad()"
-        )
-    if tensor.layout is not torch.strided:
-        raise ArrayTypeError("a sparse torch tensor has no strides; pass its .to_dense()")
-    return tensor.resolve_conj().resolve_neg() if tensor.is_conj() or tensor.is_neg() else tensor
-
-
-def no_counterpart(tensor: Any) -> ArrayTypeError:
-    return ArrayTypeError(f"a torch tensor of {tensor.dtype} has no counterpart in NumPy; convert it first, with .to(dtype)")
-
-
-def _take_torch_cpu(tensor: Any) -> np.ndarray:
-    torch = sys.modules["torch"]
-    tensor = plain_tensor(tensor).detach()
-    if tensor.dtype == torch.bfloat16:
-        return tensor.view(torch.int16).numpy().view(BFLOAT16)
-    try:
-        return tensor.numpy()
-    except TypeError:
-        raise no_counterpart(tensor) from None
-
-
-def _give_torch_cpu(array: np.ndarray) -> Any:
-    torch = sys.modules["torch"]
-    if array.dtype == BFLOAT16:
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
 
 
 def _take_jax_cpu(array: Any) -> np.ndarray:
@@ -153,7 +141,6 @@ NUMPY = Door("numpy", _take_numpy, as_it_is)
 _CUPY = Door("cupy", as_it_is, as_it_is)
 # The engines' own array types. CuPy's joins when its first array arrives.
 NATIVE: set[type] = {np.ndarray}
-_TORCH_CPU = Door("torch", _take_torch_cpu, _give_torch_cpu)
 _JAX_CPU = Door("jax", _take_jax_cpu, _give_jax_cpu)
 _JAX_CUDA = Door("jax", _take_jax_cuda, _give_jax_cuda, holds=True)
 
@@ -209,7 +196,17 @@ def _door(array: Any, where: str) -> tuple[Door, ModuleType]:
         return _cuda_door(array, family, where)
     if family == "dlpack":
         return _dlpack_door(array, np.from_dlpack), _cpu()
-    return {"numpy": NUMPY, "torch": _TORCH_CPU, "jax": _JAX_CPU}[family], _cpu()
+    if family == "torch":
+        return _torch().host_door(), _cpu()
+    return {"numpy": NUMPY, "jax": _JAX_CPU}[family], _cpu()
+
+
+def _torch() -> ModuleType:
+    """A module of its own, which needs torch. Its arrays are a kind of their own from the first one on."""
+    from dnnarray import _torch
+
+    KINDS.setdefault("torch", _torch.kind())
+    return _torch
 
 
 def _cpu() -> ModuleType:
@@ -225,10 +222,9 @@ def _cuda_door(array: Any, family: str, where: str) -> tuple[Door, ModuleType]:
     if family == "dlpack":
         return _dlpack_door(array, engine.from_dlpack, holds=True), engine
     if family == "torch":
-        from dnnarray import _torch  # a module of its own, since few programs have tensors there
-
-        KINDS.setdefault("torch", _torch.kind(engine))
-        return _torch.door(engine), engine
+        if not engine.alone():
+            KINDS["torch"] = _torch().kind(engine)
+        return _torch().door(engine), engine
     return {"cupy": _CUPY, "jax": _JAX_CUDA}[family], engine
 
 

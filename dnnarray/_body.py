@@ -116,6 +116,7 @@ def write(op: Operation, function: Any, signature: inspect.Signature) -> Any:
     body = _source.function(op.name, _text(op, signature, kinds), {"_required": MISSING, **defaults}, function.__module__)
     for kind in kinds:
         function.__globals__.update(kind.names)
+    function.__globals__["_kinds"] = kinds
     function.__defaults__, function.__kwdefaults__ = body.__defaults__, body.__kwdefaults__  # first: another thread may be calling
     function.__code__ = body.__code__
     return function
@@ -140,10 +141,13 @@ def _text(op: Operation, signature: inspect.Signature, kinds: tuple[Kind, ...] =
     ))  # fmt: skip
 
 
-def renew(op: Operation) -> None:
-    """Write the text again where kinds of arrays have joined since."""
-    if any(f"_{kind.name}" not in op.function.__globals__ for kind in KINDS.values()):
-        write(op, op.function, inspect.signature(op.function))
+def renew(op: Operation) -> bool:
+    """Write the text again where kinds of arrays have joined or changed since; says whether."""
+    function, kinds = op.function, tuple(KINDS.values())
+    if function.__globals__.get("_kinds") == kinds:
+        return False
+    write(op, function, inspect.signature(function))
+    return True
 
 
 def remember(op: Operation, key: tuple[Any, ...], call: Callable[..., Any], problem: Any, arrays: tuple[Any, ...]) -> None:

@@ -123,19 +123,23 @@ def _run(
     else:
         result = _packed(prepared, prepared.call(arrays, runtime, out, workspace))
     # Not before the call went well, on the current device and without a change of the byte order: the text does not look for these.
+    if _body.renew(op):
+        return result  # the key is of another form than those that the text makes from now on
     if text_key is not None and engine.current_place() == place and all(map(operator.is_, leaves(arrays), leaves(taken))):
         _remember(op, text_key, prepared, borrowed, given)
-    elif text_key is None:
-        _body.renew(op)
     return result
 
 
 def _remember(op: Operation, key: tuple[Any, ...], prepared: Any, borrowed: _arrays.Borrowed | None, arrays: tuple[Any, ...]) -> None:
     """Let the body of the public function find the call by itself from now on."""
-    way = borrowed.door.direct if borrowed else None
-    if borrowed and way is None:
+    if borrowed is None:
+        call = prepared.warm
+    elif borrowed.door.direct:
+        call = prepared.by_addresses(borrowed.door.direct)
+    elif borrowed.door.views:
+        call = prepared.by_views(borrowed.door.views)
+    else:
         return
-    call = prepared.by_addresses(way) if way else prepared.warm
     if call is not None:
         _body.remember(op, key, call, prepared.problem, arrays)
 
@@ -279,6 +283,8 @@ def _foreign(
     with borrowed.in_place():
         if out is None and door.direct:
             out = tuple([door.direct.maker(output, place)() for output in prepared.outputs])
+        elif out is None and door.views:
+            out = tuple(prepared.made([door.views.maker(output, ()) for output in prepared.outputs], ()))
 
         def take(name: str, array: Any) -> Any:
             return _arrays.take_beside(prepared.problem.op, name, door, array)

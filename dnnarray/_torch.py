@@ -1,6 +1,6 @@
-"""Tensors of torch on a CUDA device. Calls go by their addresses: DLPack costs ten times as much.
+"""Tensors of torch. On a CUDA device calls go by their addresses, on the processor by NumPy's views: DLPack costs ten times as much.
 
-Nothing here is imported before such a tensor arrives, so torch is there.
+Nothing here is imported before a tensor arrives, so torch is there.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from dnnarray._arrays import Direct, Door, as_it_is, no_counterpart, plain_tensor
+from dnnarray._arrays import Direct, Door, Views, as_it_is
 from dnnarray._body import Kind
+from dnnarray._errors import ArrayTypeError
 from dnnarray._spec import BFLOAT16
 
 
@@ -36,11 +37,22 @@ def door(engine: ModuleType) -> Door:
 
 
 @lru_cache(maxsize=1)
-def kind(engine: ModuleType) -> Kind:
-    """How the text of a public function looks up calls on tensors: by everything that `_take` looks at."""
+def host_door() -> Door:
+    """How tensors in the memory of the processor come in and go out."""
+    return Door("torch", _take_host, as_it_is, views=Views(_view_of, _host_maker))
+
+
+@lru_cache(maxsize=2)
+def kind(engine: ModuleType | None = None) -> Kind:
+    """How the text of a public function looks up calls on tensors: by everything that `_take` and `_take_host` look at.
+
+    The `engine` of the CUDA devices is named where there are several of them; the key holds the current one then.
+    """
     entries = "{n}.shape, {n}.dtype, {n}.stride(), {n}.get_device(), {n}.requires_grad and _graded(), {n}.is_neg() and _no_key()"
-    scope = {"_device": engine.current_place, "_graded": sys.modules["torch"].is_grad_enabled, "_no_key": _no_key}
-    return Kind("torch", _types(), "'torch'" if engine.alone() else "'torch', _device()", entries, scope, lambda tensor: False)
+    scope = {"_graded": sys.modules["torch"].is_grad_enabled, "_no_key": _no_key}
+    if engine is None:
+        return Kind("torch", _types(), "'torch'", entries, scope)
+    return Kind("torch", _types(), "'torch', _device()", entries, scope | {"_device": engine.current_place})
 
 
 def _no_key() -> None:
@@ -53,21 +65,82 @@ def _types() -> frozenset[type]:
     return frozenset((torch.Tensor, torch.nn.Parameter))
 
 
+def _plain_tensor(tensor: Any) -> Any:
+    """A torch tensor as memory with strides, or the error that says what stands in the way."""
+    torch = sys.modules["torch"]
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise ArrayTypeError(
+            "a torch tensor that requires grad would lose its gradient here; pass its .detach(), or call under torch.no_grad()"
+        )
+    if tensor.layout is not torch.strided:
+        raise ArrayTypeError("a sparse torch tensor has no strides; pass its .to_dense()")
+    return tensor.resolve_conj().resolve_neg() if tensor.is_conj() or tensor.is_neg() else tensor
+
+
+def _no_counterpart(tensor: Any) -> ArrayTypeError:
+    return ArrayTypeError(f"a torch tensor of {tensor.dtype} has no counterpart in NumPy; convert it first, with .to(dtype)")
+
+
+def _take_host(tensor: Any) -> np.ndarray:
+    tensor = _plain_tensor(tensor).detach()
+    try:
+        return _any_view(tensor)
+    except TypeError:
+        raise _no_counterpart(tensor) from None
+
+
+def _view(tensor: Any) -> np.ndarray:
+    """`_take_host` of a tensor like one that it took before."""
+    view: np.ndarray = tensor.detach().numpy() if tensor.requires_grad else tensor.numpy()
+    return view
+
+
+def _brain_view(tensor: Any) -> np.ndarray:
+    """`_view` in bfloat16, which PyTorch does not hand to NumPy."""
+    return _view(tensor.detach().view(sys.modules["torch"].int16)).view(BFLOAT16)
+
+
+def _any_view(tensor: Any) -> np.ndarray:
+    return _brain_view(tensor) if tensor.dtype == sys.modules["torch"].bfloat16 else _view(tensor)
+
+
+def _view_of(dtype: np.dtype | None) -> Callable[[Any], np.ndarray]:
+    if dtype is None:
+        return _any_view
+    return _brain_view if dtype == BFLOAT16 else _view
+
+
+def _host_maker(output: Any, inputs: tuple[Any, ...]) -> Callable[[tuple[Any, ...]], Any]:
+    """PyTorch makes a tensor like another one in two thirds of the time that it takes for one of a given shape."""
+    torch = sys.modules["torch"]
+    for i, spec in enumerate(inputs):
+        if spec == output.spec and spec.axis_order() is not None:
+            like = torch.empty_like
+            return lambda arrays: like(arrays[i])
+    make = _made_on(torch.device("cpu"), output)
+    return lambda arrays: make()
+
+
 def _take(engine: ModuleType, tensor: Any) -> Any:
     """The engine's view of the same memory."""
-    tensor = plain_tensor(tensor)
+    tensor = _plain_tensor(tensor)
     dtype = _dtypes().get(tensor.dtype)
     if dtype is None:
-        raise no_counterpart(tensor)
+        raise _no_counterpart(tensor)
     itemsize = dtype.itemsize
     strides = tuple([s * itemsize for s in tensor.stride()])
     return engine.view(tensor.data_ptr(), tuple(tensor.shape), dtype, strides, tensor, tensor.device.index)
 
 
 def _maker(output: Any, index: int) -> Callable[[], Any]:
+    return _made_on(sys.modules["torch"].device("cuda", index), output)
+
+
+def _made_on(device: Any, output: Any) -> Callable[[], Any]:
+    """What makes tensors for a result."""
     torch = sys.modules["torch"]
     empty, shape, strides = torch.empty_strided, output.shape, output.element_strides
-    dtype, device = _counterparts()[output.dtype], torch.device("cuda", index)
+    dtype = _counterparts()[output.dtype]
     return lambda: empty(shape, strides, dtype=dtype, device=device)
 
 

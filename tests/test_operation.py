@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray import _dispatch, _operation
+from dnnarray import _dispatch, _operation, _torch
 from dnnarray._options import DEFAULT
 from dnnarray._spec import Spec
 
@@ -296,7 +296,7 @@ def test_torch_tensors_that_require_grad_are_refused_and_bfloat16_is_borrowed():
 def test_torch_inputs_are_borrowed_not_copied():
     torch = pytest.importorskip("torch", reason="torch is not installed")
     tensor = torch.zeros(4)
-    assert np.shares_memory(_dispatch._arrays._take_torch_cpu(tensor), tensor.numpy())
+    assert np.shares_memory(_torch.host_door().take(tensor), tensor.numpy())
 
 
 def test_jax_tracers_are_refused():

@@ -21,6 +21,9 @@ _WORK = 4  # NumPy calls of a formula, each worth a pass
 def _spread(function: Callable[..., None], *arrays: Array) -> None:
     """``function(*parts)`` for all blocks of the arrays, spread over threads."""
     size = arrays[0].size
+    if size <= BLOCK and arrays[0].ndim:  # a call that has little time to lose
+        function(*arrays)
+        return
     work = _WORK * size
     threads.each(function, blocks(*arrays, limit=threads.grain(size, BLOCK, work=work)), work=work)
 

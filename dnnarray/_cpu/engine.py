@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from dnnarray import _observe
-from dnnarray._cpu import blas, compiled, memory, threads
+from dnnarray._cpu import blas, compiled, memory, threads, views
 from dnnarray._errors import UnsupportedError, WorkspaceError, fail
 from dnnarray._options import Options
 from dnnarray._outputs import Memory, Output, check_apart, check_workspace, pairs_in_place, users_own
@@ -22,6 +22,7 @@ from dnnarray._select import Device, Method, choose, tuning
 from dnnarray._spec import FLOAT32, FLOATING, HALF, Spec
 
 if TYPE_CHECKING:
+    from dnnarray._arrays import Views
     from dnnarray._operation import Operation
 
 _GFLOPS_PER_CORE = 100e9  # float32 multiply-adds of one current core with 256- or 512-bit vectors, counted as two operations each
@@ -137,8 +138,8 @@ class Prepared:
     def __init__(self, op: Operation, problem: Problem, method: Method, workspace: int, config: Options, table: Sequence[Method]) -> None:
         self.op, self.problem = op, problem
         self._config, self._table = config, table
-        self._outputs = [Output(spec) for spec in problem.outputs if spec is not None]
-        self._fits = sum(o.spec.nbytes for o in self._outputs) <= memory.most()
+        self.outputs = [Output(spec) for spec in problem.outputs if spec is not None]
+        self._fits = sum(o.spec.nbytes for o in self.outputs) <= memory.most()
         self._absent = [i for i, spec in enumerate(problem.outputs) if spec is None]
         self._in_place, self._unread = pairs_in_place(problem), problem.unread
         self.pack = problem.returns
@@ -158,53 +159,78 @@ class Prepared:
 
     def call(self, arrays: tuple[Any, ...], runtime: tuple[Any, ...], out: Any, workspace: Any) -> tuple[Any, ...]:
         """Run on `arrays` and return the flat results, None where a result is absent."""
-        if self._direct and out is None and workspace is None:
-            found = self._straight(self._direct, arrays)
-            if found is not None:
-                return found
-        awaited = self._awaited
-        if awaited is not None and awaited.state is not compiled.PENDING:
-            self._change_over(workspace)
-        chosen, scratch = self._chosen, None
-        if chosen.workspace or workspace is not None:
-            chosen, scratch = self._with_scratch(chosen, workspace)
-        if self.op.values is not None and not chosen.method.looks:
-            self.op.values(self.problem, *arrays)
+        if out is None and workspace is None:
+            return self.into(None, arrays, runtime)
+        chosen, scratch = self._ready(workspace)
+        self._check_values(chosen, arrays)
         results, over = (self._new_results(), []) if out is None else self._users_own(out, arrays)
         targets = self._elsewhere(results, over) if over and not chosen.method.in_place else results
         if workspace is not None and chosen.workspace:
             check_apart(self.problem.op, workspace[: chosen.workspace], [*leaves(arrays), *results], _overlap)
-        if self._config.telemetry:
-            _observe.note_algorithm(self.problem, chosen.method.name, chosen.workspace)
-        named = dict(zip(self.op.runtime, runtime, strict=True)) if runtime else {}
-        placed = self._placed(targets) if self._absent else tuple(targets)
-        with np.errstate(all="ignore"), self._multiplying:
-            if chosen.widen:
-                self._run_widened(chosen.method, arrays, named, targets, scratch)
-            else:
-                chosen.method.run(self.problem, placed, scratch, *arrays, **named)
-        if targets is not results:
-            placed = self._written_over(results, targets)
+        placed = self._run(chosen, arrays, runtime, targets, scratch)
+        return placed if targets is results else self._written_over(results, targets)
+
+    def into(self, results: list[Any] | None, arrays: tuple[Any, ...], runtime: tuple[Any, ...]) -> tuple[Any, ...]:
+        """`call` with its results in new memory; None for memory of its own."""
+        if self._direct and (found := self._straight(self._direct, arrays, results)) is not None:
+            return found
+        chosen, scratch = self._ready(None)
+        self._check_values(chosen, arrays)
+        placed = self._run(chosen, arrays, runtime, self._new_results() if results is None else results, scratch)
         if self._direct is None and self._awaited is None and chosen is self._chosen:
             self._direct = self._direct_by(chosen)
         return placed
 
-    def _straight(self, direct: Any, arrays: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """The results of `direct`; None where it could not take these arrays, or another thread has chosen anew."""
-        if not direct:
-            return None
+    def _ready(self, workspace: Any) -> tuple[_Chosen, Any]:
+        """The algorithm, with its scratch memory."""
+        awaited = self._awaited
+        if awaited is not None and awaited.state is not compiled.PENDING:
+            self._change_over(workspace)
+        chosen = self._chosen
+        return self._with_scratch(chosen, workspace) if chosen.workspace or workspace is not None else (chosen, None)
+
+    def _check_values(self, chosen: _Chosen, arrays: tuple[Any, ...]) -> None:
+        if self.op.values is not None and not chosen.method.looks:
+            self.op.values(self.problem, *arrays)
+
+    def _run(self, chosen: _Chosen, arrays: tuple[Any, ...], runtime: tuple[Any, ...], results: list[Any], scratch: Any) -> tuple[Any, ...]:
+        """The results, computed, with None where one is absent."""
+        if self._config.telemetry:
+            _observe.note_algorithm(self.problem, chosen.method.name, chosen.workspace)
+        named = dict(zip(self.op.runtime, runtime, strict=True)) if runtime else {}
+        placed = self.placed(results)
+        with self._multiplying:
+            if chosen.widen:
+                _quiet(self._run_widened, chosen.method, arrays, named, results, scratch)
+            else:
+                _quiet(chosen.method.run, self.problem, placed, scratch, *arrays, **named)
+        return placed
+
+    def _straight(self, direct: Any, arrays: tuple[Any, ...], results: list[Any] | None) -> tuple[Any, ...] | None:
+        """The results of `direct`; None where it could not take these arrays."""
         if self.op.values is not None:
             self.op.values(self.problem, *arrays)
-        results = self._new_results()
-        placed = self._placed(results) if self._absent else tuple(results)
+        results = self._new_results() if results is None else results
+        placed = self.placed(results)
         return placed if direct(arrays, placed) else None
 
     def _direct_by(self, chosen: _Chosen) -> Any:
-        """What starts the kernels of a compiled algorithm with all that depends on the problem done; False where it has no such thing."""
-        run, draws = chosen.method.run, self.op.runtime and self.problem.needs_seed
-        if not isinstance(run, compiled.Compiled) or chosen.widen or draws or self._config.telemetry:
+        """What runs an algorithm with all that depends on the problem done, on arrays and results; False where it has no such thing."""
+        method, draws = chosen.method, self.op.runtime and self.problem.needs_seed
+        if chosen.widen or draws or self._config.telemetry:
             return False
-        return run.direct(self.problem) or False
+        if isinstance(method.run, compiled.Compiled):
+            return method.run.direct(self.problem) or False
+        if chosen.workspace or method.looks or self.op.runtime or self._multiplying is not _NOTHING:
+            return False
+        run, problem = method.run, self.problem
+
+        @np.errstate(all="ignore")
+        def plain(arrays: tuple[Any, ...], outputs: tuple[Any, ...]) -> bool:
+            run(problem, outputs, None, *arrays)
+            return True
+
+        return plain
 
     def with_stand_ins(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
         """An array in the place of each `Spec`."""
@@ -215,19 +241,37 @@ class Prepared:
         results = self.call(arrays, runtime, out, workspace)
         return results[0] if self.pack is None else self.pack(*results)
 
+    def by_views(self, way: Views) -> Callable[..., Any]:
+        """What `warm` is, for another library's arrays: views of them are computed with, and results are that library's own memory."""
+        return views.by_views(self, way)
+
+    def made(self, makers: Sequence[Callable[[tuple[Any, ...]], Any]], arrays: tuple[Any, ...]) -> list[Any]:
+        """New memory of another library for all results."""
+        try:
+            if not self._fits:
+                raise MemoryError
+            return [make(arrays) for make in makers]
+        except (MemoryError, RuntimeError):  # PyTorch's for what it cannot allocate
+            self._no_memory(self.outputs)
+
     def _new_results(self, outputs: list[Output] | None = None) -> list[Any]:
         """New memory for all results, or for these."""
-        wanted = self._outputs if outputs is None else outputs
+        wanted = self.outputs if outputs is None else outputs
         try:
             if not self._fits:
                 raise MemoryError
             return [o.empty(np.empty) for o in wanted]
         except (MemoryError, ValueError):  # NumPy's ValueError: beyond what an address can reach
-            shapes = " and ".join(str(o.shape) for o in wanted)
-            fail(WorkspaceError, self.problem.op, "the result", f"of shape {shapes}", "a size that memory can hold")
+            self._no_memory(wanted)
 
-    def _placed(self, results: list[Any]) -> tuple[Any, ...]:
+    def _no_memory(self, outputs: list[Output]) -> NoReturn:
+        shapes = " and ".join(str(o.shape) for o in outputs)
+        fail(WorkspaceError, self.problem.op, "the result", f"of shape {shapes}", "a size that memory can hold")
+
+    def placed(self, results: list[Any]) -> tuple[Any, ...]:
         """The results with None where one is absent."""
+        if not self._absent:
+            return tuple(results)
         filled = iter(results)
         return tuple(None if i in self._absent else next(filled) for i in range(len(self.problem.outputs)))
 
@@ -235,17 +279,17 @@ class Prepared:
         """Half types in and out, float32 in between."""
         wide = tuple(tree_map(_seen if i in self._unread else _widened, a) for i, a in enumerate(arrays))
         targets = [np.empty_like(r, dtype=FLOAT32) if r.dtype in HALF else r for r in results]
-        method.run(self.problem, self._placed(targets), scratch, *wide, **named)
+        method.run(self.problem, self.placed(targets), scratch, *wide, **named)
         for result, target in zip(results, targets, strict=True):
             if target is not result:
                 result[...] = target
 
     def _users_own(self, out: Any, arrays: tuple[Any, ...]) -> tuple[list[Any], list[int]]:
-        return users_own(self.problem, self._outputs, out, leaves(arrays), _MEMORY, self._in_place)
+        return users_own(self.problem, self.outputs, out, leaves(arrays), _MEMORY, self._in_place)
 
     def _elsewhere(self, results: list[Any], over: list[int]) -> list[Any]:
         """The results with new memory in the place of those that are inputs too."""
-        new = dict(zip(over, self._new_results([self._outputs[j] for j in over]), strict=True))
+        new = dict(zip(over, self._new_results([self.outputs[j] for j in over]), strict=True))
         return [new.get(j, result) for j, result in enumerate(results)]
 
     def _written_over(self, results: list[Any], targets: list[Any]) -> tuple[Any, ...]:
@@ -253,7 +297,7 @@ class Prepared:
         for result, target in zip(results, targets, strict=True):
             if target is not result:
                 result[...] = target
-        return self._placed(results)
+        return self.placed(results)
 
     def _with_scratch(self, chosen: _Chosen, workspace: Any) -> tuple[_Chosen, np.ndarray | None]:
         """The caller's scratch memory, checked, or our own; a smaller algorithm takes over where memory runs out."""
@@ -304,6 +348,11 @@ class Prepared:
         config = replace(self._config, workspace_limit=min(limits)) if limits else self._config
         chosen = self._take(self._best(config, self._table))
         self._awaited = compiled.await_better(self._table, self.problem, device(), self._config, chosen.method)
+
+
+@np.errstate(all="ignore")  # which takes less time than a context
+def _quiet(run: Callable[..., Any], *arguments: Any, **named: Any) -> None:
+    run(*arguments, **named)
 
 
 def _overlap(a: np.ndarray, b: np.ndarray) -> bool:

@@ -101,6 +101,9 @@ def _multiply_at_once(a: np.ndarray, b: np.ndarray, out: np.ndarray, parts: int)
 def spread(a: np.ndarray, b: np.ndarray, out: np.ndarray, product: Product = multiply) -> np.ndarray:
     """``product(a, b, out)`` of two matrices, in parts along the longer side of the result."""
     work = out.size * a.shape[-1]
+    if work < 2 * _SHARE:
+        product(a, b, out)
+        return out
     parts, (rows, columns) = min(threads.count(), max(work // _SHARE, 1)), out.shape
     spans = [slice(*span) for span in threads.split(max(rows, columns), parts)]
     if rows >= columns:
