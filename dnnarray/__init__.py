@@ -1,10 +1,9 @@
 """dnnarray: deep-learning primitives as functions over any array that follows the Array API standard."""
 
 import sys as _sys
+import typing as _typing
 from importlib import import_module as _import_module
 from types import ModuleType as _ModuleType
-from typing import TYPE_CHECKING as _TYPE_CHECKING
-from typing import Any as _Any
 
 from dnnarray import telemetry
 from dnnarray._autodiff import checkpoint, grad, stop_gradient, value_and_grad
@@ -43,7 +42,7 @@ from dnnarray._versions import check, show_versions
 from dnnarray._vjp import vjp
 from dnnarray._warmup import warmup
 
-if _TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from dnnarray.activation import *
     from dnnarray.attention import *
     from dnnarray.conv import *
@@ -99,14 +98,16 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> _Any:
-    """Import a family when one of its names is used for the first time."""
-    if name not in _FAMILY_OF:
-        hint = None if name.startswith("_") else _closest(name, __all__, 3)
-        raise AttributeError(f"module 'dnnarray' has no attribute {name!r}{f'. {hint}' if hint else ''}")
-    module = _import_module(f"dnnarray.{_FAMILY_OF[name]}")
-    globals().update({n: getattr(module, n) for n in _FAMILIES[_FAMILY_OF[name]]})
-    return globals()[name]
+if not _typing.TYPE_CHECKING:  # a type checker takes the names from the imports above, so that it reports a misspelt one
+
+    def __getattr__(name: str) -> _typing.Any:
+        """Import a family when one of its names is used for the first time."""
+        if name not in _FAMILY_OF:
+            hint = None if name.startswith("_") else _closest(name, __all__, 3)
+            raise AttributeError(f"module 'dnnarray' has no attribute {name!r}{f'. {hint}' if hint else ''}")
+        module = _import_module(f"dnnarray.{_FAMILY_OF[name]}")
+        globals().update({n: getattr(module, n) for n in _FAMILIES[_FAMILY_OF[name]]})
+        return globals()[name]
 
 
 def __dir__() -> list[str]:

@@ -1,9 +1,15 @@
 """Activations: elementwise nonlinearities and gated units, forward and backward."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
 from dnnarray._operation import operation
 from dnnarray._problems import activation as problems
-from dnnarray._problems.activation import SELU_ALPHA, SELU_GAMMA
+from dnnarray._problems.activation import SELU_ALPHA, SELU_GAMMA, BiasActivationGradients, GatedGradients, PReLUGradients
 from dnnarray._save import result_of
+from dnnarray._typing import Array, ArrayT
 
 __all__ = [
     "bias_activation",
@@ -58,7 +64,7 @@ __all__ = [
 
 
 @operation(problems.elementwise("relu"))
-def relu(x, /, *, out=None, workspace=None):
+def relu(x: ArrayT, /, *, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
     """Rectified linear unit.
 
     ``y = max(x, 0)``; NaN stays NaN.
@@ -98,7 +104,7 @@ def relu(x, /, *, out=None, workspace=None):
 
 
 @operation(problems.elementwise_backward("relu"))
-def relu_backward(grad, x, /, *, out=None, workspace=None):
+def relu_backward(grad: ArrayT, x: Array, /, *, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
     """Gradient of `relu` with respect to `x`: ``grad`` where ``x > 0``, else 0.
 
     Parameters
@@ -129,7 +135,7 @@ def relu_backward(grad, x, /, *, out=None, workspace=None):
 
 
 @operation(problems.elementwise("relu6"))
-def relu6(x, /, *, out=None, workspace=None):
+def relu6(x: ArrayT, /, *, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
     """Rectified linear unit cut off at 6.
 
     ``y = min(max(x, 0), 6)``.
@@ -169,7 +175,7 @@ def relu6(x, /, *, out=None, workspace=None):
 
 
 @operation(problems.elementwise_backward("relu6"))
-def relu6_backward(grad, x, /, *, out=None, workspace=None):
+def relu6_backward(grad: ArrayT, x: Array, /, *, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
     """Gradient of `relu6` with respect to `x`: ``grad`` where ``0 < x < 6``, else 0.
 
     Parameters
@@ -200,7 +206,7 @@ def relu6_backward(grad, x, /, *, out=None, workspace=None):
 
 
 @operation(problems.elementwise("clipped_relu"))
-def clipped_relu(x, /, *, max=6.0, out=None, workspace=None):
+def clipped_relu(x: ArrayT, /, *, max: float = 6.0, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
     """Rectified linear unit cut off at `max`.
 
     ``y = min(max(x, 0), max)``.
@@ -244,7 +250,9 @@ def clipped_relu(x, /, *, max=6.0, out=None, workspace=None):
 
 
 @operation(problems.elementwise_backward("clipped_relu"))
-def clipped_relu_backward(grad, x, /, *, max=6.0, out=None, workspace=None):
+def clipped_relu_backward(
+    grad: ArrayT, x: Array, /, *, max: float = 6.0, out: Array | None = None, workspace: Array | None = None
+) -> ArrayT:
     """Gradient of `clipped_relu` with respect to `x`: ``grad`` where ``0 < x < max``, else 0.
 
     Parameters
@@ -279,7 +287,7 @@ def clipped_relu_backward(grad, x, /, *, max=6.0, out=None, workspace=None):
 
 
 @operation(problems.elementwise("leaky_relu"))
-def leaky_relu(x, /, *, negative_slope=0.01, out=None, workspace=None):
+def leaky_relu(x: ArrayT, /, *, negative_slope: float = 0.01, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
     """Rectified linear unit with a slope below 0.
 
     ``y = x`` where ``x > 0``, else ``negative_slope * x``.
@@ -323,7 +331,9 @@ def leaky_relu(x, /, *, negative_slope=0.01, out=None, workspace=None):
 
 
 @operation(problems.elementwise_backward("leaky_relu"))
-def leaky_relu_backward(grad, x, /, *, negative_slope=0.01, out=None, workspace=None):
+def leaky_relu_backward(
+    grad: ArrayT, x: Array, /, *, negative_slope: float = 0.01, out: Array | None = None, workspace: Array | None = None
+) -> ArrayT:
     """Gradient of `leaky_relu` with respect to `x`: ``grad`` where ``x > 0``, else ``negative_slope * grad``.
 
     Parameters
@@ -358,7 +368,7 @@ def leaky_relu_backward(grad, x, /, *, negative_slope=0.01, out=None, workspace=
 
 
 @operation(problems.elementwise("elu"))
-def elu(x, /, *, alpha=1.0, out=None, workspace=None):
+def elu(x: ArrayT, /, *, alpha: float = 1.0, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
     """Exponential linear unit.
 
     ``y = x`` where ``x > 0``, else ``alpha * (exp(x) - 1)``.
@@ -402,7 +412,7 @@ def elu(x, /, *, alpha=1.0, out=None, workspace=None):
 
 
 @operation(problems.elementwise_backward("elu"))
-def elu_backward(grad, x, /, *, alpha=1.0, out=None, workspace=None):
+def elu_backward(grad: ArrayT, x: Array, /, *, alpha: float = 1.0, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
     """Gradient of `elu` with respect to `x`: ``grad`` where ``x > 0``, else ``grad * alpha * exp(x)``.
 
     Parameters
@@ -437,7 +447,9 @@ def elu_backward(grad, x, /, *, alpha=1.0, out=None, workspace=None):
 
 
 @operation(problems.elementwise("selu"))
-def selu(x, /, *, alpha=SELU_ALPHA, gamma=SELU_GAMMA, out=None, workspace=None):
+def selu(
+    x: ArrayT, /, *, alpha: float = SELU_ALPHA, gamma: float = SELU_GAMMA, out: Array | None = None, workspace: Array | None = None
+) -> ArrayT:
     """Scaled exponential linear unit.
 
     ``y = gamma * x`` where ``x > 0``, else ``gamma * alpha * (exp(x) - 1)``. The defaults, those of PyTorch and of ONNX,
@@ -484,7 +496,16 @@ def selu(x, /, *, alpha=SELU_ALPHA, gamma=SELU_GAMMA, out=None, workspace=None):
 
 
 @operation(problems.elementwise_backward("selu"))
-def selu_backward(grad, x, /, *, alpha=SELU_ALPHA, gamma=SELU_GAMMA, out=None, workspace=None):
+def selu_backward(
+    grad: ArrayT,
+    x: Array,
+    /,
+    *,
+    alpha: float = SELU_ALPHA,
+    gamma: float = SELU_GAMMA,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> ArrayT:
     """Gradient of `selu` with respect to `x`.
 
     ``gamma * grad`` where ``x > 0``, else ``gamma * alpha * exp(x) * grad``.
@@ -521,7 +542,7 @@ def selu_backward(grad, x, /, *, alpha=SELU_ALPHA, gamma=SELU_GAMMA, out=None, w
 
 
 @operation(problems.elementwise("celu"))
-def celu(x, /, *, alpha=1.0, out=None, workspace=None):
+def celu(x: ArrayT, /, *, alpha: float = 1.0, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
     """Continuously differentiable exponential linear unit.
 
     ``y = x`` where ``x > 0``, else ``alpha * (exp(x / alpha) - 1)``.
@@ -565,7 +586,7 @@ def celu(x, /, *, alpha=1.0, out=None, workspace=None):
 
 
 @operation(problems.elementwise_backward("celu"))
-def celu_backward(grad, x, /, *, alpha=1.0, out=None, workspace=None):
+def celu_backward(grad: ArrayT, x: Array, /, *, alpha: float = 1.0, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
     """Gradient of `celu` with respect to `x`: ``grad`` where ``x > 0``, else ``grad * exp(x / alpha)``.
 
     Parameters
@@ -600,7 +621,7 @@ def celu_backward(grad, x, /, *, alpha=1.0, out=None, workspace=None):
 
 
 @operation(problems.elementwise("sigmoid"), save=result_of("sigmoid", x=None))
-def sigmoid(x, /, *, out=None, workspace=None):
+def sigmoid(x: ArrayT, /, *, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
     """Logistic function.
 
     ``y = 1 / (1 + exp(-x))``, with full relative precision also far below 0.
@@ -636,7 +657,9 @@ def sigmoid(x, /, *, out=None, workspace=None):
 
 
 @operation(problems.backward_by_result("sigmoid"), arrays=("x", "y"))
-def sigmoid_backward(grad, /, x=None, *, y=None, out=None, workspace=None):
+def sigmoid_backward(
+    grad: ArrayT, /, x: Array | None = None, *, y: Array | None = None, out: Array | None = None, workspace: Array | None = None
+) -> ArrayT:
     """Gradient of `sigmoid` with respect to `x`: ``grad * y * (1 - y)``.
 
     Parameters
@@ -675,7 +698,9 @@ def sigmoid_backward(grad, /, x=None, *, y=None, out=None, workspace=None):
 
 
 @operation(problems.elementwise("hard_sigmoid"))
-def hard_sigmoid(x, /, *, alpha=1 / 6, beta=0.5, out=None, workspace=None):
+def hard_sigmoid(
+    x: ArrayT, /, *, alpha: float = 1 / 6, beta: float = 0.5, out: Array | None = None, workspace: Array | None = None
+) -> ArrayT:
     """Logistic function by three straight lines.
 
     ``y = min(max(alpha * x + beta, 0), 1)``. The default slope is PyTorch's; ONNX has 0.2.
@@ -721,7 +746,9 @@ def hard_sigmoid(x, /, *, alpha=1 / 6, beta=0.5, out=None, workspace=None):
 
 
 @operation(problems.elementwise_backward("hard_sigmoid"))
-def hard_sigmoid_backward(grad, x, /, *, alpha=1 / 6, beta=0.5, out=None, workspace=None):
+def hard_sigmoid_backward(
+    grad: ArrayT, x: Array, /, *, alpha: float = 1 / 6, beta: float = 0.5, out: Array | None = None, workspace: Array | None = None
+) -> ArrayT:
     """Gradient of `hard_sigmoid` with respect to `x`: ``alpha * grad`` where ``0 < alpha * x + beta < 1``, else 0.
 
     Parameters
@@ -756,7 +783,7 @@ def hard_sigmoid_backward(grad, x, /, *, alpha=1 / 6, beta=0.5, out=None, worksp
 
 
 @operation(problems.elementwise("log_sigmoid"))
-def log_sigmoid(x, /, *, out=None, workspace=None):
+def log_sigmoid(x: ArrayT, /, *, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
     """Logarithm of the logistic function.
 
     ``y = log(1 / (1 + exp(-x))) = min(x, 0) - log(1 + exp(-|x|))``, which never overflows.
@@ -792,7 +819,7 @@ def log_sigmoid(x, /, *, out=None, workspace=None):
 
 
 @operation(problems.elementwise_backward("log_sigmoid"))
-def log_sigmoid_backward(grad, x, /, *, out=None, workspace=None):
+def log_sigmoid_backward(grad: ArrayT, x: Array, /, *, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
     """Gradient of `log_sigmoid` with respect to `x`: ``grad / (1 + exp(x))``.
 
     Parameters
@@ -823,7 +850,7 @@ def log_sigmoid_backward(grad, x, /, *, out=None, workspace=None):
 
 
 @operation(problems.elementwise("tanh"), save=result_of("tanh", x=None))
-def tanh(x, /, *, out=None, workspace=None):
+def tanh(x: ArrayT, /, *, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
     """Hyperbolic tangent.
 
     ``y = (exp(x) - exp(-x)) / (exp(x) + exp(-x))``.
@@ -859,7 +886,9 @@ def tanh(x, /, *, out=None, workspace=None):
 
 
 @operation(problems.backward_by_result("tanh"), arrays=("x", "y"))
-def tanh_backward(grad, /, x=None, *, y=None, out=None, workspace=None):
+def tanh_backward(
+    grad: ArrayT, /, x: Array | None = None, *, y: Array | None = None, out: Array | None = None, workspace: Array | None = None
+) -> ArrayT:
     """Gradient of `tanh` with respect to `x`: ``grad * (1 - y**2)``.
 
     Parameters
@@ -898,7 +927,7 @@ def tanh_backward(grad, /, x=None, *, y=None, out=None, workspace=None):
 
 
 @operation(problems.elementwise("hard_tanh"))
-def hard_tanh(x, /, *, min=-1.0, max=1.0, out=None, workspace=None):
+def hard_tanh(x: ArrayT, /, *, min: float = -1.0, max: float = 1.0, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
     """Identity between two bounds.
 
     ``y = min(max(x, min), max)``.
@@ -942,7 +971,9 @@ def hard_tanh(x, /, *, min=-1.0, max=1.0, out=None, workspace=None):
 
 
 @operation(problems.elementwise_backward("hard_tanh"))
-def hard_tanh_backward(grad, x, /, *, min=-1.0, max=1.0, out=None, workspace=None):
+def hard_tanh_backward(
+    grad: ArrayT, x: Array, /, *, min: float = -1.0, max: float = 1.0, out: Array | None = None, workspace: Array | None = None
+) -> ArrayT:
     """Gradient of `hard_tanh` with respect to `x`: ``grad`` where ``min < x < max``, else 0.
 
     Parameters
@@ -977,7 +1008,9 @@ def hard_tanh_backward(grad, x, /, *, min=-1.0, max=1.0, out=None, workspace=Non
 
 
 @operation(problems.elementwise("softplus"))
-def softplus(x, /, *, beta=1.0, threshold=20.0, out=None, workspace=None):
+def softplus(
+    x: ArrayT, /, *, beta: float = 1.0, threshold: float = 20.0, out: Array | None = None, workspace: Array | None = None
+) -> ArrayT:
     """Smooth rectified linear unit.
 
     ``y = log(1 + exp(beta * x)) / beta``, and ``y = x`` where ``beta * x > threshold``. It never overflows.
@@ -1023,7 +1056,9 @@ def softplus(x, /, *, beta=1.0, threshold=20.0, out=None, workspace=None):
 
 
 @operation(problems.elementwise_backward("softplus"))
-def softplus_backward(grad, x, /, *, beta=1.0, threshold=20.0, out=None, workspace=None):
+def softplus_backward(
+    grad: ArrayT, x: Array, /, *, beta: float = 1.0, threshold: float = 20.0, out: Array | None = None, workspace: Array | None = None
+) -> ArrayT:
     """Gradient of `softplus` with respect to `x`.
 
     ``grad / (1 + exp(-beta * x))``, and ``grad`` where ``beta * x > threshold``.
@@ -1060,7 +1095,7 @@ def softplus_backward(grad, x, /, *, beta=1.0, threshold=20.0, out=None, workspa
 
 
 @operation(problems.elementwise("softsign"))
-def softsign(x, /, *, out=None, workspace=None):
+def softsign(x: ArrayT, /, *, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
     """Sign with a soft step.
 
     ``y = x / (1 + |x|)``; as in PyTorch, an infinite `x` gives NaN.
@@ -1100,7 +1135,7 @@ def softsign(x, /, *, out=None, workspace=None):
 
 
 @operation(problems.elementwise_backward("softsign"))
-def softsign_backward(grad, x, /, *, out=None, workspace=None):
+def softsign_backward(grad: ArrayT, x: Array, /, *, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
     """Gradient of `softsign` with respect to `x`: ``grad / (1 + |x|)**2``.
 
     Parameters
@@ -1131,7 +1166,9 @@ def softsign_backward(grad, x, /, *, out=None, workspace=None):
 
 
 @operation(problems.elementwise("gelu"))
-def gelu(x, /, *, approximate="none", out=None, workspace=None):
+def gelu(
+    x: ArrayT, /, *, approximate: Literal["none", "tanh"] = "none", out: Array | None = None, workspace: Array | None = None
+) -> ArrayT:
     """Gaussian error linear unit.
 
     ``y = x * Phi(x)`` with the normal distribution function ``Phi(x) = (1 + erf(x / sqrt(2))) / 2``; with
@@ -1176,7 +1213,9 @@ def gelu(x, /, *, approximate="none", out=None, workspace=None):
 
 
 @operation(problems.elementwise_backward("gelu"))
-def gelu_backward(grad, x, /, *, approximate="none", out=None, workspace=None):
+def gelu_backward(
+    grad: ArrayT, x: Array, /, *, approximate: Literal["none", "tanh"] = "none", out: Array | None = None, workspace: Array | None = None
+) -> ArrayT:
     """Gradient of `gelu` with respect to `x`: ``grad * (Phi(x) + x * Phi'(x))``.
 
     Parameters
@@ -1211,7 +1250,7 @@ def gelu_backward(grad, x, /, *, approximate="none", out=None, workspace=None):
 
 
 @operation(problems.elementwise("silu"))
-def silu(x, /, *, beta=1.0, out=None, workspace=None):
+def silu(x: ArrayT, /, *, beta: float = 1.0, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
     """Sigmoid linear unit, also called swish.
 
     ``y = x / (1 + exp(-beta * x))``.
@@ -1256,7 +1295,7 @@ def silu(x, /, *, beta=1.0, out=None, workspace=None):
 
 
 @operation(problems.elementwise_backward("silu"))
-def silu_backward(grad, x, /, *, beta=1.0, out=None, workspace=None):
+def silu_backward(grad: ArrayT, x: Array, /, *, beta: float = 1.0, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
     """Gradient of `silu` with respect to `x`.
 
     ``grad * (s + beta * x * s * (1 - s))`` with ``s = 1 / (1 + exp(-beta * x))``.
@@ -1293,7 +1332,7 @@ def silu_backward(grad, x, /, *, beta=1.0, out=None, workspace=None):
 
 
 @operation(problems.elementwise("hard_swish"))
-def hard_swish(x, /, *, out=None, workspace=None):
+def hard_swish(x: ArrayT, /, *, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
     """Swish by straight lines and a parabola.
 
     ``y = x * min(max(x + 3, 0), 6) / 6``.
@@ -1333,7 +1372,7 @@ def hard_swish(x, /, *, out=None, workspace=None):
 
 
 @operation(problems.elementwise_backward("hard_swish"))
-def hard_swish_backward(grad, x, /, *, out=None, workspace=None):
+def hard_swish_backward(grad: ArrayT, x: Array, /, *, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
     """Gradient of `hard_swish` with respect to `x`.
 
     0 where ``x <= -3``, ``grad`` where ``x >= 3``, else ``grad * (x / 3 + 1 / 2)``.
@@ -1366,7 +1405,7 @@ def hard_swish_backward(grad, x, /, *, out=None, workspace=None):
 
 
 @operation(problems.elementwise("mish"))
-def mish(x, /, *, out=None, workspace=None):
+def mish(x: ArrayT, /, *, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
     """Self-regularized smooth activation.
 
     ``y = x * tanh(log(1 + exp(x)))``, which never overflows.
@@ -1406,7 +1445,7 @@ def mish(x, /, *, out=None, workspace=None):
 
 
 @operation(problems.elementwise_backward("mish"))
-def mish_backward(grad, x, /, *, out=None, workspace=None):
+def mish_backward(grad: ArrayT, x: Array, /, *, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
     """Gradient of `mish` with respect to `x`.
 
     ``grad * (t + x * s * (1 - t**2))`` with ``t = tanh(log(1 + exp(x)))`` and ``s = 1 / (1 + exp(-x))``.
@@ -1439,7 +1478,7 @@ def mish_backward(grad, x, /, *, out=None, workspace=None):
 
 
 @operation(problems.elementwise("threshold"))
-def threshold(x, /, *, threshold, value, out=None, workspace=None):
+def threshold(x: ArrayT, /, *, threshold: float, value: float, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
     """A constant up to a threshold, the identity above it.
 
     ``y = x`` where ``x > threshold``, else `value`; NaN stays NaN.
@@ -1481,7 +1520,9 @@ def threshold(x, /, *, threshold, value, out=None, workspace=None):
 
 
 @operation(problems.elementwise_backward("threshold"))
-def threshold_backward(grad, x, /, *, threshold, value, out=None, workspace=None):
+def threshold_backward(
+    grad: ArrayT, x: Array, /, *, threshold: float, value: float, out: Array | None = None, workspace: Array | None = None
+) -> ArrayT:
     """Gradient of `threshold` with respect to `x`: ``grad`` where ``x > threshold``, else 0.
 
     Parameters
@@ -1516,7 +1557,7 @@ def threshold_backward(grad, x, /, *, threshold, value, out=None, workspace=None
 
 
 @operation(problems.prelu)
-def prelu(x, weight, /, *, out=None, workspace=None):
+def prelu(x: ArrayT, weight: Array, /, *, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
     """Rectified linear unit with a learned slope below 0.
 
     ``y = x`` where ``x > 0``, else ``weight * x``.
@@ -1557,7 +1598,16 @@ def prelu(x, weight, /, *, out=None, workspace=None):
 
 
 @operation(problems.prelu_backward)
-def prelu_backward(grad, x, weight, /, *, needs=None, out=None, workspace=None):
+def prelu_backward(
+    grad: ArrayT,
+    x: Array,
+    weight: Array,
+    /,
+    *,
+    needs: Sequence[str] | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> PReLUGradients[ArrayT]:
     """Gradients of `prelu`.
 
     With respect to `x`: ``grad`` where ``x > 0``, else ``weight * grad``. With respect to `weight`: the sum of ``grad * x`` over
@@ -1596,7 +1646,7 @@ def prelu_backward(grad, x, weight, /, *, needs=None, out=None, workspace=None):
 
 
 @operation(problems.glu)
-def glu(x, /, *, axis=-1, out=None, workspace=None):
+def glu(x: ArrayT, /, *, axis: int = -1, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
     """Gated linear unit: one half of the array gates the other.
 
     ``y = a * sigmoid(b)``, with a and b the first and the second half of `x` along `axis`.
@@ -1639,7 +1689,7 @@ def glu(x, /, *, axis=-1, out=None, workspace=None):
 
 
 @operation(problems.glu_backward)
-def glu_backward(grad, x, /, *, axis=-1, out=None, workspace=None):
+def glu_backward(grad: ArrayT, x: Array, /, *, axis: int = -1, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
     """Gradient of `glu` with respect to `x`: ``grad * s`` in the first half, ``grad * a * s * (1 - s)`` in the second, ``s = sigmoid(b)``.
 
     Parameters
@@ -1674,7 +1724,7 @@ def glu_backward(grad, x, /, *, axis=-1, out=None, workspace=None):
 
 
 @operation(problems.gated("silu"))
-def swiglu(gate, x, /, *, out=None, workspace=None):
+def swiglu(gate: ArrayT, x: Array, /, *, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
     """Linear unit gated by swish.
 
     ``y = silu(gate) * x``.
@@ -1709,7 +1759,9 @@ def swiglu(gate, x, /, *, out=None, workspace=None):
 
 
 @operation(problems.gated_backward("silu"))
-def swiglu_backward(grad, gate, x, /, *, needs=None, out=None, workspace=None):
+def swiglu_backward(
+    grad: ArrayT, gate: Array, x: Array, /, *, needs: Sequence[str] | None = None, out: Array | None = None, workspace: Array | None = None
+) -> GatedGradients[ArrayT]:
     """Gradients of `swiglu`: ``grad * x * silu'(gate)`` with respect to `gate`, ``grad * silu(gate)`` with respect to `x`.
 
     Parameters
@@ -1745,7 +1797,7 @@ def swiglu_backward(grad, gate, x, /, *, needs=None, out=None, workspace=None):
 
 
 @operation(problems.gated("gelu"))
-def geglu(gate, x, /, *, out=None, workspace=None):
+def geglu(gate: ArrayT, x: Array, /, *, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
     """Linear unit gated by the exact `gelu`.
 
     ``y = gelu(gate) * x``.
@@ -1780,7 +1832,9 @@ def geglu(gate, x, /, *, out=None, workspace=None):
 
 
 @operation(problems.gated_backward("gelu"))
-def geglu_backward(grad, gate, x, /, *, needs=None, out=None, workspace=None):
+def geglu_backward(
+    grad: ArrayT, gate: Array, x: Array, /, *, needs: Sequence[str] | None = None, out: Array | None = None, workspace: Array | None = None
+) -> GatedGradients[ArrayT]:
     """Gradients of `geglu`: ``grad * x * gelu'(gate)`` with respect to `gate`, ``grad * gelu(gate)`` with respect to `x`.
 
     Parameters
@@ -1816,7 +1870,17 @@ def geglu_backward(grad, gate, x, /, *, needs=None, out=None, workspace=None):
 
 
 @operation(problems.bias_activation, arrays=("residual",))
-def bias_activation(x, bias, /, *, activation, axis=1, residual=None, out=None, workspace=None):
+def bias_activation(
+    x: ArrayT,
+    bias: Array,
+    /,
+    *,
+    activation: str,
+    axis: int = 1,
+    residual: Array | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> ArrayT:
     """Bias, residual and activation in one pass.
 
     ``y = activation(x + bias + residual)``, the bias along `axis`.
@@ -1860,7 +1924,19 @@ def bias_activation(x, bias, /, *, activation, axis=1, residual=None, out=None, 
 
 
 @operation(problems.bias_activation_backward, arrays=("residual",))
-def bias_activation_backward(grad, x, bias, /, *, activation, axis=1, residual=None, needs=None, out=None, workspace=None):
+def bias_activation_backward(
+    grad: ArrayT,
+    x: Array,
+    bias: Array,
+    /,
+    *,
+    activation: str,
+    axis: int = 1,
+    residual: Array | None = None,
+    needs: Sequence[str] | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> BiasActivationGradients[ArrayT]:
     """Gradients of `bias_activation`.
 
     With respect to `x` and `residual`: ``g = grad * activation'(x + bias + residual)``. With respect to `bias`: the sum of g over

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal, overload
 
 from dnnarray._arrays import spec_of
 from dnnarray._operation import find, operation
@@ -15,6 +16,7 @@ from dnnarray._problems.attention_packed import AttentionVarlenGradients
 from dnnarray._problems.attention_projected import MultiHeadAttentionGradients
 from dnnarray._problems.attention_rotary import RotaryGradients
 from dnnarray._spec import HALF
+from dnnarray._typing import Array, ArrayT, Causal, HeadLayout, Window
 
 __all__ = [
     "AttentionGradients",
@@ -49,12 +51,88 @@ def _save(name: str) -> Any:
     return save
 
 
+@overload
+def attention(
+    q: ArrayT,
+    k: Array,
+    v: Array,
+    /,
+    *,
+    bias: Array | None = ...,
+    mask: Array | None = ...,
+    causal: Causal = ...,
+    causal_offset: Array | int | None = ...,
+    window: Window | None = ...,
+    scale: float | None = ...,
+    softcap: float | None = ...,
+    alibi_slopes: Array | None = ...,
+    sink: Array | None = ...,
+    dropout: float = ...,
+    seed: int | None = ...,
+    offset: int = ...,
+    q_lengths: Array | None = ...,
+    kv_lengths: Array | None = ...,
+    layout: HeadLayout = ...,
+    return_lse: Literal[False] = ...,
+    out: Array | None = ...,
+    workspace: Array | None = ...,
+) -> ArrayT: ...
+
+
+@overload
+def attention(
+    q: ArrayT,
+    k: Array,
+    v: Array,
+    /,
+    *,
+    bias: Array | None = ...,
+    mask: Array | None = ...,
+    causal: Causal = ...,
+    causal_offset: Array | int | None = ...,
+    window: Window | None = ...,
+    scale: float | None = ...,
+    softcap: float | None = ...,
+    alibi_slopes: Array | None = ...,
+    sink: Array | None = ...,
+    dropout: float = ...,
+    seed: int | None = ...,
+    offset: int = ...,
+    q_lengths: Array | None = ...,
+    kv_lengths: Array | None = ...,
+    layout: HeadLayout = ...,
+    return_lse: Literal[True],
+    out: Array | None = ...,
+    workspace: Array | None = ...,
+) -> AttentionOutput[ArrayT]: ...
+
+
 @operation(problems.attention, arrays=_DENSE, runtime=_RANDOM, numbers=("causal_offset",), values=problems.lengths, save=_save("attention"))
 def attention(
-    q, k, v, /, *, bias=None, mask=None, causal=False, causal_offset=None, window=None, scale=None, softcap=None, alibi_slopes=None,
-    sink=None, dropout=0.0, seed=None, offset=0, q_lengths=None, kv_lengths=None, layout="BHSD", return_lse=False, out=None,
-    workspace=None,
-):  # fmt: skip
+    q: ArrayT,
+    k: Array,
+    v: Array,
+    /,
+    *,
+    bias: Array | None = None,
+    mask: Array | None = None,
+    causal: Causal = False,
+    causal_offset: Array | int | None = None,
+    window: Window | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    alibi_slopes: Array | None = None,
+    sink: Array | None = None,
+    dropout: float = 0.0,
+    seed: int | None = None,
+    offset: int = 0,
+    q_lengths: Array | None = None,
+    kv_lengths: Array | None = None,
+    layout: HeadLayout = "BHSD",
+    return_lse: bool = False,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> Any:
     """Scaled dot-product attention, in memory that grows with S and never with S_q x S_k.
 
     For each sequence b and head h, with ``d`` the diagonal (see `causal`)::
@@ -160,10 +238,34 @@ def attention(
     values=problems.lengths,
 )  # fmt: skip
 def attention_backward(
-    grad, q, k, v, /, *, bias=None, mask=None, causal=False, causal_offset=None, window=None, scale=None, softcap=None,
-    alibi_slopes=None, sink=None, dropout=0.0, seed=None, offset=0, q_lengths=None, kv_lengths=None, layout="BHSD",
-    return_lse=False, output=None, lse=None, needs=None, out=None, workspace=None,
-):  # fmt: skip
+    grad: ArrayT | tuple[ArrayT | None, ...],
+    q: Array,
+    k: Array,
+    v: Array,
+    /,
+    *,
+    bias: Array | None = None,
+    mask: Array | None = None,
+    causal: Causal = False,
+    causal_offset: Array | int | None = None,
+    window: Window | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    alibi_slopes: Array | None = None,
+    sink: Array | None = None,
+    dropout: float = 0.0,
+    seed: int | None = None,
+    offset: int = 0,
+    q_lengths: Array | None = None,
+    kv_lengths: Array | None = None,
+    layout: HeadLayout = "BHSD",
+    return_lse: bool = False,
+    output: Array | None = None,
+    lse: Array | None = None,
+    needs: Sequence[str] | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> AttentionGradients[ArrayT]:
     """Gradients of `attention`, in memory that grows with S and never with S_q x S_k.
 
     With ``delta[i] = grad[i] . y[i] - grad_lse[i]`` the gradient of the scores is ``ds = w * (grad[i] . v[j] - delta[i])``, computed again
@@ -213,11 +315,82 @@ def attention_backward(
     """
 
 
+@overload
+def attention_varlen(
+    q: ArrayT,
+    k: Array,
+    v: Array,
+    cu_seqlens_q: Array,
+    cu_seqlens_k: Array,
+    /,
+    *,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    causal: Causal = ...,
+    window: Window | None = ...,
+    scale: float | None = ...,
+    softcap: float | None = ...,
+    alibi_slopes: Array | None = ...,
+    sink: Array | None = ...,
+    dropout: float = ...,
+    seed: int | None = ...,
+    offset: int = ...,
+    return_lse: Literal[False] = ...,
+    out: Array | None = ...,
+    workspace: Array | None = ...,
+) -> ArrayT: ...
+
+
+@overload
+def attention_varlen(
+    q: ArrayT,
+    k: Array,
+    v: Array,
+    cu_seqlens_q: Array,
+    cu_seqlens_k: Array,
+    /,
+    *,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    causal: Causal = ...,
+    window: Window | None = ...,
+    scale: float | None = ...,
+    softcap: float | None = ...,
+    alibi_slopes: Array | None = ...,
+    sink: Array | None = ...,
+    dropout: float = ...,
+    seed: int | None = ...,
+    offset: int = ...,
+    return_lse: Literal[True],
+    out: Array | None = ...,
+    workspace: Array | None = ...,
+) -> AttentionOutput[ArrayT]: ...
+
+
 @operation(packed.attention_varlen, arrays=_PACKED, runtime=_RANDOM, values=packed.packed_bounds, save=_save("attention_varlen"))
 def attention_varlen(
-    q, k, v, cu_seqlens_q, cu_seqlens_k, /, *, max_seqlen_q, max_seqlen_k, causal=False, window=None, scale=None, softcap=None,
-    alibi_slopes=None, sink=None, dropout=0.0, seed=None, offset=0, return_lse=False, out=None, workspace=None,
-):  # fmt: skip
+    q: ArrayT,
+    k: Array,
+    v: Array,
+    cu_seqlens_q: Array,
+    cu_seqlens_k: Array,
+    /,
+    *,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    causal: Causal = False,
+    window: Window | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    alibi_slopes: Array | None = None,
+    sink: Array | None = None,
+    dropout: float = 0.0,
+    seed: int | None = None,
+    offset: int = 0,
+    return_lse: bool = False,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> Any:
     """Attention over sequences of different lengths, packed one behind another without padding.
 
     Sequence n has the queries ``q[cu_seqlens_q[n]:cu_seqlens_q[n + 1]]`` and the keys and values
@@ -281,9 +454,32 @@ def attention_varlen(
     packed.attention_varlen_backward, arrays=(*_PACKED, "output", "lse"), runtime=_RANDOM, nested=("grad",), values=packed.packed_bounds
 )
 def attention_varlen_backward(
-    grad, q, k, v, cu_seqlens_q, cu_seqlens_k, /, *, max_seqlen_q, max_seqlen_k, causal=False, window=None, scale=None, softcap=None,
-    alibi_slopes=None, sink=None, dropout=0.0, seed=None, offset=0, return_lse=False, output=None, lse=None, needs=None, out=None, workspace=None,
-):  # fmt: skip
+    grad: ArrayT | tuple[ArrayT | None, ...],
+    q: Array,
+    k: Array,
+    v: Array,
+    cu_seqlens_q: Array,
+    cu_seqlens_k: Array,
+    /,
+    *,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    causal: Causal = False,
+    window: Window | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    alibi_slopes: Array | None = None,
+    sink: Array | None = None,
+    dropout: float = 0.0,
+    seed: int | None = None,
+    offset: int = 0,
+    return_lse: bool = False,
+    output: Array | None = None,
+    lse: Array | None = None,
+    needs: Sequence[str] | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> AttentionVarlenGradients[ArrayT]:
     """Gradients of `attention_varlen`.
 
     Parameters
@@ -323,11 +519,67 @@ def attention_varlen_backward(
     """
 
 
+@overload
+def paged_attention(
+    q: ArrayT,
+    k_cache: Array,
+    v_cache: Array,
+    block_table: Array,
+    kv_lengths: Array,
+    /,
+    *,
+    causal: Causal = ...,
+    window: Window | None = ...,
+    scale: float | None = ...,
+    softcap: float | None = ...,
+    alibi_slopes: Array | None = ...,
+    sink: Array | None = ...,
+    return_lse: Literal[False] = ...,
+    out: Array | None = ...,
+    workspace: Array | None = ...,
+) -> ArrayT: ...
+
+
+@overload
+def paged_attention(
+    q: ArrayT,
+    k_cache: Array,
+    v_cache: Array,
+    block_table: Array,
+    kv_lengths: Array,
+    /,
+    *,
+    causal: Causal = ...,
+    window: Window | None = ...,
+    scale: float | None = ...,
+    softcap: float | None = ...,
+    alibi_slopes: Array | None = ...,
+    sink: Array | None = ...,
+    return_lse: Literal[True],
+    out: Array | None = ...,
+    workspace: Array | None = ...,
+) -> AttentionOutput[ArrayT]: ...
+
+
 @operation(packed.paged_attention, arrays=_PACKED, values=packed.pages)
 def paged_attention(
-    q, k_cache, v_cache, block_table, kv_lengths, /, *, causal=True, window=None, scale=None, softcap=None, alibi_slopes=None,
-    sink=None, return_lse=False, out=None, workspace=None,
-):  # fmt: skip
+    q: ArrayT,
+    k_cache: Array,
+    v_cache: Array,
+    block_table: Array,
+    kv_lengths: Array,
+    /,
+    *,
+    causal: Causal = True,
+    window: Window | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    alibi_slopes: Array | None = None,
+    sink: Array | None = None,
+    return_lse: bool = False,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> Any:
     """Attention to keys and values that lie in the blocks of a cache, as they do when text is generated.
 
     Position j of sequence b is in ``k_cache[block_table[b, j // block_size], j % block_size]``. The queries are the last positions of
@@ -391,10 +643,38 @@ def paged_attention(
     values=problems.lengths,
 )  # fmt: skip
 def multi_head_attention(
-    x_q, x_k, x_v, w_q, w_k, w_v, w_o, /, b_q=None, b_k=None, b_v=None, b_o=None, *, num_heads, num_kv_heads=None, bias=None,
-    mask=None, causal=False, causal_offset=None, window=None, scale=None, softcap=None, alibi_slopes=None, sink=None, dropout=0.0,
-    seed=None, offset=0, q_lengths=None, kv_lengths=None, out=None, workspace=None,
-):  # fmt: skip
+    x_q: ArrayT,
+    x_k: Array,
+    x_v: Array,
+    w_q: Array,
+    w_k: Array,
+    w_v: Array,
+    w_o: Array,
+    /,
+    b_q: Array | None = None,
+    b_k: Array | None = None,
+    b_v: Array | None = None,
+    b_o: Array | None = None,
+    *,
+    num_heads: int,
+    num_kv_heads: int | None = None,
+    bias: Array | None = None,
+    mask: Array | None = None,
+    causal: Causal = False,
+    causal_offset: Array | int | None = None,
+    window: Window | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    alibi_slopes: Array | None = None,
+    sink: Array | None = None,
+    dropout: float = 0.0,
+    seed: int | None = None,
+    offset: int = 0,
+    q_lengths: Array | None = None,
+    kv_lengths: Array | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> ArrayT:
     """Multi-head attention with its four projections.
 
     ``q, k, v = x_q @ w_q.T + b_q, x_k @ w_k.T + b_k, x_v @ w_v.T + b_v``, cut into heads of D (D_v) neighbouring features;
@@ -458,10 +738,40 @@ def multi_head_attention(
     values=problems.lengths,
 )  # fmt: skip
 def multi_head_attention_backward(
-    grad, x_q, x_k, x_v, w_q, w_k, w_v, w_o, /, b_q=None, b_k=None, b_v=None, b_o=None, *, num_heads, num_kv_heads=None, bias=None,
-    mask=None, causal=False, causal_offset=None, window=None, scale=None, softcap=None, alibi_slopes=None, sink=None, dropout=0.0,
-    seed=None, offset=0, q_lengths=None, kv_lengths=None, needs=None, out=None, workspace=None,
-):  # fmt: skip
+    grad: ArrayT,
+    x_q: Array,
+    x_k: Array,
+    x_v: Array,
+    w_q: Array,
+    w_k: Array,
+    w_v: Array,
+    w_o: Array,
+    /,
+    b_q: Array | None = None,
+    b_k: Array | None = None,
+    b_v: Array | None = None,
+    b_o: Array | None = None,
+    *,
+    num_heads: int,
+    num_kv_heads: int | None = None,
+    bias: Array | None = None,
+    mask: Array | None = None,
+    causal: Causal = False,
+    causal_offset: Array | int | None = None,
+    window: Window | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    alibi_slopes: Array | None = None,
+    sink: Array | None = None,
+    dropout: float = 0.0,
+    seed: int | None = None,
+    offset: int = 0,
+    q_lengths: Array | None = None,
+    kv_lengths: Array | None = None,
+    needs: Sequence[str] | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> MultiHeadAttentionGradients[ArrayT]:
     """Gradients of `multi_head_attention`.
 
     The projections and the attention are computed again.
@@ -505,7 +815,17 @@ def multi_head_attention_backward(
 
 
 @operation(rotary.rotary_embedding)
-def rotary_embedding(x, cos, sin, /, *, interleaved=False, layout="BHSD", out=None, workspace=None):
+def rotary_embedding(
+    x: ArrayT,
+    cos: Array,
+    sin: Array,
+    /,
+    *,
+    interleaved: bool = False,
+    layout: HeadLayout = "BHSD",
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> ArrayT:
     """Rotary position embedding: each pair of features (a, b) is turned by the angle of its position.
 
     ``a' = a cos - b sin``, ``b' = b cos + a sin``, with one angle for each position and pair. The pairs are features i and
@@ -555,7 +875,19 @@ def rotary_embedding(x, cos, sin, /, *, interleaved=False, layout="BHSD", out=No
 
 
 @operation(rotary.rotary_embedding_backward)
-def rotary_embedding_backward(grad, x, cos, sin, /, *, interleaved=False, layout="BHSD", needs=None, out=None, workspace=None):
+def rotary_embedding_backward(
+    grad: ArrayT,
+    x: Array,
+    cos: Array,
+    sin: Array,
+    /,
+    *,
+    interleaved: bool = False,
+    layout: HeadLayout = "BHSD",
+    needs: Sequence[str] | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> RotaryGradients[ArrayT]:
     """Gradients of `rotary_embedding`: `grad` turned back, and for the tables the sums over heads (and batch, where it shares them).
 
     Parameters

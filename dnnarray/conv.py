@@ -1,9 +1,15 @@
 """Convolution, its gradients, transposed convolution, unfold and fold."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
 from dnnarray._operation import operation, ranked
 from dnnarray._problems import conv as problems
 from dnnarray._problems import conv_unfold as unfold_problems
 from dnnarray._problems.conv import ConvGradients, ConvResidualGradients
+from dnnarray._spec import Spec
+from dnnarray._typing import Array, ArrayT, Ints, Layout, Padding
 
 __all__ = [
     "ConvGradients",
@@ -29,23 +35,23 @@ __all__ = [
 
 @operation(problems.conv, arrays=("bias", "residual"))
 def conv(
-    x,
-    weight,
+    x: ArrayT,
+    weight: Array,
     /,
-    bias=None,
+    bias: Array | None = None,
     *,
-    stride=1,
-    padding=0,
-    dilation=1,
-    groups=1,
-    layout="channels_first",
-    residual=None,
-    activation=None,
-    flip=False,
-    out=None,
-    workspace=None,
-    algorithm=None,
-):
+    stride: Ints = 1,
+    padding: Padding = 0,
+    dilation: Ints = 1,
+    groups: int = 1,
+    layout: Layout = "channels_first",
+    residual: Array | None = None,
+    activation: str | None = None,
+    flip: bool = False,
+    out: Array | None = None,
+    workspace: Array | None = None,
+    algorithm: str | None = None,
+) -> ArrayT:
     """Convolution over one, two or three spatial axes, with bias, residual and activation in the same call.
 
     ``y[n, k, p] = activation(sum over c and r of weight[k, c, r] * x[n, c, p * stride + r * dilation - before] + bias[k] +
@@ -127,21 +133,21 @@ def conv(
 
 @operation(problems.conv_backward_input)
 def conv_backward_input(
-    grad,
-    weight,
+    grad: ArrayT,
+    weight: Array,
     /,
     *,
-    input_shape,
-    stride=1,
-    padding=0,
-    dilation=1,
-    groups=1,
-    layout="channels_first",
-    flip=False,
-    out=None,
-    workspace=None,
-    algorithm=None,
-):
+    input_shape: Sequence[int] | Spec,
+    stride: Ints = 1,
+    padding: Padding = 0,
+    dilation: Ints = 1,
+    groups: int = 1,
+    layout: Layout = "channels_first",
+    flip: bool = False,
+    out: Array | None = None,
+    workspace: Array | None = None,
+    algorithm: str | None = None,
+) -> ArrayT:
     """Gradient of `conv` with respect to `x`, without bias, residual and activation.
 
     ``dx[n, c, i] = sum over k, p and r with p * stride + r * dilation - before == i of weight[k, c, r] * grad[n, k, p]``
@@ -183,21 +189,21 @@ def conv_backward_input(
 
 @operation(problems.conv_backward_weight)
 def conv_backward_weight(
-    grad,
-    x,
+    grad: ArrayT,
+    x: Array,
     /,
     *,
-    weight_shape,
-    stride=1,
-    padding=0,
-    dilation=1,
-    groups=1,
-    layout="channels_first",
-    flip=False,
-    out=None,
-    workspace=None,
-    algorithm=None,
-):
+    weight_shape: Sequence[int] | Spec,
+    stride: Ints = 1,
+    padding: Padding = 0,
+    dilation: Ints = 1,
+    groups: int = 1,
+    layout: Layout = "channels_first",
+    flip: bool = False,
+    out: Array | None = None,
+    workspace: Array | None = None,
+    algorithm: str | None = None,
+) -> ArrayT:
     """Gradient of `conv` with respect to `weight`, without bias, residual and activation.
 
     ``dw[k, c, r] = sum over n and p of grad[n, k, p] * x[n, c, p * stride + r * dilation - before]``
@@ -241,25 +247,25 @@ def conv_backward_weight(
 
 @operation(problems.conv_backward, arrays=("bias", "residual"))
 def conv_backward(
-    grad,
-    x,
-    weight,
+    grad: ArrayT,
+    x: Array,
+    weight: Array,
     /,
-    bias=None,
+    bias: Array | None = None,
     *,
-    stride=1,
-    padding=0,
-    dilation=1,
-    groups=1,
-    layout="channels_first",
-    residual=None,
-    activation=None,
-    flip=False,
-    needs=None,
-    out=None,
-    workspace=None,
-    algorithm=None,
-):
+    stride: Ints = 1,
+    padding: Padding = 0,
+    dilation: Ints = 1,
+    groups: int = 1,
+    layout: Layout = "channels_first",
+    residual: Array | None = None,
+    activation: str | None = None,
+    flip: bool = False,
+    needs: Sequence[str] | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
+    algorithm: str | None = None,
+) -> ConvGradients[ArrayT]:
     """Gradients of `conv` with respect to all its arrays.
 
     With an activation, what stands before it is computed again from the arrays and `grad` is first multiplied by its slope there. Then
@@ -311,22 +317,22 @@ def conv_backward(
 
 @operation(problems.conv_transpose, arrays=("bias",))
 def conv_transpose(
-    x,
-    weight,
+    x: ArrayT,
+    weight: Array,
     /,
-    bias=None,
+    bias: Array | None = None,
     *,
-    stride=1,
-    padding=0,
-    output_padding=0,
-    dilation=1,
-    groups=1,
-    layout="channels_first",
-    activation=None,
-    out=None,
-    workspace=None,
-    algorithm=None,
-):
+    stride: Ints = 1,
+    padding: Padding = 0,
+    output_padding: Ints = 0,
+    dilation: Ints = 1,
+    groups: int = 1,
+    layout: Layout = "channels_first",
+    activation: str | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
+    algorithm: str | None = None,
+) -> ArrayT:
     """Transposed convolution over one, two or three spatial axes: the gradient of a `conv` with respect to its input, as a function.
 
     ``y[n, k, i] = activation(sum over c, p and r with p * stride + r * dilation - before == i of weight[c, k, r] * x[n, c, p] + bias[k])``.
@@ -389,24 +395,24 @@ def conv_transpose(
 
 @operation(problems.conv_transpose_backward, arrays=("bias",))
 def conv_transpose_backward(
-    grad,
-    x,
-    weight,
+    grad: ArrayT,
+    x: Array,
+    weight: Array,
     /,
-    bias=None,
+    bias: Array | None = None,
     *,
-    stride=1,
-    padding=0,
-    output_padding=0,
-    dilation=1,
-    groups=1,
-    layout="channels_first",
-    activation=None,
-    needs=None,
-    out=None,
-    workspace=None,
-    algorithm=None,
-):
+    stride: Ints = 1,
+    padding: Padding = 0,
+    output_padding: Ints = 0,
+    dilation: Ints = 1,
+    groups: int = 1,
+    layout: Layout = "channels_first",
+    activation: str | None = None,
+    needs: Sequence[str] | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
+    algorithm: str | None = None,
+) -> ConvGradients[ArrayT]:
     """Gradients of `conv_transpose` with respect to all its arrays.
 
     With an activation, what stands before it is computed again and `grad` is first multiplied by its slope there. Then ``dx[n, c, p] = sum
@@ -457,7 +463,18 @@ def conv_transpose_backward(
 
 
 @operation(unfold_problems.unfold)
-def unfold(x, /, kernel_size, *, stride=1, padding=0, dilation=1, layout="channels_first", out=None, workspace=None):
+def unfold(
+    x: ArrayT,
+    /,
+    kernel_size: Ints,
+    *,
+    stride: Ints = 1,
+    padding: Padding = 0,
+    dilation: Ints = 1,
+    layout: Layout = "channels_first",
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> ArrayT:
     """The windows of an image as columns (im2col), over one, two or three spatial axes.
 
     ``y[n, (c, r), p] = x[n, c, p * stride + r * dilation - before]``, 0 outside of x; (c, r) and p are flat, the last axis fastest. Then
@@ -502,7 +519,19 @@ def unfold(x, /, kernel_size, *, stride=1, padding=0, dilation=1, layout="channe
 
 
 @operation(unfold_problems.unfold_backward)
-def unfold_backward(grad, x, /, kernel_size, *, stride=1, padding=0, dilation=1, layout="channels_first", out=None, workspace=None):
+def unfold_backward(
+    grad: ArrayT,
+    x: Array,
+    /,
+    kernel_size: Ints,
+    *,
+    stride: Ints = 1,
+    padding: Padding = 0,
+    dilation: Ints = 1,
+    layout: Layout = "channels_first",
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> ArrayT:
     """Gradient of `unfold` with respect to `x`: `fold` of `grad`, each pixel the sum over the windows that hold it.
 
     Parameters
@@ -537,7 +566,19 @@ def unfold_backward(grad, x, /, kernel_size, *, stride=1, padding=0, dilation=1,
 
 
 @operation(unfold_problems.fold)
-def fold(x, /, output_size, kernel_size, *, stride=1, padding=0, dilation=1, layout="channels_first", out=None, workspace=None):
+def fold(
+    x: ArrayT,
+    /,
+    output_size: Ints,
+    kernel_size: Ints,
+    *,
+    stride: Ints = 1,
+    padding: Padding = 0,
+    dilation: Ints = 1,
+    layout: Layout = "channels_first",
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> ArrayT:
     """The image that sums up columns of windows (col2im), over one, two or three spatial axes.
 
     ``y[n, c, i] = sum over p and r with p * stride + r * dilation - before == i of x[n, (c, r), p]``: the transpose of `unfold`, not its
@@ -586,8 +627,19 @@ def fold(x, /, output_size, kernel_size, *, stride=1, padding=0, dilation=1, lay
 
 @operation(unfold_problems.fold_backward)
 def fold_backward(
-    grad, x, /, output_size, kernel_size, *, stride=1, padding=0, dilation=1, layout="channels_first", out=None, workspace=None
-):
+    grad: ArrayT,
+    x: Array,
+    /,
+    output_size: Ints,
+    kernel_size: Ints,
+    *,
+    stride: Ints = 1,
+    padding: Padding = 0,
+    dilation: Ints = 1,
+    layout: Layout = "channels_first",
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> ArrayT:
     """Gradient of `fold` with respect to `x`: `unfold` of `grad`.
 
     Parameters

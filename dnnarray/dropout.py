@@ -1,7 +1,13 @@
 """Dropout, alone and fused."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
 from dnnarray._operation import operation
 from dnnarray._problems import dropout as problems
+from dnnarray._problems.dropout import BiasDropoutAddGradients
+from dnnarray._typing import Array, ArrayT
 
 __all__ = ["bias_dropout_add", "bias_dropout_add_backward", "dropout", "dropout_backward"]
 
@@ -9,7 +15,9 @@ _RUNTIME = ("seed", "offset")
 
 
 @operation(problems.dropout, runtime=_RUNTIME)
-def dropout(x, /, *, p=0.5, seed, offset=0, out=None, workspace=None):
+def dropout(
+    x: ArrayT, /, *, p: float = 0.5, seed: int, offset: int = 0, out: Array | None = None, workspace: Array | None = None
+) -> ArrayT:
     """Set elements to 0 at random and scale the others up, so that the expected value stays.
 
     ``y = x * keep / (1 - p)``, with keep 0 with probability p, else 1. Which elements are dropped depends on `seed`, on
@@ -64,7 +72,9 @@ def dropout(x, /, *, p=0.5, seed, offset=0, out=None, workspace=None):
 
 
 @operation(problems.dropout_backward, runtime=_RUNTIME)
-def dropout_backward(grad, x, /, *, p=0.5, seed, offset=0, out=None, workspace=None):
+def dropout_backward(
+    grad: ArrayT, x: Array, /, *, p: float = 0.5, seed: int, offset: int = 0, out: Array | None = None, workspace: Array | None = None
+) -> ArrayT:
     """Gradient of `dropout` with respect to `x`: ``grad * keep / (1 - p)``, the mask drawn again from `seed` and `offset`.
 
     Parameters
@@ -100,7 +110,18 @@ def dropout_backward(grad, x, /, *, p=0.5, seed, offset=0, out=None, workspace=N
 
 
 @operation(problems.bias_dropout_add, runtime=_RUNTIME)
-def bias_dropout_add(x, bias, residual, /, *, p, seed, offset=0, out=None, workspace=None):
+def bias_dropout_add(
+    x: ArrayT,
+    bias: Array,
+    residual: Array,
+    /,
+    *,
+    p: float,
+    seed: int,
+    offset: int = 0,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> ArrayT:
     """Bias, dropout and residual in one pass, as after each part of a transformer layer.
 
     ``y = (x + bias) * keep / (1 - p) + residual``, with the mask of `dropout`.
@@ -144,7 +165,20 @@ def bias_dropout_add(x, bias, residual, /, *, p, seed, offset=0, out=None, works
 
 
 @operation(problems.bias_dropout_add_backward, runtime=_RUNTIME)
-def bias_dropout_add_backward(grad, x, bias, residual, /, *, p, seed, offset=0, needs=None, out=None, workspace=None):
+def bias_dropout_add_backward(
+    grad: ArrayT,
+    x: Array,
+    bias: Array,
+    residual: Array,
+    /,
+    *,
+    p: float,
+    seed: int,
+    offset: int = 0,
+    needs: Sequence[str] | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> BiasDropoutAddGradients[ArrayT]:
     """Gradients of `bias_dropout_add`.
 
     With respect to `x`: ``g = grad * keep / (1 - p)``; to `bias`: the sum of g over all axes but the last; to `residual`: ``grad``.

@@ -1,14 +1,29 @@
 """Linear (fully connected) layers."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
 from dnnarray._operation import operation
 from dnnarray._problems import linear as problems
 from dnnarray._problems.linear import LinearGradients, LinearResidualGradients
+from dnnarray._typing import Array, ArrayT
 
 __all__ = ["LinearGradients", "LinearResidualGradients", "linear", "linear_backward"]
 
 
 @operation(problems.linear, arrays=("bias", "residual"))
-def linear(x, weight, /, bias=None, *, activation=None, residual=None, out=None, workspace=None):
+def linear(
+    x: ArrayT,
+    weight: Array,
+    /,
+    bias: Array | None = None,
+    *,
+    activation: str | None = None,
+    residual: Array | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> ArrayT:
     """Linear (fully connected) layer, with an optional residual and activation in the same pass.
 
     ``y = activation(x @ weight.T + bias + residual)``, each row of `x` by itself.
@@ -62,7 +77,19 @@ def linear(x, weight, /, bias=None, *, activation=None, residual=None, out=None,
 
 
 @operation(problems.linear_backward, arrays=("bias", "residual"))
-def linear_backward(grad, x, weight, /, bias=None, *, activation=None, residual=None, needs=None, out=None, workspace=None):
+def linear_backward(
+    grad: ArrayT,
+    x: Array,
+    weight: Array,
+    /,
+    bias: Array | None = None,
+    *,
+    activation: str | None = None,
+    residual: Array | None = None,
+    needs: Sequence[str] | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> LinearGradients[ArrayT] | LinearResidualGradients[ArrayT]:
     """Gradients of `linear` with respect to its arrays.
 
     With ``g = grad * activation'(x @ weight.T + bias + residual)``, or ``g = grad`` without an activation: ``g @ weight`` for `x`,

@@ -1,11 +1,17 @@
 """Losses: cross entropy on scores, on log-probabilities and fused with the last linear layer; connectionist temporal classification."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, overload
+
 from dnnarray._errors import UnsupportedError, WorkspaceError
 from dnnarray._operation import find, operation
 from dnnarray._problems import loss as problems
 from dnnarray._problems import loss_linear
 from dnnarray._problems.loss import CrossEntropyGradients, CrossEntropyOutput
 from dnnarray._problems.loss_linear import LinearCrossEntropyGradients, TapedCrossEntropyOutput, TapedLoss
+from dnnarray._typing import Array, ArrayT, Reduction
 
 __all__ = [
     "CrossEntropyGradients",
@@ -47,21 +53,55 @@ def _keep_gradients(*arrays, return_tape, **options):
     return _keep_lse("linear_cross_entropy")(*arrays, return_tape=return_tape, **options)
 
 
-@operation(problems.cross_entropy, arrays=("weight",), values=problems.labels_checked(1), save=_keep_lse("cross_entropy"))
+@overload
 def cross_entropy(
-    logits,
-    target,
+    logits: ArrayT,
+    target: Array,
     /,
     *,
-    weight=None,
-    ignore_index=-100,
-    label_smoothing=0.0,
-    reduction="mean",
-    axis=1,
-    return_lse=False,
-    out=None,
-    workspace=None,
-):
+    weight: Array | None = ...,
+    ignore_index: int = ...,
+    label_smoothing: float = ...,
+    reduction: Reduction = ...,
+    axis: int = ...,
+    return_lse: Literal[False] = ...,
+    out: Array | None = ...,
+    workspace: Array | None = ...,
+) -> ArrayT: ...
+
+
+@overload
+def cross_entropy(
+    logits: ArrayT,
+    target: Array,
+    /,
+    *,
+    weight: Array | None = ...,
+    ignore_index: int = ...,
+    label_smoothing: float = ...,
+    reduction: Reduction = ...,
+    axis: int = ...,
+    return_lse: Literal[True],
+    out: Array | None = ...,
+    workspace: Array | None = ...,
+) -> Any: ...
+
+
+@operation(problems.cross_entropy, arrays=("weight",), values=problems.labels_checked(1), save=_keep_lse("cross_entropy"))
+def cross_entropy(
+    logits: ArrayT,
+    target: Array,
+    /,
+    *,
+    weight: Array | None = None,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    reduction: Reduction = "mean",
+    axis: int = 1,
+    return_lse: bool = False,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> Any:
     """Cross entropy between scores and labels, or between scores and probabilities.
 
     With ``log p = log_softmax(logits)`` over the C classes, labels t, class weights w (1 where not given) and the label
@@ -139,21 +179,21 @@ def cross_entropy(
 
 @operation(problems.cross_entropy_backward, arrays=("weight", "lse"), values=problems.labels_checked(2))
 def cross_entropy_backward(
-    grad,
-    logits,
-    target,
+    grad: ArrayT,
+    logits: Array,
+    target: Array,
     /,
     *,
-    weight=None,
-    ignore_index=-100,
-    label_smoothing=0.0,
-    reduction="mean",
-    axis=1,
-    lse=None,
-    needs=None,
-    out=None,
-    workspace=None,
-):
+    weight: Array | None = None,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    reduction: Reduction = "mean",
+    axis: int = 1,
+    lse: Array | None = None,
+    needs: Sequence[str] | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> ArrayT:
     """Gradient of `cross_entropy` with respect to `logits`, and to `target` where it holds probabilities.
 
     ``d l / d logits = softmax(logits) * sum_c s[c] - s`` for each row, where s is the smoothed target times the class weights,
@@ -199,7 +239,18 @@ def cross_entropy_backward(
 
 
 @operation(problems.nll_loss, arrays=("weight",), values=problems.labels_checked(1))
-def nll_loss(log_probs, target, /, *, weight=None, ignore_index=-100, reduction="mean", axis=1, out=None, workspace=None):
+def nll_loss(
+    log_probs: ArrayT,
+    target: Array,
+    /,
+    *,
+    weight: Array | None = None,
+    ignore_index: int = -100,
+    reduction: Reduction = "mean",
+    axis: int = 1,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> ArrayT:
     """Negative log-likelihood: what `cross_entropy` is, on log-probabilities that are there already.
 
     ``l = -w[t] * log_probs[t]`` for each row, 0 where ``t == ignore_index``. The "mean" is weighted: the sum over the sum of
@@ -245,7 +296,19 @@ def nll_loss(log_probs, target, /, *, weight=None, ignore_index=-100, reduction=
 
 
 @operation(problems.nll_loss_backward, arrays=("weight",), values=problems.labels_checked(2))
-def nll_loss_backward(grad, log_probs, target, /, *, weight=None, ignore_index=-100, reduction="mean", axis=1, out=None, workspace=None):
+def nll_loss_backward(
+    grad: ArrayT,
+    log_probs: Array,
+    target: Array,
+    /,
+    *,
+    weight: Array | None = None,
+    ignore_index: int = -100,
+    reduction: Reduction = "mean",
+    axis: int = 1,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> ArrayT:
     """Gradient of `nll_loss` with respect to `log_probs`: ``-grad * w[t]`` at the labels, over the weights' sum for "mean"; else 0.
 
     Parameters
@@ -280,6 +343,46 @@ def nll_loss_backward(grad, log_probs, target, /, *, weight=None, ignore_index=-
     """
 
 
+@overload
+def linear_cross_entropy(
+    x: ArrayT,
+    w: Array,
+    target: Array,
+    /,
+    bias: Array | None = ...,
+    *,
+    weight: Array | None = ...,
+    ignore_index: int = ...,
+    label_smoothing: float = ...,
+    reduction: Reduction = ...,
+    return_lse: Literal[False] = ...,
+    return_tape: Literal[False] = ...,
+    out: Array | None = ...,
+    workspace: Array | None = ...,
+    algorithm: str | None = ...,
+) -> ArrayT: ...
+
+
+@overload
+def linear_cross_entropy(
+    x: ArrayT,
+    w: Array,
+    target: Array,
+    /,
+    bias: Array | None = ...,
+    *,
+    weight: Array | None = ...,
+    ignore_index: int = ...,
+    label_smoothing: float = ...,
+    reduction: Reduction = ...,
+    return_lse: bool = ...,
+    return_tape: bool = ...,
+    out: Array | None = ...,
+    workspace: Array | None = ...,
+    algorithm: str | None = ...,
+) -> Any: ...
+
+
 @operation(
     loss_linear.linear_cross_entropy,
     arrays=("bias", "weight"),
@@ -287,22 +390,22 @@ def nll_loss_backward(grad, log_probs, target, /, *, weight=None, ignore_index=-
     save=_keep_gradients,
 )
 def linear_cross_entropy(
-    x,
-    w,
-    target,
+    x: ArrayT,
+    w: Array,
+    target: Array,
     /,
-    bias=None,
+    bias: Array | None = None,
     *,
-    weight=None,
-    ignore_index=-100,
-    label_smoothing=0.0,
-    reduction="mean",
-    return_lse=False,
-    return_tape=False,
-    out=None,
-    workspace=None,
-    algorithm=None,
-):
+    weight: Array | None = None,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    reduction: Reduction = "mean",
+    return_lse: bool = False,
+    return_tape: bool = False,
+    out: Array | None = None,
+    workspace: Array | None = None,
+    algorithm: str | None = None,
+) -> Any:
     """Cross entropy of a linear layer's scores, without the scores: ``cross_entropy(x @ w.T + bias, target)``.
 
     For the last layer of a language model, whose scores (N, V) are by far its largest array. They are computed block by block,
@@ -383,24 +486,24 @@ def linear_cross_entropy(
 
 @operation(loss_linear.linear_cross_entropy_backward, arrays=("bias", "weight", "lse", "tape"), values=problems.labels_checked(3))
 def linear_cross_entropy_backward(
-    grad,
-    x,
-    w,
-    target,
+    grad: ArrayT,
+    x: Array,
+    w: Array,
+    target: Array,
     /,
-    bias=None,
+    bias: Array | None = None,
     *,
-    weight=None,
-    ignore_index=-100,
-    label_smoothing=0.0,
-    reduction="mean",
-    lse=None,
-    tape=None,
-    needs=None,
-    out=None,
-    workspace=None,
-    algorithm=None,
-):
+    weight: Array | None = None,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    reduction: Reduction = "mean",
+    lse: Array | None = None,
+    tape: Array | None = None,
+    needs: Sequence[str] | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
+    algorithm: str | None = None,
+) -> LinearCrossEntropyGradients[ArrayT]:
     """Gradients of `linear_cross_entropy` with respect to `x`, `w` and `bias`; the scores are computed again block by block unless the tape is given.
 
     With the gradient g of the scores, as `cross_entropy_backward` gives it: ``dx = g @ w``, ``dw = g.T @ x``, ``dbias = sum g``.
@@ -454,18 +557,18 @@ def linear_cross_entropy_backward(
 
 @operation(problems.ctc_loss, values=problems.ctc_values, numbers=("input_lengths", "target_lengths"))
 def ctc_loss(
-    log_probs,
-    targets,
-    input_lengths,
-    target_lengths,
+    log_probs: ArrayT,
+    targets: Array,
+    input_lengths: Array | int,
+    target_lengths: Array | int,
     /,
     *,
-    blank=0,
-    reduction="mean",
-    zero_infinity=False,
-    out=None,
-    workspace=None,
-):
+    blank: int = 0,
+    reduction: Reduction = "mean",
+    zero_infinity: bool = False,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> ArrayT:
     """Connectionist temporal classification: a sequence of scores against a shorter sequence of labels without alignment.
 
     ``l = -log sum_a prod_t p[t, a[t]]`` over all alignments a: sequences of input_length classes that become the target when
@@ -532,19 +635,19 @@ def ctc_loss(
 
 @operation(problems.ctc_loss_backward, values=problems.ctc_values, numbers=("input_lengths", "target_lengths"))
 def ctc_loss_backward(
-    grad,
-    log_probs,
-    targets,
-    input_lengths,
-    target_lengths,
+    grad: ArrayT,
+    log_probs: Array,
+    targets: Array,
+    input_lengths: Array | int,
+    target_lengths: Array | int,
     /,
     *,
-    blank=0,
-    reduction="mean",
-    zero_infinity=False,
-    out=None,
-    workspace=None,
-):
+    blank: int = 0,
+    reduction: Reduction = "mean",
+    zero_infinity: bool = False,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> ArrayT:
     """Gradient of `ctc_loss` with respect to `log_probs`: the true partial derivatives.
 
     ``d l / d log_probs[t, c] = -P(a[t] = c | target)``, less the probability that an alignment of the target is in class c at step

@@ -1,7 +1,9 @@
 """Normalization: batch, layer, RMS, group, instance, local response, forward and backward."""
 
-from collections.abc import Callable
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, overload
 
 from dnnarray._operation import find, operation
 from dnnarray._problems import norm as problems
@@ -20,6 +22,7 @@ from dnnarray._problems.norm_base import (
     RMSNormGradients,
     RMSNormOutput,
 )
+from dnnarray._typing import Array, ArrayT, Axes, Layout
 
 __all__ = [
     "AddLayerNormGradients",
@@ -57,20 +60,20 @@ __all__ = [
 
 @operation(problems.batch_norm, arrays=("weight", "bias", "residual"))
 def batch_norm(
-    x,
-    mean,
-    variance,
+    x: ArrayT,
+    mean: Array,
+    variance: Array,
     /,
-    weight=None,
-    bias=None,
+    weight: Array | None = None,
+    bias: Array | None = None,
     *,
-    eps=1e-5,
-    layout="channels_first",
-    residual=None,
-    activation=None,
-    out=None,
-    workspace=None,
-):
+    eps: float = 1e-5,
+    layout: Layout = "channels_first",
+    residual: Array | None = None,
+    activation: str | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> ArrayT:
     """Batch normalization with given statistics, as at inference.
 
     ``y = activation((x - mean) / sqrt(variance + eps) * weight + bias + residual)``, one value of each parameter per channel.
@@ -126,22 +129,22 @@ def batch_norm(
 
 @operation(problems.batch_norm_backward, arrays=("weight", "bias", "residual"))
 def batch_norm_backward(
-    grad,
-    x,
-    mean,
-    variance,
+    grad: ArrayT,
+    x: Array,
+    mean: Array,
+    variance: Array,
     /,
-    weight=None,
-    bias=None,
+    weight: Array | None = None,
+    bias: Array | None = None,
     *,
-    eps=1e-5,
-    layout="channels_first",
-    residual=None,
-    activation=None,
-    needs=None,
-    out=None,
-    workspace=None,
-):
+    eps: float = 1e-5,
+    layout: Layout = "channels_first",
+    residual: Array | None = None,
+    activation: str | None = None,
+    needs: Sequence[str] | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> BatchNormGradients[ArrayT] | BatchNormResidualGradients[ArrayT]:
     """Gradients of `batch_norm`.
 
     Parameters
@@ -188,22 +191,22 @@ def _train_and_save(*arrays: Any, **options: Any) -> tuple[Any, dict[str, Any]]:
 
 @operation(problems.batch_norm_train, arrays=("weight", "bias", "running_mean", "running_var", "residual"), save=_train_and_save)
 def batch_norm_train(
-    x,
+    x: ArrayT,
     /,
-    weight=None,
-    bias=None,
-    running_mean=None,
-    running_var=None,
+    weight: Array | None = None,
+    bias: Array | None = None,
+    running_mean: Array | None = None,
+    running_var: Array | None = None,
     *,
-    momentum=0.1,
-    eps=1e-5,
-    layout="channels_first",
-    residual=None,
-    activation=None,
-    group=None,
-    out=None,
-    workspace=None,
-):
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+    layout: Layout = "channels_first",
+    residual: Array | None = None,
+    activation: str | None = None,
+    group: None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> BatchNormOutput[ArrayT]:
     """Batch normalization with the statistics of the batch, as in training.
 
     ``y = activation((x - mean) * rstd * weight + bias + residual)`` with ``rstd = 1 / sqrt(var + eps)``; `mean` and `var` (biased:
@@ -264,26 +267,26 @@ def batch_norm_train(
 
 @operation(problems.batch_norm_train_backward, arrays=("weight", "bias", "running_mean", "running_var", "residual", "mean", "rstd"))
 def batch_norm_train_backward(
-    grad,
-    x,
+    grad: ArrayT,
+    x: Array,
     /,
-    weight=None,
-    bias=None,
-    running_mean=None,
-    running_var=None,
+    weight: Array | None = None,
+    bias: Array | None = None,
+    running_mean: Array | None = None,
+    running_var: Array | None = None,
     *,
-    momentum=0.1,
-    eps=1e-5,
-    layout="channels_first",
-    residual=None,
-    activation=None,
-    group=None,
-    mean=None,
-    rstd=None,
-    needs=None,
-    out=None,
-    workspace=None,
-):
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+    layout: Layout = "channels_first",
+    residual: Array | None = None,
+    activation: str | None = None,
+    group: None = None,
+    mean: Array | None = None,
+    rstd: Array | None = None,
+    needs: Sequence[str] | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> NormGradients[ArrayT] | NormResidualGradients[ArrayT]:
     """Gradients of `batch_norm_train` from the gradient of its `y`.
 
     Parameters
@@ -336,8 +339,49 @@ def _with_statistics(name: str) -> Callable[..., tuple[Any, dict[str, Any]]]:
     return save
 
 
+@overload
+def layer_norm(
+    x: ArrayT,
+    /,
+    weight: Array | None = ...,
+    bias: Array | None = ...,
+    *,
+    axis: Axes = ...,
+    eps: float = ...,
+    return_stats: Literal[False] = ...,
+    out: Array | None = ...,
+    workspace: Array | None = ...,
+) -> ArrayT: ...
+
+
+@overload
+def layer_norm(
+    x: ArrayT,
+    /,
+    weight: Array | None = ...,
+    bias: Array | None = ...,
+    *,
+    axis: Axes = ...,
+    eps: float = ...,
+    return_stats: Literal[True],
+    out: Array | None = ...,
+    workspace: Array | None = ...,
+) -> LayerNormOutput[ArrayT]: ...
+
+
 @operation(axes_problems.layer_norm, arrays=("weight", "bias"), save=_with_statistics("layer_norm"))
-def layer_norm(x, /, weight=None, bias=None, *, axis=-1, eps=1e-5, return_stats=False, out=None, workspace=None):
+def layer_norm(
+    x: ArrayT,
+    /,
+    weight: Array | None = None,
+    bias: Array | None = None,
+    *,
+    axis: Axes = -1,
+    eps: float = 1e-5,
+    return_stats: bool = False,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> Any:
     """Layer normalization: mean 0 and variance 1 along the given axes.
 
     ``y = (x - mean) * rstd * weight + bias`` with ``rstd = 1 / sqrt(var + eps)``; the variance is the biased one.
@@ -393,8 +437,21 @@ def layer_norm(x, /, weight=None, bias=None, *, axis=-1, eps=1e-5, return_stats=
 
 @operation(axes_problems.layer_norm_backward, arrays=("weight", "bias", "mean", "rstd"))
 def layer_norm_backward(
-    grad, x, /, weight=None, bias=None, *, axis=-1, eps=1e-5, return_stats=False, mean=None, rstd=None, needs=None, out=None, workspace=None
-):
+    grad: ArrayT,
+    x: Array,
+    /,
+    weight: Array | None = None,
+    bias: Array | None = None,
+    *,
+    axis: Axes = -1,
+    eps: float = 1e-5,
+    return_stats: bool = False,
+    mean: Array | None = None,
+    rstd: Array | None = None,
+    needs: Sequence[str] | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> NormGradients[ArrayT]:
     """Gradients of `layer_norm` from the gradient of its `y`.
 
     Parameters
@@ -435,8 +492,46 @@ def layer_norm_backward(
     """
 
 
+@overload
+def rms_norm(
+    x: ArrayT,
+    /,
+    weight: Array | None = ...,
+    *,
+    axis: Axes = ...,
+    eps: float = ...,
+    return_stats: Literal[False] = ...,
+    out: Array | None = ...,
+    workspace: Array | None = ...,
+) -> ArrayT: ...
+
+
+@overload
+def rms_norm(
+    x: ArrayT,
+    /,
+    weight: Array | None = ...,
+    *,
+    axis: Axes = ...,
+    eps: float = ...,
+    return_stats: Literal[True],
+    out: Array | None = ...,
+    workspace: Array | None = ...,
+) -> RMSNormOutput[ArrayT]: ...
+
+
 @operation(axes_problems.rms_norm, arrays=("weight",), save=_with_statistics("rms_norm"))
-def rms_norm(x, /, weight=None, *, axis=-1, eps=1e-6, return_stats=False, out=None, workspace=None):
+def rms_norm(
+    x: ArrayT,
+    /,
+    weight: Array | None = None,
+    *,
+    axis: Axes = -1,
+    eps: float = 1e-6,
+    return_stats: bool = False,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> Any:
     """Root mean square normalization: mean square 1 along the given axes, without a shift.
 
     ``y = x * rstd * weight`` with ``rstd = 1 / sqrt(average(x**2) + eps)``.
@@ -483,7 +578,20 @@ def rms_norm(x, /, weight=None, *, axis=-1, eps=1e-6, return_stats=False, out=No
 
 
 @operation(axes_problems.rms_norm_backward, arrays=("weight", "rstd"))
-def rms_norm_backward(grad, x, /, weight=None, *, axis=-1, eps=1e-6, return_stats=False, rstd=None, needs=None, out=None, workspace=None):
+def rms_norm_backward(
+    grad: ArrayT,
+    x: Array,
+    /,
+    weight: Array | None = None,
+    *,
+    axis: Axes = -1,
+    eps: float = 1e-6,
+    return_stats: bool = False,
+    rstd: Array | None = None,
+    needs: Sequence[str] | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> RMSNormGradients[ArrayT]:
     """Gradients of `rms_norm` from the gradient of its `y`.
 
     Parameters
@@ -525,7 +633,18 @@ def rms_norm_backward(grad, x, /, weight=None, *, axis=-1, eps=1e-6, return_stat
 
 
 @operation(axes_problems.add_layer_norm, arrays=("weight", "bias"))
-def add_layer_norm(x, residual, /, weight=None, bias=None, *, axis=-1, eps=1e-5, out=None, workspace=None):
+def add_layer_norm(
+    x: ArrayT,
+    residual: Array,
+    /,
+    weight: Array | None = None,
+    bias: Array | None = None,
+    *,
+    axis: Axes = -1,
+    eps: float = 1e-5,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> AddNormOutput[ArrayT]:
     """An addition and the layer normalization of the sum, in one.
 
     ``sum = x + residual``, ``y = layer_norm(sum, weight, bias)``. For half types `y` is made from the sum before it is rounded.
@@ -564,7 +683,20 @@ def add_layer_norm(x, residual, /, weight=None, bias=None, *, axis=-1, eps=1e-5,
 
 
 @operation(axes_problems.add_layer_norm_backward, arrays=("weight", "bias"), nested=("grad",))
-def add_layer_norm_backward(grad, x, residual, /, weight=None, bias=None, *, axis=-1, eps=1e-5, needs=None, out=None, workspace=None):
+def add_layer_norm_backward(
+    grad: ArrayT | tuple[ArrayT | None, ...],
+    x: Array,
+    residual: Array,
+    /,
+    weight: Array | None = None,
+    bias: Array | None = None,
+    *,
+    axis: Axes = -1,
+    eps: float = 1e-5,
+    needs: Sequence[str] | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> AddLayerNormGradients[ArrayT]:
     """Gradients of `add_layer_norm` from those of both its results.
 
     Parameters
@@ -605,7 +737,17 @@ def add_layer_norm_backward(grad, x, residual, /, weight=None, bias=None, *, axi
 
 
 @operation(axes_problems.add_rms_norm, arrays=("weight",))
-def add_rms_norm(x, residual, /, weight=None, *, axis=-1, eps=1e-6, out=None, workspace=None):
+def add_rms_norm(
+    x: ArrayT,
+    residual: Array,
+    /,
+    weight: Array | None = None,
+    *,
+    axis: Axes = -1,
+    eps: float = 1e-6,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> AddNormOutput[ArrayT]:
     """An addition and the RMS normalization of the sum, in one.
 
     ``sum = x + residual``, ``y = rms_norm(sum, weight)``. For half types `y` is made from the sum before it is rounded.
@@ -644,7 +786,19 @@ def add_rms_norm(x, residual, /, weight=None, *, axis=-1, eps=1e-6, out=None, wo
 
 
 @operation(axes_problems.add_rms_norm_backward, arrays=("weight",), nested=("grad",))
-def add_rms_norm_backward(grad, x, residual, /, weight=None, *, axis=-1, eps=1e-6, needs=None, out=None, workspace=None):
+def add_rms_norm_backward(
+    grad: ArrayT | tuple[ArrayT | None, ...],
+    x: Array,
+    residual: Array,
+    /,
+    weight: Array | None = None,
+    *,
+    axis: Axes = -1,
+    eps: float = 1e-6,
+    needs: Sequence[str] | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> AddRMSNormGradients[ArrayT]:
     """Gradients of `add_rms_norm` from those of both its results.
 
     Parameters
@@ -684,21 +838,55 @@ def add_rms_norm_backward(grad, x, residual, /, weight=None, *, axis=-1, eps=1e-
     """
 
 
+@overload
+def group_norm(
+    x: ArrayT,
+    /,
+    num_groups: int,
+    weight: Array | None = ...,
+    bias: Array | None = ...,
+    *,
+    eps: float = ...,
+    layout: Layout = ...,
+    activation: str | None = ...,
+    return_stats: Literal[False] = ...,
+    out: Array | None = ...,
+    workspace: Array | None = ...,
+) -> ArrayT: ...
+
+
+@overload
+def group_norm(
+    x: ArrayT,
+    /,
+    num_groups: int,
+    weight: Array | None = ...,
+    bias: Array | None = ...,
+    *,
+    eps: float = ...,
+    layout: Layout = ...,
+    activation: str | None = ...,
+    return_stats: Literal[True],
+    out: Array | None = ...,
+    workspace: Array | None = ...,
+) -> GroupNormOutput[ArrayT]: ...
+
+
 @operation(problems.group_norm, arrays=("weight", "bias"), save=_with_statistics("group_norm"))
 def group_norm(
-    x,
+    x: ArrayT,
     /,
-    num_groups,
-    weight=None,
-    bias=None,
+    num_groups: int,
+    weight: Array | None = None,
+    bias: Array | None = None,
     *,
-    eps=1e-5,
-    layout="channels_first",
-    activation=None,
-    return_stats=False,
-    out=None,
-    workspace=None,
-):
+    eps: float = 1e-5,
+    layout: Layout = "channels_first",
+    activation: str | None = None,
+    return_stats: bool = False,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> Any:
     """Group normalization: statistics over space and a group of neighbouring channels, for each sample.
 
     ``y = activation((x - mean) / sqrt(var + eps) * weight + bias)``; the variance is the biased one. One group is layer
@@ -756,23 +944,23 @@ def group_norm(
 
 @operation(problems.group_norm_backward, arrays=("weight", "bias", "mean", "rstd"))
 def group_norm_backward(
-    grad,
-    x,
+    grad: ArrayT,
+    x: Array,
     /,
-    weight=None,
-    bias=None,
+    weight: Array | None = None,
+    bias: Array | None = None,
     *,
-    num_groups,
-    eps=1e-5,
-    layout="channels_first",
-    activation=None,
-    return_stats=False,
-    mean=None,
-    rstd=None,
-    needs=None,
-    out=None,
-    workspace=None,
-):
+    num_groups: int,
+    eps: float = 1e-5,
+    layout: Layout = "channels_first",
+    activation: str | None = None,
+    return_stats: bool = False,
+    mean: Array | None = None,
+    rstd: Array | None = None,
+    needs: Sequence[str] | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> NormGradients[ArrayT]:
     """Gradients of `group_norm` from the gradient of its `y`.
 
     Parameters
@@ -813,8 +1001,49 @@ def group_norm_backward(
     """
 
 
+@overload
+def instance_norm(
+    x: ArrayT,
+    /,
+    weight: Array | None = ...,
+    bias: Array | None = ...,
+    *,
+    eps: float = ...,
+    layout: Layout = ...,
+    return_stats: Literal[False] = ...,
+    out: Array | None = ...,
+    workspace: Array | None = ...,
+) -> ArrayT: ...
+
+
+@overload
+def instance_norm(
+    x: ArrayT,
+    /,
+    weight: Array | None = ...,
+    bias: Array | None = ...,
+    *,
+    eps: float = ...,
+    layout: Layout = ...,
+    return_stats: Literal[True],
+    out: Array | None = ...,
+    workspace: Array | None = ...,
+) -> GroupNormOutput[ArrayT]: ...
+
+
 @operation(problems.instance_norm, arrays=("weight", "bias"), save=_with_statistics("instance_norm"))
-def instance_norm(x, /, weight=None, bias=None, *, eps=1e-5, layout="channels_first", return_stats=False, out=None, workspace=None):
+def instance_norm(
+    x: ArrayT,
+    /,
+    weight: Array | None = None,
+    bias: Array | None = None,
+    *,
+    eps: float = 1e-5,
+    layout: Layout = "channels_first",
+    return_stats: bool = False,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> Any:
     """Instance normalization: statistics over space, for each sample and channel.
 
     ``y = (x - mean) / sqrt(var + eps) * weight + bias``; the variance is the biased one.
@@ -868,21 +1097,21 @@ def instance_norm(x, /, weight=None, bias=None, *, eps=1e-5, layout="channels_fi
 
 @operation(problems.instance_norm_backward, arrays=("weight", "bias", "mean", "rstd"))
 def instance_norm_backward(
-    grad,
-    x,
+    grad: ArrayT,
+    x: Array,
     /,
-    weight=None,
-    bias=None,
+    weight: Array | None = None,
+    bias: Array | None = None,
     *,
-    eps=1e-5,
-    layout="channels_first",
-    return_stats=False,
-    mean=None,
-    rstd=None,
-    needs=None,
-    out=None,
-    workspace=None,
-):
+    eps: float = 1e-5,
+    layout: Layout = "channels_first",
+    return_stats: bool = False,
+    mean: Array | None = None,
+    rstd: Array | None = None,
+    needs: Sequence[str] | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> NormGradients[ArrayT]:
     """Gradients of `instance_norm` from the gradient of its `y`.
 
     Parameters
@@ -924,7 +1153,18 @@ def instance_norm_backward(
 
 
 @operation(problems.local_response_norm)
-def local_response_norm(x, /, size, *, alpha=1e-4, beta=0.75, k=1.0, layout="channels_first", out=None, workspace=None):
+def local_response_norm(
+    x: ArrayT,
+    /,
+    size: int,
+    *,
+    alpha: float = 1e-4,
+    beta: float = 0.75,
+    k: float = 1.0,
+    layout: Layout = "channels_first",
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> ArrayT:
     """Local response normalization: division by the energy of the neighbouring channels.
 
     ``y[c] = x[c] / (k + alpha / size * sum(x[j]**2))**beta``, the sum over channels ``c - size // 2`` to ``c + (size - 1) // 2`` that
@@ -972,7 +1212,19 @@ def local_response_norm(x, /, size, *, alpha=1e-4, beta=0.75, k=1.0, layout="cha
 
 
 @operation(problems.local_response_norm_backward)
-def local_response_norm_backward(grad, x, /, size, *, alpha=1e-4, beta=0.75, k=1.0, layout="channels_first", out=None, workspace=None):
+def local_response_norm_backward(
+    grad: ArrayT,
+    x: Array,
+    /,
+    size: int,
+    *,
+    alpha: float = 1e-4,
+    beta: float = 0.75,
+    k: float = 1.0,
+    layout: Layout = "channels_first",
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> ArrayT:
     """Gradient of `local_response_norm` with respect to `x`.
 
     Parameters

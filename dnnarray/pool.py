@@ -1,8 +1,13 @@
 """Pooling, its gradients and its inverse."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
 from dnnarray._operation import find, operation, ranked
 from dnnarray._problems import pool as problems
 from dnnarray._problems.pool import MaxPoolOutput
+from dnnarray._typing import Array, ArrayT, Ints, Layout, Padding
 
 __all__ = [
     "MaxPoolOutput",
@@ -63,7 +68,19 @@ def _indices_saved(name, *, returned):
 
 
 @operation(problems.max_pool, save=_indices_saved("max_pool_with_indices", returned=False))
-def max_pool(x, /, kernel_size, *, stride=None, padding=0, dilation=1, ceil_mode=False, layout="channels_first", out=None, workspace=None):
+def max_pool(
+    x: ArrayT,
+    /,
+    kernel_size: Ints,
+    *,
+    stride: Ints | None = None,
+    padding: Padding = 0,
+    dilation: Ints = 1,
+    ceil_mode: bool = False,
+    layout: Layout = "channels_first",
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> ArrayT:
     """Maximum of each window.
 
     ``y[n, c, p, q] = max over r, s of x[n, c, p * stride - before + r * dilation, q * stride - before + s * dilation]``, where only
@@ -132,20 +149,20 @@ def max_pool(x, /, kernel_size, *, stride=None, padding=0, dilation=1, ceil_mode
 
 @operation(problems.backward(problems.max_pool), arrays=("indices",), values=problems.indices_inside)
 def max_pool_backward(
-    grad,
-    x,
+    grad: ArrayT,
+    x: Array,
     /,
-    kernel_size,
+    kernel_size: Ints,
     *,
-    stride=None,
-    padding=0,
-    dilation=1,
-    ceil_mode=False,
-    layout="channels_first",
-    indices=None,
-    out=None,
-    workspace=None,
-):
+    stride: Ints | None = None,
+    padding: Padding = 0,
+    dilation: Ints = 1,
+    ceil_mode: bool = False,
+    layout: Layout = "channels_first",
+    indices: Array | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> ArrayT:
     """Gradient of `max_pool` with respect to `x`: each element of `grad` goes to the maximum of its window.
 
     Of equal maxima the first gets it; where windows overlap, an element collects the gradients of all that it is the maximum of.
@@ -183,8 +200,18 @@ def max_pool_backward(
 
 @operation(problems.with_indices(problems.max_pool), save=_indices_saved("max_pool_with_indices", returned=True))
 def max_pool_with_indices(
-    x, /, kernel_size, *, stride=None, padding=0, dilation=1, ceil_mode=False, layout="channels_first", out=None, workspace=None
-):
+    x: ArrayT,
+    /,
+    kernel_size: Ints,
+    *,
+    stride: Ints | None = None,
+    padding: Padding = 0,
+    dilation: Ints = 1,
+    ceil_mode: bool = False,
+    layout: Layout = "channels_first",
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> MaxPoolOutput[ArrayT]:
     """Maximum of each window and where it stands.
 
     As `max_pool`, with the flat position of each maximum in the spatial extent of its channel: ``h * W + w`` in two dimensions.
@@ -228,20 +255,20 @@ def max_pool_with_indices(
 
 @operation(problems.backward(problems.max_pool), arrays=("indices",), values=problems.indices_inside)
 def max_pool_with_indices_backward(
-    grad,
-    x,
+    grad: ArrayT,
+    x: Array,
     /,
-    kernel_size,
+    kernel_size: Ints,
     *,
-    stride=None,
-    padding=0,
-    dilation=1,
-    ceil_mode=False,
-    layout="channels_first",
-    indices=None,
-    out=None,
-    workspace=None,
-):
+    stride: Ints | None = None,
+    padding: Padding = 0,
+    dilation: Ints = 1,
+    ceil_mode: bool = False,
+    layout: Layout = "channels_first",
+    indices: Array | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> ArrayT:
     """Gradient of ``y`` of `max_pool_with_indices` with respect to `x`; the same as `max_pool_backward`.
 
     Parameters
@@ -282,19 +309,19 @@ def max_pool_with_indices_backward(
 
 @operation(problems.avg_pool)
 def avg_pool(
-    x,
+    x: ArrayT,
     /,
-    kernel_size,
+    kernel_size: Ints,
     *,
-    stride=None,
-    padding=0,
-    dilation=1,
-    ceil_mode=False,
-    count_include_pad=True,
-    layout="channels_first",
-    out=None,
-    workspace=None,
-):
+    stride: Ints | None = None,
+    padding: Padding = 0,
+    dilation: Ints = 1,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    layout: Layout = "channels_first",
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> ArrayT:
     """Mean of each window.
 
     The sum of the elements of each window that lie inside of `x`, divided by how many there are; with `count_include_pad` the elements
@@ -338,20 +365,20 @@ def avg_pool(
 
 @operation(problems.backward(problems.avg_pool, linear=True))
 def avg_pool_backward(
-    grad,
-    x,
+    grad: ArrayT,
+    x: Array,
     /,
-    kernel_size,
+    kernel_size: Ints,
     *,
-    stride=None,
-    padding=0,
-    dilation=1,
-    ceil_mode=False,
-    count_include_pad=True,
-    layout="channels_first",
-    out=None,
-    workspace=None,
-):
+    stride: Ints | None = None,
+    padding: Padding = 0,
+    dilation: Ints = 1,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    layout: Layout = "channels_first",
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> ArrayT:
     """Gradient of `avg_pool` with respect to `x`: each element of `grad`, divided as in the forward, goes to its whole window.
 
     Parameters
@@ -385,8 +412,19 @@ def avg_pool_backward(
 
 @operation(problems.lp_pool)
 def lp_pool(
-    x, /, kernel_size, *, p=2, stride=None, padding=0, dilation=1, ceil_mode=False, layout="channels_first", out=None, workspace=None
-):
+    x: ArrayT,
+    /,
+    kernel_size: Ints,
+    *,
+    p: float = 2,
+    stride: Ints | None = None,
+    padding: Padding = 0,
+    dilation: Ints = 1,
+    ceil_mode: bool = False,
+    layout: Layout = "channels_first",
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> ArrayT:
     """Lp norm of each window.
 
     ``y = (sum over the window of |x|^p)^(1/p)``; the padding adds nothing. Windows are scaled by their largest element, so that the
@@ -433,20 +471,20 @@ def lp_pool(
 
 @operation(problems.backward(problems.lp_pool))
 def lp_pool_backward(
-    grad,
-    x,
+    grad: ArrayT,
+    x: Array,
     /,
-    kernel_size,
+    kernel_size: Ints,
     *,
-    p=2,
-    stride=None,
-    padding=0,
-    dilation=1,
-    ceil_mode=False,
-    layout="channels_first",
-    out=None,
-    workspace=None,
-):
+    p: float = 2,
+    stride: Ints | None = None,
+    padding: Padding = 0,
+    dilation: Ints = 1,
+    ceil_mode: bool = False,
+    layout: Layout = "channels_first",
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> ArrayT:
     """Gradient of `lp_pool` with respect to `x`: ``grad * sign(x) * (|x| / y)^(p - 1)``, summed over the windows of each element.
 
     It is 0 where ``x`` is 0. For infinite `p` it goes to the first element of largest magnitude. Of an infinite norm, also one beyond the range
@@ -485,7 +523,15 @@ def lp_pool_backward(
 
 
 @operation(problems.adaptive)
-def adaptive_avg_pool(x, /, output_size, *, layout="channels_first", out=None, workspace=None):
+def adaptive_avg_pool(
+    x: ArrayT,
+    /,
+    output_size: int | Sequence[int | None],
+    *,
+    layout: Layout = "channels_first",
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> ArrayT:
     """Mean of windows that share the input out among a given number of outputs.
 
     Along an axis of extent n, output i of o takes the elements from ``floor(i * n / o)`` up to, not including,
@@ -533,7 +579,16 @@ def adaptive_avg_pool(x, /, output_size, *, layout="channels_first", out=None, w
 
 
 @operation(problems.backward(problems.adaptive, linear=True))
-def adaptive_avg_pool_backward(grad, x, /, output_size, *, layout="channels_first", out=None, workspace=None):
+def adaptive_avg_pool_backward(
+    grad: ArrayT,
+    x: Array,
+    /,
+    output_size: int | Sequence[int | None],
+    *,
+    layout: Layout = "channels_first",
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> ArrayT:
     """Gradient of `adaptive_avg_pool` with respect to `x`: each element of `grad` is shared out evenly over its window.
 
     Parameters
@@ -566,7 +621,15 @@ def adaptive_avg_pool_backward(grad, x, /, output_size, *, layout="channels_firs
 
 
 @operation(problems.adaptive, save=_indices_saved("adaptive_max_pool_with_indices", returned=False))
-def adaptive_max_pool(x, /, output_size, *, layout="channels_first", out=None, workspace=None):
+def adaptive_max_pool(
+    x: ArrayT,
+    /,
+    output_size: int | Sequence[int | None],
+    *,
+    layout: Layout = "channels_first",
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> ArrayT:
     """Maximum of windows that share the input out among a given number of outputs.
 
     The windows are those of `adaptive_avg_pool`. A window with a NaN gives NaN.
@@ -603,7 +666,17 @@ def adaptive_max_pool(x, /, output_size, *, layout="channels_first", out=None, w
 
 
 @operation(problems.backward(problems.adaptive), arrays=("indices",), values=problems.indices_inside)
-def adaptive_max_pool_backward(grad, x, /, output_size, *, layout="channels_first", indices=None, out=None, workspace=None):
+def adaptive_max_pool_backward(
+    grad: ArrayT,
+    x: Array,
+    /,
+    output_size: int | Sequence[int | None],
+    *,
+    layout: Layout = "channels_first",
+    indices: Array | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> ArrayT:
     """Gradient of `adaptive_max_pool` with respect to `x`: each element of `grad` goes to the maximum of its window.
 
     Of equal maxima the first gets it.
@@ -640,7 +713,15 @@ def adaptive_max_pool_backward(grad, x, /, output_size, *, layout="channels_firs
 
 
 @operation(problems.with_indices(problems.adaptive), save=_indices_saved("adaptive_max_pool_with_indices", returned=True))
-def adaptive_max_pool_with_indices(x, /, output_size, *, layout="channels_first", out=None, workspace=None):
+def adaptive_max_pool_with_indices(
+    x: ArrayT,
+    /,
+    output_size: int | Sequence[int | None],
+    *,
+    layout: Layout = "channels_first",
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> MaxPoolOutput[ArrayT]:
     """Maximum of windows that share the input out among a given number of outputs, and where it stands.
 
     As `adaptive_max_pool`, with the flat position of each maximum in the spatial extent of its channel.
@@ -678,7 +759,17 @@ def adaptive_max_pool_with_indices(x, /, output_size, *, layout="channels_first"
 
 
 @operation(problems.backward(problems.adaptive), arrays=("indices",), values=problems.indices_inside)
-def adaptive_max_pool_with_indices_backward(grad, x, /, output_size, *, layout="channels_first", indices=None, out=None, workspace=None):
+def adaptive_max_pool_with_indices_backward(
+    grad: ArrayT,
+    x: Array,
+    /,
+    output_size: int | Sequence[int | None],
+    *,
+    layout: Layout = "channels_first",
+    indices: Array | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> ArrayT:
     """Gradient of ``y`` of `adaptive_max_pool_with_indices` with respect to `x`; the same as `adaptive_max_pool_backward`.
 
     Parameters
@@ -716,7 +807,16 @@ def adaptive_max_pool_with_indices_backward(grad, x, /, output_size, *, layout="
 
 
 @operation(problems.max_unpool, values=problems.indices_inside)
-def max_unpool(x, indices, /, output_size, *, layout="channels_first", out=None, workspace=None):
+def max_unpool(
+    x: ArrayT,
+    indices: Array,
+    /,
+    output_size: Ints,
+    *,
+    layout: Layout = "channels_first",
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> ArrayT:
     """Puts elements back where they stood: the partial inverse of `max_pool_with_indices`.
 
     Each element of `x` goes to the flat spatial position of its channel that its index names; everything else is 0.
@@ -766,7 +866,17 @@ def max_unpool(x, indices, /, output_size, *, layout="channels_first", out=None,
 
 
 @operation(problems.max_unpool_backward, values=problems.indices_inside)
-def max_unpool_backward(grad, x, indices, /, output_size, *, layout="channels_first", out=None, workspace=None):
+def max_unpool_backward(
+    grad: ArrayT,
+    x: Array,
+    indices: Array,
+    /,
+    output_size: Ints,
+    *,
+    layout: Layout = "channels_first",
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> ArrayT:
     """Gradient of `max_unpool` with respect to `x`: the elements of `grad` at the positions that the indices name.
 
     Where a position is named twice, each of its elements gets the gradient, as in PyTorch.

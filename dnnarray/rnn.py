@@ -1,6 +1,9 @@
 """Recurrent networks: rnn, gru, lstm and their single steps."""
 
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, overload
 
 from dnnarray._errors import UnsupportedError
 from dnnarray._operation import find, operation
@@ -17,6 +20,7 @@ from dnnarray._problems.rnn_results import (
     TapedHiddenOutput,
     TapedRNNOutput,
 )
+from dnnarray._typing import Array, ArrayT, SequenceLayout
 
 __all__ = [
     "CellGradients",
@@ -58,6 +62,48 @@ def _save(name: str) -> Any:
     return save
 
 
+@overload
+def rnn(
+    x: ArrayT,
+    weights: Sequence[RNNWeights],
+    /,
+    h0: Array | None = ...,
+    *,
+    activation: Literal["tanh", "relu"] = ...,
+    bidirectional: bool = ...,
+    reverse: bool = ...,
+    lengths: Array | None = ...,
+    dropout: float = ...,
+    seed: int | None = ...,
+    offset: int = ...,
+    layout: SequenceLayout = ...,
+    return_tape: Literal[False] = ...,
+    out: Array | None = ...,
+    workspace: Array | None = ...,
+) -> HiddenOutput[ArrayT]: ...
+
+
+@overload
+def rnn(
+    x: ArrayT,
+    weights: Sequence[RNNWeights],
+    /,
+    h0: Array | None = ...,
+    *,
+    activation: Literal["tanh", "relu"] = ...,
+    bidirectional: bool = ...,
+    reverse: bool = ...,
+    lengths: Array | None = ...,
+    dropout: float = ...,
+    seed: int | None = ...,
+    offset: int = ...,
+    layout: SequenceLayout = ...,
+    return_tape: Literal[True],
+    out: Array | None = ...,
+    workspace: Array | None = ...,
+) -> TapedHiddenOutput[ArrayT]: ...
+
+
 @operation(
     problems.sequence("rnn"),
     arrays=("h0", "lengths"),
@@ -67,23 +113,23 @@ def _save(name: str) -> Any:
     save=_save("rnn"),
 )
 def rnn(
-    x,
-    weights,
+    x: ArrayT,
+    weights: Sequence[RNNWeights],
     /,
-    h0=None,
+    h0: Array | None = None,
     *,
-    activation="tanh",
-    bidirectional=False,
-    reverse=False,
-    lengths=None,
-    dropout=0.0,
-    seed=None,
-    offset=0,
-    layout="TNC",
-    return_tape=False,
-    out=None,
-    workspace=None,
-):
+    activation: Literal["tanh", "relu"] = "tanh",
+    bidirectional: bool = False,
+    reverse: bool = False,
+    lengths: Array | None = None,
+    dropout: float = 0.0,
+    seed: int | None = None,
+    offset: int = 0,
+    layout: SequenceLayout = "TNC",
+    return_tape: bool = False,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> Any:
     """Elman recurrent network over a sequence, of one or more layers and one or two directions.
 
     ``h(t) = f(w_ih x(t) + b_ih + w_hh h(t-1) + b_hh)`` with f = tanh or relu; ``y(t) = h(t)`` is the input of the next layer. A
@@ -161,6 +207,48 @@ def rnn(
     """
 
 
+@overload
+def gru(
+    x: ArrayT,
+    weights: Sequence[RNNWeights],
+    /,
+    h0: Array | None = ...,
+    *,
+    linear_before_reset: bool = ...,
+    bidirectional: bool = ...,
+    reverse: bool = ...,
+    lengths: Array | None = ...,
+    dropout: float = ...,
+    seed: int | None = ...,
+    offset: int = ...,
+    layout: SequenceLayout = ...,
+    return_tape: Literal[False] = ...,
+    out: Array | None = ...,
+    workspace: Array | None = ...,
+) -> HiddenOutput[ArrayT]: ...
+
+
+@overload
+def gru(
+    x: ArrayT,
+    weights: Sequence[RNNWeights],
+    /,
+    h0: Array | None = ...,
+    *,
+    linear_before_reset: bool = ...,
+    bidirectional: bool = ...,
+    reverse: bool = ...,
+    lengths: Array | None = ...,
+    dropout: float = ...,
+    seed: int | None = ...,
+    offset: int = ...,
+    layout: SequenceLayout = ...,
+    return_tape: Literal[True],
+    out: Array | None = ...,
+    workspace: Array | None = ...,
+) -> TapedHiddenOutput[ArrayT]: ...
+
+
 @operation(
     problems.sequence("gru"),
     arrays=("h0", "lengths"),
@@ -170,23 +258,23 @@ def rnn(
     save=_save("gru"),
 )
 def gru(
-    x,
-    weights,
+    x: ArrayT,
+    weights: Sequence[RNNWeights],
     /,
-    h0=None,
+    h0: Array | None = None,
     *,
-    linear_before_reset=True,
-    bidirectional=False,
-    reverse=False,
-    lengths=None,
-    dropout=0.0,
-    seed=None,
-    offset=0,
-    layout="TNC",
-    return_tape=False,
-    out=None,
-    workspace=None,
-):
+    linear_before_reset: bool = True,
+    bidirectional: bool = False,
+    reverse: bool = False,
+    lengths: Array | None = None,
+    dropout: float = 0.0,
+    seed: int | None = None,
+    offset: int = 0,
+    layout: SequenceLayout = "TNC",
+    return_tape: bool = False,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> Any:
     """Network of gated recurrent units over a sequence, of one or more layers and one or two directions.
 
     With the gates r, z and n, the rows of w_ih, w_hh and the biases in this order, and s the logistic sigmoid::
@@ -239,6 +327,50 @@ def gru(
     """
 
 
+@overload
+def lstm(
+    x: ArrayT,
+    weights: Sequence[RNNWeights],
+    /,
+    h0: Array | None = ...,
+    c0: Array | None = ...,
+    *,
+    cell_clip: float | None = ...,
+    bidirectional: bool = ...,
+    reverse: bool = ...,
+    lengths: Array | None = ...,
+    dropout: float = ...,
+    seed: int | None = ...,
+    offset: int = ...,
+    layout: SequenceLayout = ...,
+    return_tape: Literal[False] = ...,
+    out: Array | None = ...,
+    workspace: Array | None = ...,
+) -> RNNOutput[ArrayT]: ...
+
+
+@overload
+def lstm(
+    x: ArrayT,
+    weights: Sequence[RNNWeights],
+    /,
+    h0: Array | None = ...,
+    c0: Array | None = ...,
+    *,
+    cell_clip: float | None = ...,
+    bidirectional: bool = ...,
+    reverse: bool = ...,
+    lengths: Array | None = ...,
+    dropout: float = ...,
+    seed: int | None = ...,
+    offset: int = ...,
+    layout: SequenceLayout = ...,
+    return_tape: Literal[True],
+    out: Array | None = ...,
+    workspace: Array | None = ...,
+) -> TapedRNNOutput[ArrayT]: ...
+
+
 @operation(
     problems.sequence("lstm"),
     arrays=("h0", "c0", "lengths"),
@@ -248,24 +380,24 @@ def gru(
     save=_save("lstm"),
 )
 def lstm(
-    x,
-    weights,
+    x: ArrayT,
+    weights: Sequence[RNNWeights],
     /,
-    h0=None,
-    c0=None,
+    h0: Array | None = None,
+    c0: Array | None = None,
     *,
-    cell_clip=None,
-    bidirectional=False,
-    reverse=False,
-    lengths=None,
-    dropout=0.0,
-    seed=None,
-    offset=0,
-    layout="TNC",
-    return_tape=False,
-    out=None,
-    workspace=None,
-):
+    cell_clip: float | None = None,
+    bidirectional: bool = False,
+    reverse: bool = False,
+    lengths: Array | None = None,
+    dropout: float = 0.0,
+    seed: int | None = None,
+    offset: int = 0,
+    layout: SequenceLayout = "TNC",
+    return_tape: bool = False,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> Any:
     """Long short-term memory over a sequence, of one or more layers and one or two directions.
 
     With the gates i, f, g and o, the rows of w_ih, w_hh and the biases in this order, and s the logistic sigmoid::
@@ -334,26 +466,26 @@ def lstm(
     values=problems.check_lengths_backward,
 )
 def rnn_backward(
-    grad,
-    x,
-    weights,
+    grad: ArrayT | tuple[ArrayT | None, ...],
+    x: Array,
+    weights: Sequence[RNNWeights],
     /,
-    h0=None,
+    h0: Array | None = None,
     *,
-    activation="tanh",
-    bidirectional=False,
-    reverse=False,
-    lengths=None,
-    tape=None,
-    dropout=0.0,
-    seed=None,
-    offset=0,
-    layout="TNC",
-    return_tape=False,
-    needs=None,
-    out=None,
-    workspace=None,
-):
+    activation: Literal["tanh", "relu"] = "tanh",
+    bidirectional: bool = False,
+    reverse: bool = False,
+    lengths: Array | None = None,
+    tape: Array | None = None,
+    dropout: float = 0.0,
+    seed: int | None = None,
+    offset: int = 0,
+    layout: SequenceLayout = "TNC",
+    return_tape: bool = False,
+    needs: Sequence[str] | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> RNNGradients[ArrayT]:
     """Gradients of `rnn`, by back-propagation through time; the forward is computed again where its tape is not given.
 
     Parameters
@@ -407,26 +539,26 @@ def rnn_backward(
     values=problems.check_lengths_backward,
 )
 def gru_backward(
-    grad,
-    x,
-    weights,
+    grad: ArrayT | tuple[ArrayT | None, ...],
+    x: Array,
+    weights: Sequence[RNNWeights],
     /,
-    h0=None,
+    h0: Array | None = None,
     *,
-    linear_before_reset=True,
-    bidirectional=False,
-    reverse=False,
-    lengths=None,
-    tape=None,
-    dropout=0.0,
-    seed=None,
-    offset=0,
-    layout="TNC",
-    return_tape=False,
-    needs=None,
-    out=None,
-    workspace=None,
-):
+    linear_before_reset: bool = True,
+    bidirectional: bool = False,
+    reverse: bool = False,
+    lengths: Array | None = None,
+    tape: Array | None = None,
+    dropout: float = 0.0,
+    seed: int | None = None,
+    offset: int = 0,
+    layout: SequenceLayout = "TNC",
+    return_tape: bool = False,
+    needs: Sequence[str] | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> RNNGradients[ArrayT]:
     """Gradients of `gru`, by back-propagation through time; the forward is computed again where its tape is not given.
 
     Parameters
@@ -475,27 +607,27 @@ def gru_backward(
     values=problems.check_lengths_backward,
 )
 def lstm_backward(
-    grad,
-    x,
-    weights,
+    grad: ArrayT | tuple[ArrayT | None, ...],
+    x: Array,
+    weights: Sequence[RNNWeights],
     /,
-    h0=None,
-    c0=None,
+    h0: Array | None = None,
+    c0: Array | None = None,
     *,
-    cell_clip=None,
-    bidirectional=False,
-    reverse=False,
-    lengths=None,
-    tape=None,
-    dropout=0.0,
-    seed=None,
-    offset=0,
-    layout="TNC",
-    return_tape=False,
-    needs=None,
-    out=None,
-    workspace=None,
-):
+    cell_clip: float | None = None,
+    bidirectional: bool = False,
+    reverse: bool = False,
+    lengths: Array | None = None,
+    tape: Array | None = None,
+    dropout: float = 0.0,
+    seed: int | None = None,
+    offset: int = 0,
+    layout: SequenceLayout = "TNC",
+    return_tape: bool = False,
+    needs: Sequence[str] | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> LSTMGradients[ArrayT]:
     """Gradients of `lstm`, by back-propagation through time; the forward is computed again where its tape is not given.
 
     Parameters
@@ -544,7 +676,16 @@ def lstm_backward(
 
 
 @operation(problems.step("rnn"), nested=("weights",))
-def rnn_cell(x, weights, h, /, *, activation="tanh", out=None, workspace=None):
+def rnn_cell(
+    x: ArrayT,
+    weights: RNNWeights,
+    h: Array,
+    /,
+    *,
+    activation: Literal["tanh", "relu"] = "tanh",
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> ArrayT:
     """One step of `rnn`: ``f(w_ih x + b_ih + w_hh h + b_hh)`` with f = tanh or relu.
 
     Parameters
@@ -582,7 +723,16 @@ def rnn_cell(x, weights, h, /, *, activation="tanh", out=None, workspace=None):
 
 
 @operation(problems.step("gru"), nested=("weights",))
-def gru_cell(x, weights, h, /, *, linear_before_reset=True, out=None, workspace=None):
+def gru_cell(
+    x: ArrayT,
+    weights: RNNWeights,
+    h: Array,
+    /,
+    *,
+    linear_before_reset: bool = True,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> ArrayT:
     """One step of `gru`, with its formula.
 
     Parameters
@@ -620,7 +770,17 @@ def gru_cell(x, weights, h, /, *, linear_before_reset=True, out=None, workspace=
 
 
 @operation(problems.step("lstm"), nested=("weights",))
-def lstm_cell(x, weights, h, c, /, *, cell_clip=None, out=None, workspace=None):
+def lstm_cell(
+    x: ArrayT,
+    weights: RNNWeights,
+    h: Array,
+    c: Array,
+    /,
+    *,
+    cell_clip: float | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> LSTMState[ArrayT]:
     """One step of `lstm`, with its formula.
 
     Parameters
@@ -662,7 +822,18 @@ def lstm_cell(x, weights, h, c, /, *, cell_clip=None, out=None, workspace=None):
 
 
 @operation(problems.step_backward("rnn"), nested=("grad", "weights"))
-def rnn_cell_backward(grad, x, weights, h, /, *, activation="tanh", needs=None, out=None, workspace=None):
+def rnn_cell_backward(
+    grad: ArrayT | tuple[ArrayT | None, ...],
+    x: Array,
+    weights: RNNWeights,
+    h: Array,
+    /,
+    *,
+    activation: Literal["tanh", "relu"] = "tanh",
+    needs: Sequence[str] | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> CellGradients[ArrayT]:
     """Gradients of `rnn_cell`; the forward is computed again.
 
     Parameters
@@ -701,7 +872,18 @@ def rnn_cell_backward(grad, x, weights, h, /, *, activation="tanh", needs=None, 
 
 
 @operation(problems.step_backward("gru"), nested=("grad", "weights"))
-def gru_cell_backward(grad, x, weights, h, /, *, linear_before_reset=True, needs=None, out=None, workspace=None):
+def gru_cell_backward(
+    grad: ArrayT | tuple[ArrayT | None, ...],
+    x: Array,
+    weights: RNNWeights,
+    h: Array,
+    /,
+    *,
+    linear_before_reset: bool = True,
+    needs: Sequence[str] | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> CellGradients[ArrayT]:
     """Gradients of `gru_cell`; the forward is computed again.
 
     Parameters
@@ -738,7 +920,19 @@ def gru_cell_backward(grad, x, weights, h, /, *, linear_before_reset=True, needs
 
 
 @operation(problems.step_backward("lstm"), nested=("grad", "weights"))
-def lstm_cell_backward(grad, x, weights, h, c, /, *, cell_clip=None, needs=None, out=None, workspace=None):
+def lstm_cell_backward(
+    grad: ArrayT | tuple[ArrayT | None, ...],
+    x: Array,
+    weights: RNNWeights,
+    h: Array,
+    c: Array,
+    /,
+    *,
+    cell_clip: float | None = None,
+    needs: Sequence[str] | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> LSTMCellGradients[ArrayT]:
     """Gradients of `lstm_cell`; the forward is computed again.
 
     Parameters

@@ -1,8 +1,11 @@
 """Softmax and its relatives."""
 
+from __future__ import annotations
+
 from dnnarray._operation import operation
 from dnnarray._problems import softmax as problems
 from dnnarray._save import result_of
+from dnnarray._typing import Array, ArrayT
 
 __all__ = [
     "log_softmax",
@@ -15,7 +18,7 @@ __all__ = [
 
 
 @operation(problems.softmax, save=result_of("softmax"))
-def softmax(x, /, *, axis=-1, out=None, workspace=None):
+def softmax(x: ArrayT, /, *, axis: int = -1, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
     """Exponentials, scaled so that they sum to 1 along an axis.
 
     ``y = exp(x) / sum(exp(x))``. The maximum is subtracted first, so that nothing overflows; as in PyTorch, a row of
@@ -59,7 +62,9 @@ def softmax(x, /, *, axis=-1, out=None, workspace=None):
 
 
 @operation(problems.softmax_backward, arrays=("y",))
-def softmax_backward(grad, x, /, *, axis=-1, y=None, out=None, workspace=None):
+def softmax_backward(
+    grad: ArrayT, x: Array, /, *, axis: int = -1, y: Array | None = None, out: Array | None = None, workspace: Array | None = None
+) -> ArrayT:
     """Gradient of `softmax` with respect to `x`: ``y * (grad - sum(grad * y))``.
 
     Parameters
@@ -97,7 +102,7 @@ def softmax_backward(grad, x, /, *, axis=-1, y=None, out=None, workspace=None):
 
 
 @operation(problems.softmax, save=result_of("log_softmax"))
-def log_softmax(x, /, *, axis=-1, out=None, workspace=None):
+def log_softmax(x: ArrayT, /, *, axis: int = -1, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
     """Logarithm of `softmax`.
 
     ``y = x - log(sum(exp(x)))``. The maximum is subtracted first, so that nothing overflows; as in PyTorch, a row of
@@ -137,7 +142,9 @@ def log_softmax(x, /, *, axis=-1, out=None, workspace=None):
 
 
 @operation(problems.softmax_backward, arrays=("y",))
-def log_softmax_backward(grad, x, /, *, axis=-1, y=None, out=None, workspace=None):
+def log_softmax_backward(
+    grad: ArrayT, x: Array, /, *, axis: int = -1, y: Array | None = None, out: Array | None = None, workspace: Array | None = None
+) -> ArrayT:
     """Gradient of `log_softmax` with respect to `x`: ``grad - exp(y) * sum(grad)``.
 
     Parameters
@@ -175,7 +182,7 @@ def log_softmax_backward(grad, x, /, *, axis=-1, y=None, out=None, workspace=Non
 
 
 @operation(problems.softmax, save=result_of("softmin"))
-def softmin(x, /, *, axis=-1, out=None, workspace=None):
+def softmin(x: ArrayT, /, *, axis: int = -1, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
     """`softmax` of the negative: the smallest element gets the largest share.
 
     ``y = exp(-x) / sum(exp(-x))``. The minimum is subtracted first, so that nothing overflows; as in PyTorch, a row
@@ -215,7 +222,9 @@ def softmin(x, /, *, axis=-1, out=None, workspace=None):
 
 
 @operation(problems.softmax_backward, arrays=("y",))
-def softmin_backward(grad, x, /, *, axis=-1, y=None, out=None, workspace=None):
+def softmin_backward(
+    grad: ArrayT, x: Array, /, *, axis: int = -1, y: Array | None = None, out: Array | None = None, workspace: Array | None = None
+) -> ArrayT:
     """Gradient of `softmin` with respect to `x`: ``y * (sum(grad * y) - grad)``.
 
     Parameters

@@ -1,8 +1,14 @@
 """Sampling, resizing, region pooling, shuffles, embedding."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
 from dnnarray._operation import operation
 from dnnarray._problems import spatial as problems
 from dnnarray._problems.spatial import GridSampleGradients
+from dnnarray._typing import Array, ArrayT, Ints, Layout
 
 __all__ = [
     "GridSampleGradients",
@@ -27,7 +33,18 @@ __all__ = [
 
 
 @operation(problems.grid_sample, gradients=("x", "grid"))
-def grid_sample(x, grid, /, *, mode="bilinear", padding_mode="zeros", align_corners=False, algorithm=None, out=None, workspace=None):
+def grid_sample(
+    x: ArrayT,
+    grid: Array,
+    /,
+    *,
+    mode: Literal["bilinear", "nearest", "bicubic"] = "bilinear",
+    padding_mode: Literal["zeros", "border", "reflection"] = "zeros",
+    align_corners: bool = False,
+    algorithm: str | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> ArrayT:
     """Sample `x` at the places that `grid` names.
 
     ``y[n, c, p, q] = sum over taps (i, j) of weight(i - h) * weight(j - w) * x[n, c, i, j]``, where ``(w, h)`` is
@@ -92,8 +109,18 @@ def grid_sample(x, grid, /, *, mode="bilinear", padding_mode="zeros", align_corn
 
 @operation(problems.grid_sample_backward)
 def grid_sample_backward(
-    grad, x, grid, /, *, mode="bilinear", padding_mode="zeros", align_corners=False, needs=None, out=None, workspace=None
-):
+    grad: ArrayT,
+    x: Array,
+    grid: Array,
+    /,
+    *,
+    mode: Literal["bilinear", "nearest", "bicubic"] = "bilinear",
+    padding_mode: Literal["zeros", "border", "reflection"] = "zeros",
+    align_corners: bool = False,
+    needs: Sequence[str] | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> GridSampleGradients[ArrayT]:
     """Gradients of `grid_sample` with respect to `x` and `grid`.
 
     Each output's gradient goes to its taps by their weights; that of a coordinate is the sum over taps of the weight's slope times
@@ -139,7 +166,9 @@ def grid_sample_backward(
 
 
 @operation(problems.affine_grid)
-def affine_grid(theta, /, shape, *, align_corners=False, out=None, workspace=None):
+def affine_grid(
+    theta: ArrayT, /, shape: Sequence[int], *, align_corners: bool = False, out: Array | None = None, workspace: Array | None = None
+) -> ArrayT:
     """The grid of an affine map, for `grid_sample`.
 
     ``grid[n, h, w] = theta[n] @ (x_w, y_h, 1)``, with a third coordinate ``z_d`` before the 1 for three spatial axes.
@@ -187,7 +216,16 @@ def affine_grid(theta, /, shape, *, align_corners=False, out=None, workspace=Non
 
 
 @operation(problems.affine_grid_backward)
-def affine_grid_backward(grad, theta, /, shape, *, align_corners=False, out=None, workspace=None):
+def affine_grid_backward(
+    grad: ArrayT,
+    theta: Array,
+    /,
+    shape: Sequence[int],
+    *,
+    align_corners: bool = False,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> ArrayT:
     """Gradient of `affine_grid` with respect to `theta`: ``sum over h, w of grad[n, h, w] (x_w, y_h, 1)^T``.
 
     Parameters
@@ -220,18 +258,18 @@ def affine_grid_backward(grad, theta, /, shape, *, align_corners=False, out=None
 
 @operation(problems.interpolate)
 def interpolate(
-    x,
+    x: ArrayT,
     /,
     *,
-    size=None,
-    scale=None,
-    mode="nearest",
-    align_corners=False,
-    antialias=False,
-    layout="channels_first",
-    out=None,
-    workspace=None,
-):
+    size: Ints | None = None,
+    scale: float | Sequence[float] | None = None,
+    mode: Literal["nearest", "nearest_exact", "linear", "cubic", "area"] = "nearest",
+    align_corners: bool = False,
+    antialias: bool = False,
+    layout: Layout = "channels_first",
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> ArrayT:
     """Resize the spatial axes of `x`.
 
     ``y[n, c, p, q] = sum over (i, j) of a[p, i] * b[q, j] * x[n, c, i, j]``: each axis has weights of its own, which the mode sets.
@@ -301,19 +339,19 @@ def interpolate(
 
 @operation(problems.interpolate_backward)
 def interpolate_backward(
-    grad,
-    x,
+    grad: ArrayT,
+    x: Array,
     /,
     *,
-    size=None,
-    scale=None,
-    mode="nearest",
-    align_corners=False,
-    antialias=False,
-    layout="channels_first",
-    out=None,
-    workspace=None,
-):
+    size: Ints | None = None,
+    scale: float | Sequence[float] | None = None,
+    mode: Literal["nearest", "nearest_exact", "linear", "cubic", "area"] = "nearest",
+    align_corners: bool = False,
+    antialias: bool = False,
+    layout: Layout = "channels_first",
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> ArrayT:
     """Gradient of `interpolate` with respect to `x`: the transposed weights applied to `grad`.
 
     Parameters
@@ -345,18 +383,18 @@ def interpolate_backward(
 
 @operation(problems.roi_align, values=problems.roi_values)
 def roi_align(
-    x,
-    boxes,
+    x: ArrayT,
+    boxes: Array,
     /,
     *,
-    output_size,
-    spatial_scale=1.0,
-    sampling_ratio=0,
-    aligned=False,
-    mode="avg",
-    out=None,
-    workspace=None,
-):
+    output_size: Ints,
+    spatial_scale: float = 1.0,
+    sampling_ratio: int = 0,
+    aligned: bool = False,
+    mode: Literal["avg", "max"] = "avg",
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> ArrayT:
     """Pool each box of an image to a fixed number of bins, from samples between the pixels.
 
     A box is divided into P by Q bins of equal size and each bin into a grid of samples; a sample is the bilinear interpolation of
@@ -419,19 +457,19 @@ def roi_align(
 
 @operation(problems.roi_align_backward, values=problems.roi_values)
 def roi_align_backward(
-    grad,
-    x,
-    boxes,
+    grad: ArrayT,
+    x: Array,
+    boxes: Array,
     /,
     *,
-    output_size,
-    spatial_scale=1.0,
-    sampling_ratio=0,
-    aligned=False,
-    mode="avg",
-    out=None,
-    workspace=None,
-):
+    output_size: Ints,
+    spatial_scale: float = 1.0,
+    sampling_ratio: int = 0,
+    aligned: bool = False,
+    mode: Literal["avg", "max"] = "avg",
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> ArrayT:
     """Gradient of `roi_align` with respect to `x`; the boxes have none.
 
     Each bin's gradient goes to the pixels of its samples by their weights over the number of samples; for "max", to the pixel of the
@@ -467,7 +505,9 @@ def roi_align_backward(
 
 
 @operation(problems.pixel_shuffle)
-def pixel_shuffle(x, /, factor, *, layout="channels_first", out=None, workspace=None):
+def pixel_shuffle(
+    x: ArrayT, /, factor: int, *, layout: Layout = "channels_first", out: Array | None = None, workspace: Array | None = None
+) -> ArrayT:
     """Turn channels into pixels: every axis of the image grows by `factor`, the channels shrink by its power.
 
     ``y[n, c, h * f + i, w * f + j] = x[n, (c * f + i) * f + j, h, w]``, for any number of spatial axes. ONNX calls it DepthToSpace
@@ -513,7 +553,9 @@ def pixel_shuffle(x, /, factor, *, layout="channels_first", out=None, workspace=
 
 
 @operation(problems.undone(problems.pixel_shuffle))
-def pixel_shuffle_backward(grad, x, /, factor, *, layout="channels_first", out=None, workspace=None):
+def pixel_shuffle_backward(
+    grad: ArrayT, x: Array, /, factor: int, *, layout: Layout = "channels_first", out: Array | None = None, workspace: Array | None = None
+) -> ArrayT:
     """Gradient of `pixel_shuffle`: the elements of `grad` moved back.
 
     Parameters
@@ -544,7 +586,9 @@ def pixel_shuffle_backward(grad, x, /, factor, *, layout="channels_first", out=N
 
 
 @operation(problems.pixel_unshuffle)
-def pixel_unshuffle(x, /, factor, *, layout="channels_first", out=None, workspace=None):
+def pixel_unshuffle(
+    x: ArrayT, /, factor: int, *, layout: Layout = "channels_first", out: Array | None = None, workspace: Array | None = None
+) -> ArrayT:
     """Turn pixels into channels: the inverse of `pixel_shuffle`.
 
     ``y[n, (c * f + i) * f + j, h, w] = x[n, c, h * f + i, w * f + j]``, for any number of spatial axes.
@@ -588,7 +632,9 @@ def pixel_unshuffle(x, /, factor, *, layout="channels_first", out=None, workspac
 
 
 @operation(problems.undone(problems.pixel_unshuffle))
-def pixel_unshuffle_backward(grad, x, /, factor, *, layout="channels_first", out=None, workspace=None):
+def pixel_unshuffle_backward(
+    grad: ArrayT, x: Array, /, factor: int, *, layout: Layout = "channels_first", out: Array | None = None, workspace: Array | None = None
+) -> ArrayT:
     """Gradient of `pixel_unshuffle`: the elements of `grad` moved back.
 
     Parameters
@@ -620,7 +666,9 @@ def pixel_unshuffle_backward(grad, x, /, factor, *, layout="channels_first", out
 
 
 @operation(problems.channel_shuffle)
-def channel_shuffle(x, /, groups, *, layout="channels_first", out=None, workspace=None):
+def channel_shuffle(
+    x: ArrayT, /, groups: int, *, layout: Layout = "channels_first", out: Array | None = None, workspace: Array | None = None
+) -> ArrayT:
     """Interleave groups of channels: channel ``k`` of group ``g`` becomes channel ``g`` of group ``k``.
 
     ``y[n, k * groups + g] = x[n, g * (C // groups) + k]``.
@@ -663,7 +711,9 @@ def channel_shuffle(x, /, groups, *, layout="channels_first", out=None, workspac
 
 
 @operation(problems.undone(problems.channel_shuffle))
-def channel_shuffle_backward(grad, x, /, groups, *, layout="channels_first", out=None, workspace=None):
+def channel_shuffle_backward(
+    grad: ArrayT, x: Array, /, groups: int, *, layout: Layout = "channels_first", out: Array | None = None, workspace: Array | None = None
+) -> ArrayT:
     """Gradient of `channel_shuffle`: the elements of `grad` moved back.
 
     Parameters
@@ -694,7 +744,9 @@ def channel_shuffle_backward(grad, x, /, groups, *, layout="channels_first", out
 
 
 @operation(problems.embedding, values=problems.embedding_values, gradients=("weight",))
-def embedding(indices, weight, /, *, padding_index=None, out=None, workspace=None):
+def embedding(
+    indices: Array, weight: ArrayT, /, *, padding_index: int | None = None, out: Array | None = None, workspace: Array | None = None
+) -> ArrayT:
     """Rows of a table: ``y[*i] = weight[indices[*i]]``.
 
     Parameters
@@ -738,7 +790,16 @@ def embedding(indices, weight, /, *, padding_index=None, out=None, workspace=Non
 
 
 @operation(problems.embedding_backward, values=problems.embedding_values)
-def embedding_backward(grad, indices, weight, /, *, padding_index=None, out=None, workspace=None):
+def embedding_backward(
+    grad: ArrayT,
+    indices: Array,
+    weight: Array,
+    /,
+    *,
+    padding_index: int | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
+) -> ArrayT:
     """Gradient of `embedding` with respect to `weight`: each row is the sum of `grad` where its index stands.
 
     Parameters
@@ -779,7 +840,7 @@ def embedding_backward(grad, indices, weight, /, *, padding_index=None, out=None
 
 
 @operation(problems.one_hot, values=problems.one_hot_values)
-def one_hot(indices, /, num_classes, *, out=None, workspace=None):
+def one_hot(indices: ArrayT, /, num_classes: int, *, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
     """One-hot vectors: ``y[*i, k]`` is 1 where ``k`` is ``indices[*i]``, else 0.
 
     Parameters

@@ -12,6 +12,7 @@ author = "the dnnarray developers"
 copyright = "the dnnarray developers"
 version = release = dnnarray.__version__
 extensions = ["sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx.ext.viewcode", "numpydoc", "myst_parser", "family"]
+autodoc_typehints = "none"  # the docstrings state the types, with shapes
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 3
 numpydoc_show_class_members = False

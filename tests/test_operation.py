@@ -22,7 +22,8 @@ X = np.array([-1.0, 2.0], np.float32)
 
 
 def test_signatures_are_those_written():
-    assert str(inspect.signature(dnn.relu)) == "(x, /, *, out=None, workspace=None)"
+    written = "(x: 'ArrayT', /, *, out: 'Array | None' = None, workspace: 'Array | None' = None) -> 'ArrayT'"
+    assert str(inspect.signature(dnn.relu)) == written
     with pytest.raises(TypeError, match="unexpected keyword"):
         dnn.relu(X, slope=1)
     with pytest.raises(TypeError, match="positional"):

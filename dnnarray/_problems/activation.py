@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 from dnnarray._errors import ArrayTypeError, OptionError, ShapeError, closest, fail
 from dnnarray._problems import checks
 from dnnarray._problems.base import Overwriting, leaves
 from dnnarray._records import frozen
 from dnnarray._spec import Spec
+from dnnarray._typing import ArrayT
 
 
 @frozen
@@ -149,11 +150,11 @@ def backward_by_result(name: str) -> Callable[..., ElementwiseProblem]:
 # --- a slope per channel ----------------------------------------------------------------------------------------------
 
 
-class PReLUGradients(NamedTuple):
+class PReLUGradients(NamedTuple, Generic[ArrayT]):
     """Gradients of `prelu`."""
 
-    x: Any
-    weight: Any
+    x: ArrayT
+    weight: ArrayT
 
 
 @frozen(kw_only=True)
@@ -197,11 +198,11 @@ def prelu_backward(op: str, grad: Spec, x: Spec, weight: Spec) -> PReLUProblem:
 # --- gated units ------------------------------------------------------------------------------------------------------
 
 
-class GatedGradients(NamedTuple):
+class GatedGradients(NamedTuple, Generic[ArrayT]):
     """Gradients of a gated unit."""
 
-    gate: Any
-    x: Any
+    gate: ArrayT
+    x: ArrayT
 
 
 @frozen(kw_only=True)
@@ -264,12 +265,12 @@ def glu_backward(op: str, grad: Spec, x: Spec, *, axis: int) -> GatedProblem:
 # --- bias, residual, activation ---------------------------------------------------------------------------------------
 
 
-class BiasActivationGradients(NamedTuple):
+class BiasActivationGradients(NamedTuple, Generic[ArrayT]):
     """Gradients of `bias_activation`."""
 
-    x: Any
-    bias: Any
-    residual: Any
+    x: ArrayT
+    bias: ArrayT
+    residual: ArrayT
 
 
 @frozen(kw_only=True)

@@ -4,32 +4,33 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 from dnnarray._errors import OptionError, ShapeError, fail
 from dnnarray._problems import checks
 from dnnarray._problems.base import Problem
 from dnnarray._records import frozen
 from dnnarray._spec import Spec
+from dnnarray._typing import ArrayT
 
 LAYOUTS = ("BHSD", "BSHD")
 
 
-class AttentionOutput(NamedTuple):
+class AttentionOutput(NamedTuple, Generic[ArrayT]):
     """What attention gives with ``return_lse=True``."""
 
-    y: Any
-    lse: Any
+    y: ArrayT
+    lse: ArrayT
 
 
-class AttentionGradients(NamedTuple):
+class AttentionGradients(NamedTuple, Generic[ArrayT]):
     """Gradients of `attention`; None for an array that was not given."""
 
-    q: Any
-    k: Any
-    v: Any
-    bias: Any
-    sink: Any
+    q: ArrayT
+    k: ArrayT
+    v: ArrayT
+    bias: ArrayT
+    sink: ArrayT
 
 
 @frozen

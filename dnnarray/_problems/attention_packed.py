@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 from dnnarray._errors import OptionError, ShapeError, fail
 from dnnarray._problems import checks
 from dnnarray._problems.attention import AttentionOutput, AttentionProblem, Sizes, backward_of, head_arrays, heads_of, inside, rule
 from dnnarray._spec import Spec
+from dnnarray._typing import ArrayT
 
 
-class AttentionVarlenGradients(NamedTuple):
+class AttentionVarlenGradients(NamedTuple, Generic[ArrayT]):
     """Gradients of `attention_varlen`; None for a sink that was not given."""
 
-    q: Any
-    k: Any
-    v: Any
-    sink: Any
+    q: ArrayT
+    k: ArrayT
+    v: ArrayT
+    sink: ArrayT
 
 
 # --- packed sequences -------------------------------------------------------------------------------------------------

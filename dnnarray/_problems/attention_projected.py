@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 from dnnarray._errors import OptionError, ShapeError, fail
 from dnnarray._problems import checks
@@ -11,24 +11,25 @@ from dnnarray._problems.attention import ARRAYS, AttentionProblem, Sizes, attent
 from dnnarray._problems.base import Problem
 from dnnarray._records import frozen
 from dnnarray._spec import Spec
+from dnnarray._typing import ArrayT
 
 
-class MultiHeadAttentionGradients(NamedTuple):
+class MultiHeadAttentionGradients(NamedTuple, Generic[ArrayT]):
     """Gradients of `multi_head_attention`; None for an array that was not given."""
 
-    x_q: Any
-    x_k: Any
-    x_v: Any
-    w_q: Any
-    w_k: Any
-    w_v: Any
-    w_o: Any
-    b_q: Any
-    b_k: Any
-    b_v: Any
-    b_o: Any
-    bias: Any
-    sink: Any
+    x_q: ArrayT
+    x_k: ArrayT
+    x_v: ArrayT
+    w_q: ArrayT
+    w_k: ArrayT
+    w_v: ArrayT
+    w_o: ArrayT
+    b_q: ArrayT
+    b_k: ArrayT
+    b_v: ArrayT
+    b_o: ArrayT
+    bias: ArrayT
+    sink: ArrayT
 
 
 _PROJECTED = ("x_q", "x_k", "x_v", "w_q", "w_k", "w_v", "w_o", "b_q", "b_k", "b_v", "b_o", *ARRAYS[3:])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 from dnnarray._errors import ShapeError, fail
 from dnnarray._problems import checks
@@ -10,14 +10,15 @@ from dnnarray._problems.attention import LAYOUTS
 from dnnarray._problems.base import Problem
 from dnnarray._records import frozen
 from dnnarray._spec import Spec
+from dnnarray._typing import ArrayT
 
 
-class RotaryGradients(NamedTuple):
+class RotaryGradients(NamedTuple, Generic[ArrayT]):
     """Gradients of `rotary_embedding`."""
 
-    x: Any
-    cos: Any
-    sin: Any
+    x: ArrayT
+    cos: ArrayT
+    sin: ArrayT
 
 
 @frozen(kw_only=True)

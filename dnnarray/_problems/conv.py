@@ -7,7 +7,7 @@ and the gradient of its weight.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 from dnnarray._errors import OptionError, ShapeError, fail
 from dnnarray._problems import checks
@@ -16,25 +16,26 @@ from dnnarray._problems.base import Problem
 from dnnarray._problems.conv_geometry import Geometry, geometry
 from dnnarray._records import changed, frozen
 from dnnarray._spec import FLOAT64, Spec
+from dnnarray._typing import ArrayT
 
 RANKS = (3, 4, 5)
 
 
-class ConvGradients(NamedTuple):
+class ConvGradients(NamedTuple, Generic[ArrayT]):
     """Gradients of a convolution with respect to its arrays; `bias` is None where the forward had none."""
 
-    x: Any
-    weight: Any
-    bias: Any
+    x: ArrayT
+    weight: ArrayT
+    bias: ArrayT
 
 
-class ConvResidualGradients(NamedTuple):
+class ConvResidualGradients(NamedTuple, Generic[ArrayT]):
     """`ConvGradients` with the gradient of the residual that was added."""
 
-    x: Any
-    weight: Any
-    bias: Any
-    residual: Any
+    x: ArrayT
+    weight: ArrayT
+    bias: ArrayT
+    residual: ArrayT
 
 
 # --- problems ---------------------------------------------------------------------------------------------------------

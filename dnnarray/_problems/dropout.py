@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 from dnnarray._errors import ShapeError, fail
 from dnnarray._problems import checks
 from dnnarray._problems.base import Overwriting
 from dnnarray._records import frozen
 from dnnarray._spec import Spec
+from dnnarray._typing import ArrayT
 
 _FLOPS = 30  # per element: a quarter of ten rounds of Philox, and the scaling
 
 
-class BiasDropoutAddGradients(NamedTuple):
+class BiasDropoutAddGradients(NamedTuple, Generic[ArrayT]):
     """Gradients of `bias_dropout_add`."""
 
-    x: Any
-    bias: Any
-    residual: Any
+    x: ArrayT
+    bias: ArrayT
+    residual: ArrayT
 
 
 @frozen(kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 from dnnarray._errors import ShapeError, fail
 from dnnarray._problems import activation as activations
@@ -11,23 +11,24 @@ from dnnarray._problems import checks
 from dnnarray._problems.base import Problem
 from dnnarray._records import frozen
 from dnnarray._spec import Spec
+from dnnarray._typing import ArrayT
 
 
-class LinearGradients(NamedTuple):
+class LinearGradients(NamedTuple, Generic[ArrayT]):
     """Result of `linear_backward`."""
 
-    x: Any
-    weight: Any
-    bias: Any
+    x: ArrayT
+    weight: ArrayT
+    bias: ArrayT
 
 
-class LinearResidualGradients(NamedTuple):
+class LinearResidualGradients(NamedTuple, Generic[ArrayT]):
     """Result of `linear_backward` where a residual was given."""
 
-    x: Any
-    weight: Any
-    bias: Any
-    residual: Any
+    x: ArrayT
+    weight: ArrayT
+    bias: ArrayT
+    residual: ArrayT
 
 
 @frozen(kw_only=True)

@@ -5,29 +5,30 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 from dnnarray._errors import DTypeError, OptionError, ShapeError, fail
 from dnnarray._problems import checks
 from dnnarray._problems.base import Problem
 from dnnarray._records import frozen
 from dnnarray._spec import FLOATING, Spec
+from dnnarray._typing import ArrayT
 
 REDUCTIONS = ("mean", "sum", "none")
 
 
-class CrossEntropyOutput(NamedTuple):
+class CrossEntropyOutput(NamedTuple, Generic[ArrayT]):
     """What `cross_entropy` and `linear_cross_entropy` give with ``return_lse=True``: the loss, and the log-sum-exp of each row."""
 
-    loss: Any
-    lse: Any
+    loss: ArrayT
+    lse: ArrayT
 
 
-class CrossEntropyGradients(NamedTuple):
+class CrossEntropyGradients(NamedTuple, Generic[ArrayT]):
     """What `cross_entropy_backward` gives where the target holds probabilities: two arrays in the shape of the logits."""
 
-    logits: Any
-    target: Any
+    logits: ArrayT
+    target: ArrayT
 
 
 @frozen(kw_only=True)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 from dnnarray._errors import OptionError, ShapeError, fail
 from dnnarray._problems import checks
 from dnnarray._problems.loss import CrossEntropyOutput, RowsProblem, check_lse, class_weight, loss_fields, row_options
 from dnnarray._records import frozen
 from dnnarray._spec import Spec
+from dnnarray._typing import ArrayT
 
 
-class TapedLoss(NamedTuple):
+class TapedLoss(NamedTuple, Generic[ArrayT]):
     """What `linear_cross_entropy` gives with ``return_tape=True``.
 
     Attributes
@@ -30,8 +31,8 @@ class TapedLoss(NamedTuple):
     (10,)
     """
 
-    loss: Any
-    tape: Any
+    loss: ArrayT
+    tape: ArrayT
 
     @property
     def output(self) -> Any:
@@ -39,7 +40,7 @@ class TapedLoss(NamedTuple):
         return self.loss
 
 
-class TapedCrossEntropyOutput(NamedTuple):
+class TapedCrossEntropyOutput(NamedTuple, Generic[ArrayT]):
     """What `linear_cross_entropy` gives with both ``return_lse=True`` and ``return_tape=True``.
 
     Attributes
@@ -56,9 +57,9 @@ class TapedCrossEntropyOutput(NamedTuple):
     array([2.0986, 2.0986])
     """
 
-    loss: Any
-    lse: Any
-    tape: Any
+    loss: ArrayT
+    lse: ArrayT
+    tape: ArrayT
 
     @property
     def output(self) -> CrossEntropyOutput:
@@ -66,12 +67,12 @@ class TapedCrossEntropyOutput(NamedTuple):
         return CrossEntropyOutput(self.loss, self.lse)
 
 
-class LinearCrossEntropyGradients(NamedTuple):
+class LinearCrossEntropyGradients(NamedTuple, Generic[ArrayT]):
     """What `linear_cross_entropy_backward` gives: a gradient in the shape of each array; `bias` is None where the forward had none."""
 
-    x: Any
-    w: Any
-    bias: Any
+    x: ArrayT
+    w: ArrayT
+    bias: ArrayT
 
 
 @frozen(kw_only=True)

@@ -4,117 +4,118 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 from dnnarray._problems import checks
 from dnnarray._problems.activation import Activation
 from dnnarray._problems.base import Problem
 from dnnarray._records import frozen
 from dnnarray._spec import Spec
+from dnnarray._typing import ArrayT
 
 OPERATIONS_PER_VALUE = 8  # mean, centre, square, sum, scale and shift, per element
 
 
-class BatchNormOutput(NamedTuple):
+class BatchNormOutput(NamedTuple, Generic[ArrayT]):
     """What `batch_norm_train` returns; the running statistics are None where none were given."""
 
-    y: Any
-    mean: Any
-    rstd: Any
-    running_mean: Any
-    running_var: Any
+    y: ArrayT
+    mean: ArrayT
+    rstd: ArrayT
+    running_mean: ArrayT
+    running_var: ArrayT
 
 
-class LayerNormOutput(NamedTuple):
+class LayerNormOutput(NamedTuple, Generic[ArrayT]):
     """What `layer_norm` returns with ``return_stats=True``."""
 
-    y: Any
-    mean: Any
-    rstd: Any
+    y: ArrayT
+    mean: ArrayT
+    rstd: ArrayT
 
 
-class GroupNormOutput(NamedTuple):
+class GroupNormOutput(NamedTuple, Generic[ArrayT]):
     """What `group_norm` and `instance_norm` return with ``return_stats=True``."""
 
-    y: Any
-    mean: Any
-    rstd: Any
+    y: ArrayT
+    mean: ArrayT
+    rstd: ArrayT
 
 
-class RMSNormOutput(NamedTuple):
+class RMSNormOutput(NamedTuple, Generic[ArrayT]):
     """What `rms_norm` returns with ``return_stats=True``."""
 
-    y: Any
-    rstd: Any
+    y: ArrayT
+    rstd: ArrayT
 
 
-class AddNormOutput(NamedTuple):
+class AddNormOutput(NamedTuple, Generic[ArrayT]):
     """What `add_layer_norm` and `add_rms_norm` return: the normalised sum and the sum."""
 
-    y: Any
-    sum: Any
+    y: ArrayT
+    sum: ArrayT
 
 
-class BatchNormGradients(NamedTuple):
+class BatchNormGradients(NamedTuple, Generic[ArrayT]):
     """Gradients of `batch_norm`; None for what was omitted."""
 
-    x: Any
-    mean: Any
-    variance: Any
-    weight: Any
-    bias: Any
+    x: ArrayT
+    mean: ArrayT
+    variance: ArrayT
+    weight: ArrayT
+    bias: ArrayT
 
 
-class BatchNormResidualGradients(NamedTuple):
+class BatchNormResidualGradients(NamedTuple, Generic[ArrayT]):
     """Gradients of `batch_norm` with a residual."""
 
-    x: Any
-    mean: Any
-    variance: Any
-    weight: Any
-    bias: Any
-    residual: Any
+    x: ArrayT
+    mean: ArrayT
+    variance: ArrayT
+    weight: ArrayT
+    bias: ArrayT
+    residual: ArrayT
 
 
-class NormGradients(NamedTuple):
+class NormGradients(NamedTuple, Generic[ArrayT]):
     """Gradients of a norm with weight and bias; None for what was omitted."""
 
-    x: Any
-    weight: Any
-    bias: Any
+    x: ArrayT
+    weight: ArrayT
+    bias: ArrayT
 
 
-class NormResidualGradients(NamedTuple):
+class NormResidualGradients(NamedTuple, Generic[ArrayT]):
     """Gradients of `batch_norm_train` with a residual."""
 
-    x: Any
-    weight: Any
-    bias: Any
-    residual: Any
+    x: ArrayT
+    weight: ArrayT
+    bias: ArrayT
+    residual: ArrayT
 
 
-class RMSNormGradients(NamedTuple):
+class RMSNormGradients(NamedTuple, Generic[ArrayT]):
     """Gradients of `rms_norm`; None for an omitted weight."""
 
-    x: Any
-    weight: Any
+    x: ArrayT
+    weight: ArrayT
 
 
-class AddLayerNormGradients(NamedTuple):
+class AddLayerNormGradients(NamedTuple, Generic[ArrayT]):
     """Gradients of `add_layer_norm`; those of `x` and `residual` are equal."""
 
-    x: Any
-    residual: Any
-    weight: Any
-    bias: Any
+    x: ArrayT
+    residual: ArrayT
+    weight: ArrayT
+    bias: ArrayT
 
 
-class AddRMSNormGradients(NamedTuple):
+class AddRMSNormGradients(NamedTuple, Generic[ArrayT]):
     """Gradients of `add_rms_norm`; those of `x` and `residual` are equal."""
 
-    x: Any
-    residual: Any
-    weight: Any
+    x: ArrayT
+    residual: ArrayT
+    weight: ArrayT
 
 
 @frozen(kw_only=True)

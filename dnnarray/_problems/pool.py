@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 from dnnarray._errors import DTypeError, OptionError, ShapeError, fail
 from dnnarray._problems import checks
 from dnnarray._problems.base import Problem
 from dnnarray._records import frozen
 from dnnarray._spec import FLOATING, INT64, Spec
+from dnnarray._typing import ArrayT
 
 # --- windows along one axis -------------------------------------------------------------------------------------------
 
@@ -74,11 +75,11 @@ class AdaptiveAxis:
 # --- problems ---------------------------------------------------------------------------------------------------------
 
 
-class MaxPoolOutput(NamedTuple):
+class MaxPoolOutput(NamedTuple, Generic[ArrayT]):
     """Result of `max_pool_with_indices` and `adaptive_max_pool_with_indices`."""
 
-    y: Any
-    indices: Any
+    y: ArrayT
+    indices: ArrayT
 
 
 @frozen(kw_only=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 from dnnarray._errors import OptionError, ShapeError, UnsupportedError, fail
 from dnnarray._problems import checks
 from dnnarray._problems.base import Problem
 from dnnarray._records import frozen
 from dnnarray._spec import Spec
+from dnnarray._typing import ArrayT
 
 MODES = ("bilinear", "nearest", "bicubic")
 PADDING_MODES = ("zeros", "border", "reflection")
@@ -17,11 +18,11 @@ _TAPS = {"bilinear": 2, "nearest": 1, "bicubic": 4}  # along each axis
 _AXES = {4: ("N C H W", "N P Q 2"), 5: ("N C D H W", "N O P Q 3")}
 
 
-class GridSampleGradients(NamedTuple):
+class GridSampleGradients(NamedTuple, Generic[ArrayT]):
     """Gradients of `grid_sample`."""
 
-    x: Any
-    grid: Any
+    x: ArrayT
+    grid: ArrayT
 
 
 @frozen(kw_only=True)

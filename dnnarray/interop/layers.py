@@ -47,7 +47,7 @@ class Layer:
         self._needs_space(kind)
         weight = (int(channels), self.shape[0], *(int(window),) * (len(self.shape) - 1))
         initial = {"weight": _scaled(*weight), "bias": lambda rng: np.zeros(weight[0])}
-        options = {"padding": "same", "stride": int(stride)}
+        options: dict[str, Any] = {"padding": "same", "stride": int(stride)}
         output = tuple(-(-n // int(stride)) for n in self.shape[1:])
         return (weight[0], *output), initial, lambda p, x, seed: dnn.conv(x, p["weight"], p["bias"], **options)
 
