@@ -165,9 +165,12 @@ print(item.ok, "made for another Python" in item.found, dnn.warmup("softmax"), "
 
 # --- the compiler in the background -----------------------------------------------------------------------------------
 
+# The costs of two cores: with many, NumPy is predicted to be the fastest for so small an array.
 _BACKGROUND = """
 import sys, numpy as np, dnnarray as dnn
+from dnnarray._cpu import threads
 from dnnarray._cpu.compiled import compiler
+threads.cores = lambda: 2
 x = np.random.default_rng(0).standard_normal((300, 400), dtype=np.float32)
 def algorithm():
     dnn.telemetry.reset()
