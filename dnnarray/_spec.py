@@ -11,7 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from dnnarray._errors import DTypeError, ShapeError, fail
+from dnnarray._errors import DTypeError, ShapeError, closest, fail
 
 FLOAT64 = np.dtype(np.float64)
 FLOAT32 = np.dtype(np.float32)
@@ -22,6 +22,7 @@ INT32 = np.dtype(np.int32)
 BOOL = np.dtype(np.bool_)
 FLOATING = frozenset({FLOAT64, FLOAT32, FLOAT16, BFLOAT16})
 HALF = frozenset({FLOAT16, BFLOAT16})
+_NAMES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")  # for "did you mean"
 
 
 def as_dtype(value: Any) -> np.dtype:
@@ -41,7 +42,8 @@ def _dtype(value: Any) -> np.dtype:
     try:
         return np.dtype(value)
     except (TypeError, ValueError, SyntaxError):
-        fail(DTypeError, "Spec", "dtype", repr(value), "the name of a dtype or a dtype object", 'For example "float32".')
+        fix = closest(value, _NAMES) or 'For example "float32".'
+        fail(DTypeError, "Spec", "dtype", repr(value), "the name of a dtype or a dtype object", fix)
 
 
 @lru_cache(maxsize=256)

@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from dnnarray._errors import DTypeError, fail
+from dnnarray._errors import DTypeError, closest, fail
 from dnnarray._operation import find, operations
-from dnnarray._spec import FLOAT64, FLOATING, as_dtype
+from dnnarray._spec import FLOAT64, FLOATING, as_dtype, name_of
 
 _BAR = 24  # characters
 _PAUSE = 5.0  # seconds between two lines of a log that nobody asked for
@@ -70,7 +70,7 @@ def _arithmetic(dtype: Any) -> str:
     except DTypeError:
         found = None
     if found not in FLOATING:
-        fail(DTypeError, "warmup", "dtypes", repr(dtype), "float64, float32, float16 or bfloat16")
+        fail(DTypeError, "warmup", "dtypes", repr(dtype), "float64, float32, float16 or bfloat16", closest(dtype, map(name_of, FLOATING)))
     return "float64" if found == FLOAT64 else "float32"
 
 

@@ -1,4 +1,4 @@
-"""``needs=``: every subset of the gradients of every operation is what the whole set holds, and costs less."""
+"""``needs=``: every subset of the gradients of every operation is what the whole set holds."""
 
 from itertools import combinations
 

@@ -53,6 +53,13 @@ def test_calls_that_do_not_fit_the_signature(call, message, warm):
         call()
 
 
+def test_misspelt_dtypes():
+    with pytest.raises(dnn.DTypeError, match=r"'flot32'; expected .* Did you mean 'float32'"):
+        dnn.Spec((2,), "flot32")
+    with pytest.raises(dnn.DTypeError, match=r"warmup: dtypes is 'flaot64'; expected .* Did you mean 'float64'"):
+        dnn.warmup("relu", dtypes="flaot64")
+
+
 def test_a_call_that_does_not_fit_may_be_the_first_of_the_process():
     code = "import numpy as np, dnnarray as dnn\ntry: dnn.relu(np.ones(2), spede=1, out=None)\nexcept TypeError as e: print(e)"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
