@@ -150,6 +150,11 @@ _CONV = (
 # --- norms ------------------------------------------------------------------------------------------------------------
 
 
+def _batch_norm(torch: Any, x: Any, mean: Any, variance: Any, weight: Any, bias: Any) -> Any:
+    """PyTorch has no gradients of the statistics."""
+    return torch.nn.functional.batch_norm(x, mean.detach(), variance.detach(), weight, bias)
+
+
 def _batch_norm_train(torch: Any, x: Any, weight: Any, bias: Any, mean: Any, variance: Any) -> Any:
     mean, variance = mean.detach().clone(), variance.detach().clone()
     y, m, r = torch.ops.aten.native_batch_norm(x, weight, bias, mean, variance, True, 0.1, 1e-5)
@@ -177,7 +182,7 @@ _BATCH = (normal(4, 16, 9, 7), uniform(0.5, 2, 16), normal(16), normal(16), unif
 _ROWS = (normal(37, 200), uniform(0.5, 2, 200), normal(200))
 
 _NORMS = (
-    Row("batch_norm", "batch_norm", (normal(4, 16, 9, 7), *_given(16)), {}, lambda torch, x, m, v, w, b: torch.nn.functional.batch_norm(x, m, v, w, b), gradient=False),
+    Row("batch_norm", "batch_norm", (normal(4, 16, 9, 7), *_given(16)), {}, _batch_norm),
     Row("batch_norm_train", "batch_norm_train", _BATCH, {}, _batch_norm_train),
     Row("batch_norm_train-few", "batch_norm_train", (normal(5, 200), *(uniform(0.5, 2, 200) for _ in range(4))), {}, _batch_norm_train,
         scales=(*USUAL, 1e18, VAST)),
@@ -219,7 +224,7 @@ _LOSSES = (
     Row("linear_cross_entropy", "linear_cross_entropy", (normal(64, 30), normal(50, 30), integers(0, 50, 64), normal(50)), {"reduction": "none"},
         _linear_cross_entropy),
     Row("ctc_loss", "ctc_loss", (Draw(_log_probs), _TARGETS, fixed([30] * 8), fixed([7] * 8)), {"reduction": "none"},
-        functional("ctc_loss", reduction="none"), scales=(NORMAL,), gradient=False),
+        functional("ctc_loss", reduction="none"), scales=(NORMAL,)),
 )  # fmt: skip
 
 # --- pooling ----------------------------------------------------------------------------------------------------------
@@ -237,7 +242,7 @@ _POOLS = (
     _pool("avg_pool", "avg_pool2d", kernel_size=3),
     Row("avg_pool-whole", "avg_pool", (_IMAGE,), {"kernel_size": (13, 14)}, functional("avg_pool2d", (13, 14))),
     Row("avg_pool-wide", "avg_pool", (normal(2, 8, 40, 41),), {"kernel_size": 9, "stride": 4}, functional("avg_pool2d", 9, 4)),
-    Row("lp_pool", "lp_pool", (_IMAGE,), {"kernel_size": 3, "p": 2}, functional("lp_pool2d", 2.0, 3), gradient=False),
+    Row("lp_pool", "lp_pool", (_IMAGE,), {"kernel_size": 3, "p": 2}, functional("lp_pool2d", 2.0, 3)),
     _pool("adaptive_avg_pool", "adaptive_avg_pool2d", output_size=(5, 4)),
     _pool("adaptive_max_pool", "adaptive_max_pool2d", output_size=(5, 4)),
     Row("adaptive_max_pool_with_indices", "adaptive_max_pool_with_indices", (_IMAGE,), {"output_size": (5, 4)},
