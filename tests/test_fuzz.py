@@ -329,3 +329,11 @@ def test_terms_of_norms_that_cancel():
     assert oracle.folded("instance_norm", {"x": x}, {}) == pytest.approx(5 / np.sqrt(1e-5))
     assert oracle.folded("batch_norm", {"x": x, "variance": np.array([4.0, 1.0, 9.0])}, {"eps": 0.0}) == 5
     assert oracle.folded("softmax", {"x": x}, {}) == 0
+
+
+def test_terms_of_attention_between_projections():
+    """Biases of the projections may be much larger than what is projected; the gradient of the bias of the keys is 0 whatever its terms are."""
+    arrays = {f"{kind}_{n}": np.full((2, 3), 0.5) for n in "qkv" for kind in "xw"} | {"w_o": np.ones((4, 2)), "b_q": np.full(2, 50.0)}
+    assert oracle.cancelling("multi_head_attention", [np.ones((2, 4))], arrays, {}) == 4 * 50.75
+    unprojected = {n: arrays[f"x_{n}"] for n in "qkv"}
+    assert oracle.cancelling("attention", [np.ones((2, 3))], unprojected, {}) == 1

@@ -167,13 +167,21 @@ def cancelling(op: str, cotangents: list[Any], arrays: dict[str, Any], options: 
     if op == "linear_cross_entropy":
         return given * max(_size(arrays["x"]), _size(arrays["w"]), 1.0) * weight
     if "attention" in op:
-        q, k, v = (_size(a) for a in list(arrays.values())[:3])
+        given, q, k, v = (
+            _projected(given, arrays) if op == "multi_head_attention" else (given, *(_size(a) for a in list(arrays.values())[:3]))
+        )
         return given * max(q, k, 1.0) * max(v, 1.0)
     if op.endswith("norm") or op == "batch_norm_train":
         return given * weight * _largest_rstd(op, arrays, options)
     if op.startswith("conv") or op.partition("_")[0] in ("rnn", "gru", "lstm"):
         return given * max(*(_size(a) for a in leaves(tuple(arrays.values()))), 1.0)
     return 0.0
+
+
+def _projected(given: float, arrays: dict[str, Any]) -> tuple[float, float, float, float]:
+    """The sizes of the gradient and of q, k and v between the projections."""
+    q, k, v = (_size(arrays[f"x_{n}"]) * _size(np.abs(arrays[f"w_{n}"]).sum(1)) + _size(arrays.get(f"b_{n}")) for n in "qkv")
+    return given * _size(np.abs(arrays["w_o"]).sum(0)), q, k, v
 
 
 def _size(array: Any) -> float:
