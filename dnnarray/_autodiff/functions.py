@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dnnarray._autodiff import rules
+from dnnarray._autodiff import rules, sums
 from dnnarray._autodiff.primitive import namespace, shape_of
 from dnnarray._autodiff.rules import BINARY, UNARY
 from dnnarray._autodiff.traced import Traced, plain
@@ -159,7 +159,7 @@ def min(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
 
 
 def var(x: Any, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Any:
-    n = rules._count(x, axis)
+    n = sums.count(x, axis)
     deviation = UNARY["square"](x - mean(x, axis=axis, keepdims=True))
     return sum(deviation, axis=axis, keepdims=keepdims) / (n - correction)
 
@@ -171,7 +171,7 @@ def std(x: Any, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool 
 def prod(x: Any, /, *, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
     """The product over axes, by halves: so its gradient is right where factors are 0."""
     x = x if dtype is None else astype(x, dtype)
-    axes, shape = rules._axes(x, axis), shape_of(x)
+    axes, shape = sums.axes_of(x, axis), shape_of(x)
     kept = [a for a in range(len(shape)) if a not in axes]
     product = reshape(permute_dims(x, (*kept, *axes)), (*(shape[a] for a in kept), math.prod(shape[a] for a in axes)))
     while (n := shape_of(product)[-1]) > 1:

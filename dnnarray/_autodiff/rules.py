@@ -9,6 +9,7 @@ import math
 import operator
 from typing import Any
 
+from dnnarray._autodiff import sums
 from dnnarray._autodiff.primitive import Primitive, cast, namespace, primitive, shape_of, widened
 from dnnarray._autodiff.traced import plain
 
@@ -145,15 +146,8 @@ def scatter(xp: Any, values: Any, *, like: Any, index: Any) -> Any:
         positions = xp.reshape(xp.arange(math.prod(zeros.shape), device=zeros.device), tuple(zeros.shape))[whole]
         zeros.view(-1).index_add_(0, positions.reshape(-1), values.reshape(-1))
     else:
-        _add_at(xp, zeros, index, values)
+        sums.add_at(zeros, index, values)
     return zeros
-
-
-def _add_at(xp: Any, zeros: Any, index: Any, values: Any) -> None:
-    wide = widened(zeros)  # repeated positions are sums, which half types take in float32
-    xp.add.at(wide, index, widened(values))
-    if wide is not zeros:
-        zeros[...] = cast(wide, zeros.dtype)
 
 
 def _is_basic(index: Any) -> bool:
@@ -166,19 +160,10 @@ def _is_basic(index: Any) -> bool:
 # --- reductions ---------------------------------------------------------------------------------------------------------
 
 
-def _axes(x: Any, axis: Any) -> tuple[int, ...]:
-    ndim = len(shape_of(x))
-    return tuple(range(ndim)) if axis is None else tuple(a % ndim for a in (axis if isinstance(axis, tuple) else (axis,)))
-
-
 def spread(g: Any, x: Any, axis: Any, keepdims: bool) -> Any:
     """The gradient of a reduction with the reduced axes back in their places, broadcast to the shape of x."""
-    kept = tuple(1 if a in _axes(x, axis) else n for a, n in enumerate(shape_of(x)))
+    kept = tuple(1 if a in sums.axes_of(x, axis) else n for a, n in enumerate(shape_of(x)))
     return broadcast_to(g if keepdims else reshape(g, shape=kept), shape=shape_of(x))
-
-
-def _count(x: Any, axis: Any) -> int:
-    return math.prod(shape_of(x)[a] for a in _axes(x, axis))
 
 
 def _reduce_sum_rule(g: Any, y: Any, x: Any, axis: Any, keepdims: Any) -> Any:
@@ -187,16 +172,16 @@ def _reduce_sum_rule(g: Any, y: Any, x: Any, axis: Any, keepdims: Any) -> Any:
 
 @primitive(_reduce_sum_rule)
 def reduce_sum(xp: Any, x: Any, *, axis: Any, keepdims: bool) -> Any:
-    return cast(xp.sum(widened(x), axis=axis, keepdims=keepdims), x.dtype)
+    return cast(sums.total(x, axis, keepdims), x.dtype)
 
 
 def _reduce_mean_rule(g: Any, y: Any, x: Any, axis: Any, keepdims: Any) -> Any:
-    return spread(g / _at_least_one(_count(x, axis)), x, axis, keepdims)
+    return spread(g / _at_least_one(sums.count(x, axis)), x, axis, keepdims)
 
 
 @primitive(_reduce_mean_rule)
 def reduce_mean(xp: Any, x: Any, *, axis: Any, keepdims: bool) -> Any:
-    return cast(xp.mean(widened(x), axis=axis, keepdims=keepdims), x.dtype)
+    return cast(sums.average(x, axis, keepdims), x.dtype)
 
 
 def _at_least_one(n: int) -> int:
@@ -207,7 +192,7 @@ def _at_least_one(n: int) -> int:
 def _extremum_rule(g: Any, y: Any, x: Any, axis: Any, keepdims: bool) -> Any:
     """Equal shares for all places where the extremum lies, as in PyTorch and JAX."""
     at = _as_numbers(plain(x) == plain(spread(y, x, axis, keepdims)), x)
-    shares = at / namespace(at).sum(at, axis=axis, keepdims=True)
+    shares = cast(widened(at) / sums.total(at, axis, keepdims=True), at.dtype)
     return spread(g, x, axis, keepdims) * shares
 
 
@@ -232,7 +217,7 @@ def _cumulative_sum_rule(g: Any, y: Any, x: Any, axis: Any) -> Any:
 
 @primitive(_cumulative_sum_rule)
 def cumulative_sum(xp: Any, x: Any, *, axis: int) -> Any:
-    return cast(xp.cumulative_sum(widened(x), axis=axis), x.dtype)
+    return cast(sums.cumulative(x, axis), x.dtype)
 
 
 # --- elementwise functions of one array ---------------------------------------------------------------------------------

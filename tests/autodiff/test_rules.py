@@ -222,3 +222,33 @@ def test_half_types_sum_in_float32():
     scale = grad(lambda s: (x * s).sum())(np.ones(1, x.dtype))
     np.testing.assert_allclose(scale.astype(float), 4096 * float(x[0]), rtol=0.01)
     assert gradient.dtype == x.dtype
+
+
+_TERMS = 1 << 20
+_PAIRWISE = (16 + 20) * 2.0**-24  # the error of a pairwise sum of so many terms of one sign, as in `tests/test_long_sums.py`
+_LONG_SUMS = {
+    "broadcast": (lambda b, x: (b * x).sum(), lambda x: x.sum(0)),
+    "picked": (lambda b, x: (b[None][np.zeros(_TERMS, int)] * x).sum(), lambda x: x.sum(0)),
+    "cumulative": (lambda b, x: (_xp(b).cumulative_sum(_xp(b).broadcast_to(b, x.shape), axis=0)[-1] * x[0]).sum(), lambda x: x[0] * _TERMS),
+}
+
+
+@pytest.mark.parametrize("name", _LONG_SUMS)
+def test_gradients_that_are_long_sums_round_no_worse_than_pairwise(name):
+    function, exact = _LONG_SUMS[name]
+    x = np.random.default_rng(0).uniform(0.09, 0.11, (_TERMS, 2)).astype(np.float32)
+    found = grad(lambda b: function(b, x))(np.ones(2, np.float32))
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, exact(x.astype(np.float64)), rtol=_PAIRWISE)
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "cumulative_sum"])
+def test_long_sums_round_no_worse_than_pairwise(name):
+    x = np.random.default_rng(0).uniform(0.09, 0.11, (_TERMS, 2)).astype(np.float32)
+    exact = x.astype(np.float64).sum(0) / (_TERMS if name == "mean" else 1)
+
+    def function(a):
+        result = getattr(_xp(a), name)(a, axis=0)
+        return (result[-1] if name == "cumulative_sum" else result)[0]
+
+    np.testing.assert_allclose(value_and_grad(function)(x)[0], exact[0], rtol=_PAIRWISE)
