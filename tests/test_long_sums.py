@@ -17,8 +17,10 @@ import pytest
 
 import dnnarray as dnn
 from dnnarray._problems.base import tree_map
-from tests.long_sums import FIRST, LAST, images, ones, rows, sequences
+from tests.long_sums import FIRST, LAST, images, ones, parameters, rows, sequences, windows
 from tests.support import call_by, candidates, flat
+
+_ROWS = [*images.ROWS, *windows.ROWS, *rows.ROWS, *parameters.ROWS, *sequences.ROWS]
 
 
 def _lying(tree: Any, order: str) -> Any:
@@ -42,7 +44,7 @@ def _assert_close(found: np.ndarray, exact: Any, terms: int, condition: float, n
     assert error <= allowed(terms) * condition * size, note
 
 
-@pytest.mark.parametrize("row", [*images.ROWS, *rows.ROWS, *sequences.ROWS], ids=str)
+@pytest.mark.parametrize("row", _ROWS, ids=str)
 def test_long_sums_round_no_worse_than_pairwise(row):
     arrays = row.arrays()
     exact = row.exact(*arrays)

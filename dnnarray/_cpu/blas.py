@@ -128,6 +128,11 @@ def _lying(a: np.ndarray) -> tuple[int, int] | None:
     return None
 
 
+def taken(a: np.ndarray) -> np.ndarray:
+    """The matrix in memory that the BLAS can take; a reversed one is copied, as `numpy.matmul` copies it too."""
+    return a if _lying(a) is not None else np.ascontiguousarray(a)
+
+
 def can_add(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> bool:
     """Whether `add_product` does it: float32 matrices whose memory the BLAS can take."""
     if not (a.dtype == b.dtype == out.dtype == np.float32 and a.ndim == b.ndim == out.ndim == 2) or _sgemm() is None:

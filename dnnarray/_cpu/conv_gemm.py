@@ -171,10 +171,7 @@ def _weight_gradient(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, 
         for total, start in zip(totals, plan.chunks, strict=True):
             columns = _columns(g, padded, padded_memory, block, start, plan.window, columns_memory).transpose(0, 2, 1)
             product = total if number == 0 else packed(product_memory, shape)
-            if g.taps == 1:
-                multiply_stack(part, columns, product, _CHAIN)
-            else:
-                np.matmul(part, columns, out=product)
+            multiply_stack(part, columns, product, _CHAIN if g.taps == 1 else LONG)
             if number:
                 total += product
     for total, start in zip(totals, plan.chunks, strict=True):

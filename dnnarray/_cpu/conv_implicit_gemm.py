@@ -102,7 +102,9 @@ def _weight_gradient(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, 
         shape = (*upstream.shape[:4], s * g.c)
         for t, r in product(range(g.window[0]), range(g.window[1])):
             columns = _tap(g, flat, (t, r), block).transpose(0, 1, 2, 4, 3)
-            totals[t, r] += sum_of(np.matmul(upstream, columns, out=packed(product_memory, shape)), (0, 2))[0, :, 0]
+            found = packed(product_memory, shape)
+            multiply_stack(upstream, columns, found, LONG)
+            totals[t, r] += sum_of(found, (0, 2))[0, :, 0]
     w[...] = totals.reshape(*g.window[:2], g.groups, g.k, s, g.c).transpose(2, 3, 5, 0, 1, 4)
 
 

@@ -37,10 +37,13 @@ def multiply(a: np.ndarray, b: np.ndarray, out: np.ndarray, most: int = _CHAIN, 
     terms = a.shape[-1]
     if terms >= 2 * _long(out) and out.dtype in (np.float32, np.float64) and a.ndim == 2:
         return _multiply_long(a, b, out, most, add)
-    parts = parts_of(terms, most)
+    parts = parts_of(terms, min(most, _CHAIN) if 1 in out.shape[-2:] else most)
     at_once = not add and out.size * parts <= _FEW
-    if out.size * terms < (_WORTH_AT_ONCE if at_once else _WORTH) or (parts > 1 and not blas.can_add(a, b, out)):
+    if terms < _LONG_BY_VECTOR and out.size * terms < (_WORTH_AT_ONCE if at_once else _WORTH):
         parts = 1
+    if parts > 1:
+        a, b = blas.taken(a), blas.taken(b)
+        parts = parts if blas.can_add(a, b, out) else 1
     if add and parts == 1:
         out += a @ b
         return out

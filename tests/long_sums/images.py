@@ -144,7 +144,7 @@ def _around(a: np.ndarray, size: int) -> np.ndarray:
 # --- products ----------------------------------------------------------------------------------------------------------
 
 
-def _correlated(g: np.ndarray, x: np.ndarray, window: tuple[int, int], stride: int = 1, groups: int = 1) -> np.ndarray:
+def correlated(g: np.ndarray, x: np.ndarray, window: tuple[int, int], stride: int = 1, groups: int = 1) -> np.ndarray:
     """The gradient of a weight, padded by half of the window."""
     r, s = window
     x = np.pad(wide(x), [(0, 0), (0, 0), (r // 2, r // 2), (s // 2, s // 2)])
@@ -164,7 +164,7 @@ def _conv_backward(name: str, g: tuple[int, ...], x: tuple[int, ...], window: tu
         f"conv-backward-{name}",
         "conv_backward",
         lambda: (near(1, *g), near(2, *x), near(3, *w), ones(g[1])),
-        lambda g, x, *_: [None, _correlated(g, x, window, stride, groups), channel_sums(g)],
+        lambda g, x, *_: [None, correlated(g, x, window, stride, groups), channel_sums(g)],
         terms=g[0] * g[2] * g[3],
         orders=IMAGES,
         padding=tuple(r // 2 for r in window),

@@ -47,26 +47,26 @@ row(
 )
 
 
-def _softmax(x: np.ndarray, axis: int) -> np.ndarray:
+def softmax(x: np.ndarray, axis: int) -> np.ndarray:
     e = np.exp(wide(x))
     return e / e.sum(axis, keepdims=True)
 
 
 for _name, _shape, _axis in (("rows", (2, N), 1), ("columns", (N, 2), 0), ("matrix", (1 << 15, 64), 0)):
-    row(f"softmax-{_name}", "softmax", lambda s=_shape: (near(1, *s),), lambda x, a=_axis: [_softmax(x, a)], axis=_axis)
-    row(f"softmin-{_name}", "softmin", lambda s=_shape: (near(1, *s),), lambda x, a=_axis: [_softmax(-x, a)], axis=_axis)
+    row(f"softmax-{_name}", "softmax", lambda s=_shape: (near(1, *s),), lambda x, a=_axis: [softmax(x, a)], axis=_axis)
+    row(f"softmin-{_name}", "softmin", lambda s=_shape: (near(1, *s),), lambda x, a=_axis: [softmax(-x, a)], axis=_axis)
     row(
         f"log_softmax-{_name}",
         "log_softmax",
         lambda s=_shape: (near(1, *s),),
-        lambda x, a=_axis: [np.log(_softmax(x, a))],
+        lambda x, a=_axis: [np.log(softmax(x, a))],
         axis=_axis,
     )
     row(
         f"softmax-backward-{_name}",
         "softmax_backward",
         lambda s=_shape: (near(2, *s), near(1, *s)),
-        lambda g, x, a=_axis: [_softmax(x, a) * (g - (g * _softmax(x, a)).sum(a, keepdims=True))],
+        lambda g, x, a=_axis: [softmax(x, a) * (g - (g * softmax(x, a)).sum(a, keepdims=True))],
         condition=10.0,
         axis=_axis,
     )  # gradients less their mean
@@ -74,7 +74,7 @@ for _name, _shape, _axis in (("rows", (2, N), 1), ("columns", (N, 2), 0), ("matr
         f"log_softmax-backward-{_name}",
         "log_softmax_backward",
         lambda s=_shape: (near(2, *s), near(1, *s)),
-        lambda g, x, a=_axis: [g - _softmax(x, a) * wide(g).sum(a, keepdims=True)],
+        lambda g, x, a=_axis: [g - softmax(x, a) * wide(g).sum(a, keepdims=True)],
         condition=100.0,
         axis=_axis,
     )  # the same, and exp of log-probabilities of 14
@@ -148,13 +148,13 @@ def _but_first(w: np.ndarray) -> np.ndarray:
 
 
 def _weight_slopes(x: np.ndarray, w: np.ndarray, b: np.ndarray) -> list[np.ndarray]:
-    slopes = _softmax(wide(x) @ wide(w).T + b, 1)
+    slopes = softmax(wide(x) @ wide(w).T + b, 1)
     slopes[:, 0] -= 1
     return [slopes.T @ wide(x), slopes.sum(0)]
 
 
 def _input_slopes(x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    slopes = _softmax(wide(x) @ wide(w).T, 1)
+    slopes = softmax(wide(x) @ wide(w).T, 1)
     slopes[:, 0] -= 1
     return slopes @ wide(w)
 
@@ -176,17 +176,17 @@ row(
 # --- norms -------------------------------------------------------------------------------------------------------------
 
 
-def _signed(seed: int, *shape: int) -> np.ndarray:
+def signed(seed: int, *shape: int) -> np.ndarray:
     """Standard normal numbers, whose statistics and products with their own signs do not cancel."""
     return np.random.default_rng(seed).standard_normal(shape, np.float32)
 
 
-def _pulls(seed: int, *shape: int) -> np.ndarray:
-    """0.1 where `_signed` is above 0 and 0.02 below, so that neither their sum nor that of the products cancels."""
-    return np.where(_signed(seed, *shape) > 0, np.float32(0.1), np.float32(0.02))
+def pulls(seed: int, *shape: int) -> np.ndarray:
+    """0.1 where `signed` is above 0 and 0.02 below, so that neither their sum nor that of the products cancels."""
+    return np.where(signed(seed, *shape) > 0, np.float32(0.1), np.float32(0.02))
 
 
-def _normalised(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+def normalised(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
     x = wide(x)
     return (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + 1e-5)
 
@@ -206,14 +206,14 @@ def _norm_backward(
 ) -> None:
     def exact(g: Any, x: Any, *rest: Any) -> list[Any]:
         others = tuple(i for i in range(len(shape)) if i not in parameters)
-        return [None, (wide(g) * _normalised(x, axes)).sum(others), wide(g).sum(others)]
+        return [None, (wide(g) * normalised(x, axes)).sum(others), wide(g).sum(others)]
 
     sizes = tuple(shape[i] for i in parameters)
     rest = (None, None) if op.startswith("batch") else ()
     row(
         f"{op}-{name}",
         op,
-        lambda: (_pulls(1, *shape), _signed(1, *shape), ones(*sizes), ones(*sizes), *rest),
+        lambda: (pulls(1, *shape), signed(1, *shape), ones(*sizes), ones(*sizes), *rest),
         exact,
         terms=math.prod(shape) // math.prod(sizes),
         orders=orders,
@@ -233,7 +233,7 @@ row(
     "layer_norm",
     "layer_norm",
     lambda: (near(1, 2, N),),
-    lambda x: [_normalised(x, (1,)), *_statistics(x, 1)],
+    lambda x: [normalised(x, (1,)), *_statistics(x, 1)],
     return_stats=True,
     condition=2.0,
 )
@@ -241,7 +241,7 @@ row(
     "layer_norm-first",
     "layer_norm",
     lambda: (near(1, N, 2),),
-    lambda x: [_normalised(x, (0,)), *_statistics(x, 0)],
+    lambda x: [normalised(x, (0,)), *_statistics(x, 0)],
     return_stats=True,
     axis=0,
     condition=2.0,
@@ -256,7 +256,7 @@ row(
     "batch_norm_train",
     "batch_norm_train",
     lambda: (near(1, 1, 8, 256, 1024),),
-    lambda x: [_normalised(x, (0, 2, 3)), wide(x).mean((0, 2, 3)), None],
+    lambda x: [normalised(x, (0, 2, 3)), wide(x).mean((0, 2, 3)), None],
     terms=N >> 2,
     orders=IMAGES,
     condition=2.0,
@@ -265,7 +265,7 @@ row(
     "group_norm",
     "group_norm",
     lambda: (near(1, 1, 8, 256, 1024),),
-    lambda x: [_normalised(x.reshape(1, 2, 4, 256, 1024), (2, 3, 4)).reshape(x.shape)],
+    lambda x: [normalised(x.reshape(1, 2, 4, 256, 1024), (2, 3, 4)).reshape(x.shape)],
     orders=IMAGES,
     num_groups=2,
     condition=2.0,

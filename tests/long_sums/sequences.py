@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 
 from dnnarray import RNNWeights
-from dnnarray._problems.base import tree_map
-from tests.long_sums import N, Rows, near, wide
-from tests.support import call_by, flat
+from tests.long_sums import N, Rows, by_double, near, wide
 
 ROWS = Rows()
 row = ROWS.add
@@ -40,18 +38,13 @@ for _t, _n in ((1 << 12, 16), (2, 1 << 15)):
 
 
 def _forget(op: str, gates: int, t: int, n: int) -> None:
-    """The biases' gradients by the same call in float64, whose sums are shorter than its digits."""
-
-    def exact(*arrays: Any) -> list[Any]:
-        arrays = tuple(tree_map(lambda a: wide(a) if a.dtype == np.float32 else a, x) for x in arrays)
-        return list(flat(call_by(None, f"{op}_backward", arrays, {})))
-
+    """The biases' gradients."""
     states = (None,) * (2 if op == "lstm" else 1)
     row(
         f"{op}-{t}",
         f"{op}_backward",
         lambda: ((near(9, t, n, 2), *states), near(8, t, n, 2), _cells(gates)),
-        exact,
+        by_double(f"{op}_backward"),
         terms=t * n,
     )
 
