@@ -1,0 +1,97 @@
+"""Running a `Call`: on the memory that XLA hands to the handlers, and on NumPy arrays for `jax.pure_callback`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dnnarray._cpu import engine
+from dnnarray._dispatch import with_numbers
+from dnnarray._errors import DeviceError
+from dnnarray._options import CURRENT
+from dnnarray.interop.jax import batch
+from dnnarray.interop.jax.call import Call, read
+from dnnarray.interop.jax.frame import Buffer, Frame, host_array
+
+_calls: dict[bytes, Call] = {}
+_MOST_CALLS = 4096
+
+
+def call_of(frame: Frame) -> Call:
+    """The call that XLA makes."""
+    text = frame.attributes.text()
+    call = _calls.get(text)
+    if call is None:
+        call = read(text.decode())
+        _check(call, frame)
+        if len(_calls) >= _MOST_CALLS:
+            _calls.clear()
+        _calls[text] = call
+    return call
+
+
+def _check(call: Call, frame: Frame) -> None:
+    """XLA and the text agree on the arrays. What is checked here once is relied on in later calls."""
+    for specs, buffers in ((call.inputs, frame.arguments.all()), (call.outputs, frame.results.all())):
+        found = [(buffer.dtype, buffer.shape[buffer.rank - spec.ndim :]) for spec, buffer in zip(specs, buffers, strict=False)]
+        if len(specs) != len(buffers) or found != [(spec.dtype, spec.shape) for spec in specs]:
+            described = ", ".join(f"{dtype}{list(shape)}" for dtype, shape in found)
+            raise DeviceError(
+                f"{call.operation.name}: XLA gives {len(buffers)} arrays ({described}); expected {', '.join(map(str, specs))}."
+            )
+
+
+def execute(frame: Frame, view: Callable[..., Any], run: batch.Run) -> None:
+    """Run a call by `run` on the arrays that ``view(address, shape, dtype, bytes)`` makes of XLA's buffers."""
+    call = call_of(frame)
+    given, results = frame.arguments.all(), frame.results.all()
+    if results[0].rank != call.outputs[0].ndim:
+        batch.run(call, [_any_shape(view, b) for b in given], [_any_shape(view, b) for b in results], run)
+        return
+    run(
+        call,
+        [view(b.data, *known) for b, known in zip(given, call.memory_in, strict=True)],
+        [view(b.data, *known) for b, known in zip(results, call.memory_out, strict=True)],
+    )
+
+
+def _any_shape(view: Callable[..., Any], buffer: Buffer) -> Any:
+    shape, dtype = buffer.shape, buffer.dtype
+    assert dtype is not None
+    return view(buffer.data, shape, dtype, math.prod(shape) * dtype.itemsize)
+
+
+def on_host(frame: Frame) -> None:
+    """Run a call on memory of the processor, without a copy."""
+    execute(frame, host_array, compute)
+
+
+def compute(call: Call, flat: Sequence[Any], out: Sequence[Any]) -> None:
+    """Run a call on NumPy arrays, whose results are `out`, under the options that were in force when it was traced."""
+    arrays = with_numbers(call.operation, call.fill(flat))
+    runtime = call.runtime(flat, int)
+    token = CURRENT.set(call.settings)
+    try:
+        if call.settings.observed:
+            call.observed(arrays, runtime, out)
+        else:
+            call.prepared(engine, arrays).into(list(out), arrays, runtime)
+    finally:
+        CURRENT.reset(token)
+
+
+def on_numpy(text: str, *flat: Any) -> list[np.ndarray]:
+    """Run a call for `jax.pure_callback`: the results are new arrays."""
+    call = read(text)
+    given = [np.asarray(array) for array in flat]
+    axes = given[0].ndim - call.inputs[0].ndim
+    prefix = np.broadcast_shapes(*(array.shape[:axes] for array in given))
+    out = [np.empty((*prefix, *spec.shape), spec.dtype) for spec in call.outputs]
+    if axes:
+        batch.run(call, given, out, compute)
+    else:
+        compute(call, given, out)
+    return out
