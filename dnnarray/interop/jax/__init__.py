@@ -12,7 +12,9 @@ becomes a custom call in XLA's program: XLA's own buffers are read and written i
 """
 
 from dnnarray.interop.jax.functions import functions as _functions
+from dnnarray.interop.jax.target import registered as _registered
 
+_registered()  # now, so that executables of other processes find the handlers too
 _FUNCTIONS = _functions()
 __all__ = sorted(_FUNCTIONS)
 globals().update(_FUNCTIONS)

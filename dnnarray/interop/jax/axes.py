@@ -31,10 +31,13 @@ def _cast(array: Any, axes: tuple[str, ...]) -> Any:
 
 
 def shape_varying(shape: tuple[int, ...], dtype: Any, arrays: Sequence[Any]) -> jax.ShapeDtypeStruct:
-    """What a result of a call is, which differs along the same axes as the arrays."""
-    axes = frozenset[str]().union(*map(_varying, arrays))
+    """What a result of a call is, which differs along the same axes as the arrays, all of which are `alike`."""
+    axes = _varying(arrays[0])
     if not axes:
         return jax.ShapeDtypeStruct(shape, dtype)
-    kind = getattr(jax.sharding, "ManualAxisType", None)
-    options: dict[str, Any] = {"vma": axes} if kind is None else {"manual_axis_type": kind(varying=axes)}
-    return jax.ShapeDtypeStruct(shape, dtype, **options)
+    if not hasattr(jax.sharding, "ManualAxisType"):
+        made: Any = jax.ShapeDtypeStruct
+        return made(shape, dtype, vma=axes)
+    mesh: Any = jax.typeof(arrays[0]).sharding.mesh
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding, manual_axis_type=jax.sharding.ManualAxisType(varying=axes))

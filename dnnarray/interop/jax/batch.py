@@ -5,7 +5,7 @@ An operation whose rows are independent of each other runs once on all of them. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -16,7 +16,7 @@ from dnnarray._operation import find
 from dnnarray._spec import Spec
 from dnnarray.interop.jax.call import Call, arrays_of
 
-Run = Callable[[Call, Sequence[Any], Sequence[Any]], None]  # computes a call of arrays, of which the last are its results
+Run = Callable[[Call, list[Any], list[Any]], None]  # computes a call of arrays, of which the last are its results
 _BACKWARD = "_backward"
 _UNARY = (
     "relu relu6 clipped_relu leaky_relu elu selu celu sigmoid hard_sigmoid log_sigmoid tanh hard_tanh softplus softsign gelu silu "
@@ -50,7 +50,7 @@ _SAVED = {
 }
 
 
-def run(call: Call, flat: Sequence[Any], out: Sequence[Any], compute: Run) -> None:
+def run(call: Call, flat: list[Any], out: list[Any], compute: Run) -> None:
     """Run a call by `compute` on arrays that `jax.vmap` has put axes before."""
     prefix = out[0].shape[: out[0].ndim - call.outputs[0].ndim]
     axes = len(prefix)

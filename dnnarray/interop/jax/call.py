@@ -6,6 +6,7 @@ compiled it and in any other that loads it from a cache or a file.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache
@@ -73,6 +74,7 @@ class Call:
     text : what `write` wrote
     operation, arrays, options, drawn : as `write` has them
     settings : the options of the library in force when the call was traced
+    prepared : what `prepare` gave, by the place
     inputs : a `Spec` for each array in the order of XLA's operands: the arrays, then the run-time options that are arrays
     """
 
@@ -86,7 +88,7 @@ class Call:
         self._changed = changed
         self.settings = _settings(changed)
         self.inputs = [*arrays_of(self.arrays), *self.drawn.values()]
-        self._prepared: dict[Any, Any] = {}
+        self.prepared: dict[Any, Any] = {}
         self._count = len(self.inputs) - len(self.drawn)
 
     @cached_property
@@ -100,20 +102,20 @@ class Call:
         checked_runtime(operation, asked.problem, tuple(0 if n in self.drawn else self.options[n] for n in operation.runtime))
         return asked.problem
 
-    def prepared(self, engine: Any, arrays: tuple[Any, ...]) -> Any:
+    def prepare(self, engine: Any, arrays: tuple[Any, ...]) -> Any:
         """The call with its algorithm, on an engine and the place where the arrays are."""
-        place = engine.place(arrays_of(arrays)[0])
-        found = self._prepared.get(place)
-        if found is None:
-            options = tuple(self.options[n] for n in self.operation.static)
-            found = prepare(engine, self.settings, self.operation, self.options.get("algorithm"), options, arrays)
-            self._prepared[place] = found
-        return found
+        options = tuple(self.options[n] for n in self.operation.static)
+        return prepare(engine, self.settings, self.operation, self.options.get("algorithm"), options, arrays)
 
     @cached_property
     def outputs(self) -> list[Spec]:
         """The results that are present."""
         return [spec for spec in self.problem.outputs if spec is not None]
+
+    @cached_property
+    def rank(self) -> int:
+        """The number of axes of the first result."""
+        return self.outputs[0].ndim
 
     @cached_property
     def memory_in(self) -> list[tuple[Any, ...]]:
@@ -125,10 +127,20 @@ class Call:
         """Shape, dtype and bytes of each result."""
         return [(s.shape, s.dtype, s.nbytes) for s in self.outputs]
 
-    def fill(self, flat: Sequence[Any]) -> tuple[Any, ...]:
-        """The arrays in the form in which the operation takes them, from those in the order of XLA's operands."""
+    @cached_property
+    def _places(self) -> list[int | None] | None:
+        """Where each argument stands in XLA's order, None where it is omitted; nothing where an argument is nested or a number."""
+        if any(not isinstance(tree, Spec | None) for tree in self.arrays):
+            return None
+        given = itertools.count()
+        return [None if spec is None else next(given) for spec in self.arrays]
+
+    def fill(self, flat: Sequence[Any], number: Callable[[int], Any] = int) -> tuple[Any, ...]:
+        """The arrays in the form in which the operation takes them, from those in XLA's order; what is a number by `number`."""
+        if self._places is not None:
+            return tuple([None if place is None else flat[place] for place in self._places])
         given = iter(flat)
-        return tuple(tree_map(lambda leaf: leaf if type(leaf) is int else next(given), tree) for tree in self.arrays)
+        return tuple(tree_map(lambda leaf: number(leaf) if type(leaf) is int else next(given), tree) for tree in self.arrays)
 
     def runtime(self, flat: Sequence[Any], number: Callable[[Any], int]) -> tuple[int | None, ...]:
         """The run-time options in their order, checked; `number` reads one that is an array."""

@@ -7,7 +7,6 @@ belongs to one call, and the first call of a kind compiles kernels.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -17,7 +16,6 @@ from cupy.cuda.runtime import pointerGetAttributes
 from dnnarray._cuda import engine
 from dnnarray._errors import DeviceError
 from dnnarray._options import CURRENT
-from dnnarray._problems.base import tree_map
 from dnnarray.interop.jax.call import Call
 from dnnarray.interop.jax.frame import Frame
 from dnnarray.interop.jax.run import execute
@@ -41,20 +39,21 @@ def _view(index: int, address: int | None, shape: tuple[int, ...], dtype: np.dty
     return engine.view(address or 0, shape, dtype, tuple(map(int, steps)), None, index)
 
 
-def _compute(frame: Frame, index: int, call: Call, flat: Sequence[Any], out: Sequence[Any]) -> None:
+def _compute(frame: Frame, index: int, call: Call, flat: list[Any], out: list[Any]) -> None:
     """Run a call on CuPy arrays under the options that were in force when it was traced."""
-    arrays = tuple(tree_map(lambda a: engine.number(a) if type(a) is int else a, a) for a in call.fill(flat))
-    runtime = call.runtime(flat, _number)
+    arrays, runtime = call.fill(flat, engine.number), call.runtime(flat, _number)
     token = CURRENT.set(call.settings)
     try:
         if call.settings.observed:
             call.observed(arrays, runtime, out)
             return
-        prepared = call.prepared(engine, arrays)
+        prepared = call.prepared.get(index)
+        if prepared is None:
+            prepared = call.prepared[index] = call.prepare(engine, arrays)
         address = _scratch(frame, prepared.workspace)
         try:
             workspace = _view(index, address, (prepared.workspace,), np.dtype(np.uint8), prepared.workspace) if address else None
-            prepared.call(arrays, runtime, list(out), workspace)
+            prepared.call(arrays, runtime, out, workspace)
         finally:
             if address:
                 frame.free(address, prepared.workspace)  # in the order of the stream: what is queued has it to the end

@@ -76,10 +76,25 @@ class Buffers(Structure):
 
     _fields_ = [*_HEAD, ("size", c_int64), ("types", c_void_p), ("entries", c_void_p)]
 
+    def addresses(self) -> list[int]:
+        """Where each `Buffer` is."""
+        return (c_size_t * self.size).from_address(self.entries)[:] if self.size else []
+
     def all(self) -> list[Buffer]:
-        if not self.size:
-            return []
-        return [Buffer.from_address(address) for address in (c_void_p * self.size).from_address(self.entries)]
+        return [Buffer.from_address(address) for address in self.addresses()]
+
+
+_DATA, _RANK = Buffer.data.offset, Buffer.rank.offset
+
+
+def memory_of(address: int) -> int | None:
+    """The address of the memory of the `Buffer` at an address; an object for the buffer would take twice as long."""
+    return c_void_p.from_address(address + _DATA).value
+
+
+def rank_of(address: int) -> int:
+    """The number of axes of the `Buffer` at an address."""
+    return c_int64.from_address(address + _RANK).value
 
 
 class Text(Structure):

@@ -21,6 +21,7 @@ from dnnarray.interop.jax.axes import alike
 from dnnarray.interop.jax.call import Call, arrays_of, read, write
 from dnnarray.interop.jax.target import emit
 
+_ARRAYS = (jax.Array, np.ndarray)
 _LEFT_OUT = ("out", "workspace")
 _NO_INFLUENCE = {"running_mean", "running_var"}  # on the only result that has a gradient
 _NOTE = """{first}
@@ -67,9 +68,9 @@ class Standing:
 
 def _wrapped(value: Any) -> Any:
     """A value with every array in it as one that stands for it."""
-    if isinstance(value, (jax.Array, np.ndarray)):
+    if isinstance(value, _ARRAYS):
         return Standing(jax.numpy.asarray(value))
-    return tree_map(_wrapped, value) if isinstance(value, (tuple, list)) else value
+    return tree_map(_wrapped, value) if any(isinstance(leaf, _ARRAYS) for leaf in leaves((value,))) else value
 
 
 def apply(operation: Operation, arrays: tuple[Any, ...], options: dict[str, Any], out: Any, workspace: Any) -> Any:

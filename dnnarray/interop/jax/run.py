@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from dnnarray._cpu import engine
-from dnnarray._dispatch import with_numbers
 from dnnarray._errors import DeviceError
 from dnnarray._options import CURRENT
 from dnnarray.interop.jax import batch
 from dnnarray.interop.jax.call import Call, read
-from dnnarray.interop.jax.frame import Buffer, Frame, host_array
+from dnnarray.interop.jax.frame import Buffer, Frame, host_array, memory_of, rank_of
 
 _calls: dict[bytes, Call] = {}
 _MOST_CALLS = 4096
@@ -47,18 +46,19 @@ def _check(call: Call, frame: Frame) -> None:
 def execute(frame: Frame, view: Callable[..., Any], run: batch.Run) -> None:
     """Run a call by `run` on the arrays that ``view(address, shape, dtype, bytes)`` makes of XLA's buffers."""
     call = call_of(frame)
-    given, results = frame.arguments.all(), frame.results.all()
-    if results[0].rank != call.outputs[0].ndim:
-        batch.run(call, [_any_shape(view, b) for b in given], [_any_shape(view, b) for b in results], run)
+    given, results = frame.arguments.addresses(), frame.results.addresses()
+    if rank_of(results[0]) != call.rank:
+        batch.run(call, [_any_shape(view, a) for a in given], [_any_shape(view, a) for a in results], run)
         return
     run(
         call,
-        [view(b.data, *known) for b, known in zip(given, call.memory_in, strict=True)],
-        [view(b.data, *known) for b, known in zip(results, call.memory_out, strict=True)],
+        [view(memory_of(address), *known) for address, known in zip(given, call.memory_in, strict=True)],
+        [view(memory_of(address), *known) for address, known in zip(results, call.memory_out, strict=True)],
     )
 
 
-def _any_shape(view: Callable[..., Any], buffer: Buffer) -> Any:
+def _any_shape(view: Callable[..., Any], address: int) -> Any:
+    buffer = Buffer.from_address(address)
     shape, dtype = buffer.shape, buffer.dtype
     assert dtype is not None
     return view(buffer.data, shape, dtype, math.prod(shape) * dtype.itemsize)
@@ -69,16 +69,18 @@ def on_host(frame: Frame) -> None:
     execute(frame, host_array, compute)
 
 
-def compute(call: Call, flat: Sequence[Any], out: Sequence[Any]) -> None:
+def compute(call: Call, flat: list[Any], out: list[Any]) -> None:
     """Run a call on NumPy arrays, whose results are `out`, under the options that were in force when it was traced."""
-    arrays = with_numbers(call.operation, call.fill(flat))
-    runtime = call.runtime(flat, int)
+    arrays, runtime = call.fill(flat, np.asarray), call.runtime(flat, int)
     token = CURRENT.set(call.settings)
     try:
         if call.settings.observed:
             call.observed(arrays, runtime, out)
-        else:
-            call.prepared(engine, arrays).into(list(out), arrays, runtime)
+            return
+        prepared = call.prepared.get("cpu")
+        if prepared is None:
+            prepared = call.prepared["cpu"] = call.prepare(engine, arrays)
+        prepared.into(out, arrays, runtime)
     finally:
         CURRENT.reset(token)
 
