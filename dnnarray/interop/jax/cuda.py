@@ -72,6 +72,10 @@ def _scratch(frame: Frame, size: int) -> int:
 def _number(array: Any) -> int:
     """A seed or an offset out of the device's memory."""
     _warn_of_wait()
+    return _read(array)
+
+
+def _read(array: Any) -> int:
     return int(array.get())
 
 
