@@ -178,6 +178,15 @@ def test_a_batch_is_one_call(name, monkeypatch):
     assert len(calls) == 4  # one for the batch, one for each element of the loop beside it
 
 
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "softmax_backward"])
+def test_the_axis_of_a_batch_is_no_axis_of_the_operation(name):
+    x = np.array([0.5, -1.0, 2.0])
+    operation = find(name)
+    arrays = [x] * (len(operation.arrays) - ("y" in operation.arrays))
+    found = jax.vmap(getattr(door, name))(*arrays)
+    np.testing.assert_allclose(found, [operation.function(*(a[i : i + 1] for a in arrays))[0] for i in range(3)], atol=1e-15)
+
+
 def test_vmap_within_vmap_and_over_an_inner_axis():
     x, w = np.random.default_rng(0).standard_normal((2, 3, 4, 5)), np.eye(3, 5)
     found = jax.vmap(jax.vmap(door.linear, in_axes=(0, None)), in_axes=(1, None))(x, w)

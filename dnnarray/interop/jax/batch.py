@@ -87,8 +87,8 @@ def _at_once(call: Call, prefix: tuple[int, ...], shared: tuple[bool, ...], whol
                 return None
             inputs.append(_grown(spec, count, leading) if name in rows else spec)
             place += 1
-    if None in inputs:
-        return None
+    if None in inputs or (leading and "axis" in call.options and any(spec.ndim == 0 for spec in call.inputs)):
+        return None  # there is no axis that the batch could stand in, or the axis would be that of the batch
     options = _shifted(call) if leading else call.options
     if not leading and isinstance(axis := options.get("axis"), int) and axis % max(spec.ndim for spec in call.inputs) == 0:
         return None

@@ -74,6 +74,7 @@ class Call:
     text : what `write` wrote
     operation, arrays, options, drawn : as `write` has them
     settings : the options of the library in force when the call was traced
+    seen : arrays and results by the addresses of their memory
     prepared : what `prepare` gave, by the place
     inputs : a `Spec` for each array in the order of XLA's operands: the arrays, then the run-time options that are arrays
     """
@@ -88,6 +89,7 @@ class Call:
         self._changed = changed
         self.settings = _settings(changed)
         self.inputs = [*arrays_of(self.arrays), *self.drawn.values()]
+        self.seen: dict[tuple[int | None, ...], tuple[list[Any], list[Any]]] = {}
         self.prepared: dict[Any, Any] = {}
         self._count = len(self.inputs) - len(self.drawn)
 
