@@ -120,6 +120,29 @@ def test_gradients_are_those_of_vjp(case):
             np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
 
 
+_SEVERAL = ["add_layer_norm", "add_rms_norm", "lstm", "gru", "lstm_cell", "attention"]
+
+
+@pytest.mark.parametrize("name", _SEVERAL)
+def test_gradients_of_several_results(name):
+    case = next(c for c in FIRST if c.op == name)
+    more = {"return_lse": True} if name == "attention" else {}
+    arrays, options = find(name).bind(case.draw(FLOAT64), case.options | more)
+    call = _function_of(name, options)
+    output, pullback = dnn.vjp(name, *case.draw(FLOAT64), **case.options, **more)
+    rng = np.random.default_rng(0)
+    weights = [None if r is None else rng.standard_normal(r.shape) for r in output]
+    for kept in ([True] * len(output), [False, *[True] * (len(output) - 1)]):
+        chosen = [w if k else None for w, k in zip(weights, kept, strict=True)]
+
+        def objective(first, chosen=chosen):
+            results = call(first, *arrays[1:])
+            return sum((r * w).sum() for r, w in zip(results, chosen, strict=True) if w is not None)
+
+        grads = tuple(np.zeros_like(r) if c is None and r is not None else c for r, c in zip(output, chosen, strict=True))
+        np.testing.assert_allclose(jax.jit(jax.grad(objective))(arrays[0]), pullback(grads)[0], rtol=1e-10, atol=1e-12)
+
+
 _PARAMETERS = {"weight", "bias", "w", "cos", "sin", "variance", "boxes"}
 
 

@@ -11,6 +11,8 @@ becomes a custom call in XLA's program: XLA's own buffers are read and written i
 (4, 3, 3, 3)
 """
 
+from typing import TYPE_CHECKING
+
 from dnnarray.interop.jax.functions import functions as _functions
 from dnnarray.interop.jax.target import registered as _registered
 
@@ -18,3 +20,15 @@ _registered()  # now, so that executables of other processes find the handlers t
 _FUNCTIONS = _functions()
 __all__ = sorted(_FUNCTIONS)
 globals().update(_FUNCTIONS)
+if TYPE_CHECKING:  # the signatures are those of dnnarray's own functions, which are generic in the array
+    from dnnarray.activation import *
+    from dnnarray.attention import *
+    from dnnarray.conv import *
+    from dnnarray.dropout import *
+    from dnnarray.linear import *
+    from dnnarray.loss import *
+    from dnnarray.norm import *
+    from dnnarray.pool import *
+    from dnnarray.rnn import *
+    from dnnarray.softmax import *
+    from dnnarray.spatial import *
