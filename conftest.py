@@ -5,14 +5,17 @@ from pathlib import Path
 
 # What launches needs CuPy at import; its doctests are collected only where that is installed. Plans and requirements do not.
 _LAUNCHING = ["engine", "core/dialect", "core/launch", "core/matmul", "core/overlap", "core/warm"]
-collect_ignore = [] if find_spec("cupy") else [*(f"dnnarray/_cuda/{name}.py" for name in _LAUNCHING), "tests/made_up_device.py"]
+_NEED_CUPY = [*(f"dnnarray/_cuda/{name}.py" for name in _LAUNCHING), "dnnarray/interop/jax/cuda.py", "tests/made_up_device.py"]
+collect_ignore = [] if find_spec("cupy") else _NEED_CUPY
 # Kernels and their drivers need Numba at import; what names and asks for them does not.
 _NAMING = ("__init__", "compiler", "crew")
 if not find_spec("numba"):
     collect_ignore += ["tests/guard_pages.py", "tests/kernels_of_tests.py"]
     collect_ignore += [str(path) for path in Path(__file__).parent.glob("dnnarray/_cpu/compiled/*.py") if path.stem not in _NAMING]
 # A door to another library needs that library at import.
-collect_ignore += [f"dnnarray/interop/{path}" for path in ("torch", "sklearn.py") if not find_spec(path.partition(".")[0])]
+collect_ignore += [f"dnnarray/interop/{path}" for path in ("torch", "jax", "sklearn.py") if not find_spec(path.partition(".")[0])]
+if not find_spec("jax"):
+    collect_ignore.append("tests/interop/made_up_frame.py")
 
 
 def pytest_addoption(parser):

@@ -103,7 +103,7 @@ def _take_numpy(array: Any) -> np.ndarray:
 def _take_jax_cpu(array: Any) -> np.ndarray:
     tracer = sys.modules["jax"].core.Tracer
     if isinstance(array, tracer):
-        raise ArrayTypeError("a JAX tracer (inside jit, grad or vmap) holds no data; call dnnarray outside of the transformation")
+        raise ArrayTypeError("a JAX tracer (inside jit, grad or vmap) holds no data; use the functions of dnnarray.interop.jax there")
     return np.asarray(array)
 
 

@@ -47,11 +47,11 @@ def dispatch(
     Warm calls do not come here: the body of the public function looks them up itself, by `key` from the second time on. What comes is observed, made
     for the first time, or on arrays that no key is made of.
     """
+    _check_complete(op, arrays, options, runtime)
     for leaf in leaves(arrays) if op.nested else arrays:
         if taker := getattr(type(leaf), "__dnnarray_function__", None):
             return taker(op, arrays, _named(op, options, runtime, algorithm), out, workspace)
     config = CURRENT.get(DEFAULT)
-    _check_complete(op, arrays, options, runtime)
     if config.observed:
         return _observe.observed(
             config, op, arrays, options, lambda: _run(config, op, arrays, options, runtime, out, workspace, algorithm, None)

@@ -7,9 +7,7 @@ a list of tensors: the results of the operation that are present, then what its 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -18,26 +16,16 @@ from dnnarray._introspect import question
 from dnnarray._operation import Operation
 from dnnarray._problems.base import leaves, tree_map
 from dnnarray._spec import Spec, as_dtype, name_of
+from dnnarray.interop import options as texts
 
 _NAMESPACE = "dnnarray"
 _LIBRARY = torch.library.Library(_NAMESPACE, "DEF")
 
 
-@lru_cache(maxsize=4096)
-def options_of(text: str) -> dict[str, Any]:
-    """The options that `text_of` wrote."""
-    return {name: _frozen(value) for name, value in json.loads(text).items()}
-
-
 @torch.compiler.assume_constant_result
 def text_of(*pairs: Any) -> str:
     """Options as text; names and values by turns."""
-    return json.dumps(dict(zip(pairs[::2], pairs[1::2], strict=True)), default=int)
-
-
-def _frozen(value: Any) -> Any:
-    """The tuples that JSON has as lists."""
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+    return texts.write(dict(zip(pairs[::2], pairs[1::2], strict=True)))
 
 
 def spec_of_tensor(tensor: torch.Tensor) -> Spec:
@@ -97,7 +85,7 @@ class Operator:
     def _split(self, arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any], str]:
         count = len(self.arrays)
         drawn = {n: int(v) % 2**64 for n, v in zip(self.runtime, arguments[count:-1], strict=True) if v is not None}
-        return arguments[:count], options_of(arguments[-1]) | drawn, arguments[-1]
+        return arguments[:count], texts.read(arguments[-1]) | drawn, arguments[-1]
 
     def _on_tensors(self, *arguments: Any) -> list[torch.Tensor]:
         with torch.no_grad():
@@ -200,11 +188,11 @@ class Differentiable:
         arrays = ctx.saved_tensors[: len(self.forward.arrays)]
         kept = dict(zip(ctx.names, ctx.saved_tensors[len(arrays) :], strict=True))
         known = dict(zip(self.forward.arrays, arrays, strict=True)) | kept | {"grad": gradients[0]}
-        options = options_of(ctx.inputs[-1]) | dict(zip(self.forward.runtime, ctx.inputs[:-1], strict=True))
+        options = texts.read(ctx.inputs[-1]) | dict(zip(self.forward.runtime, ctx.inputs[:-1], strict=True))
         chosen = {n: v for n, v in options.items() if n in self._backward.static}
         given = tuple(known.get(n) for n in self._backward.arrays)
         drawn = [options[n] for n in self._backward.runtime]
-        text = json.dumps(chosen)
+        text = texts.write(chosen)
         found = self._pull.call(*given, *drawn, text)
         by_name = dict(zip(self._fields[_absent(given), text], found, strict=True))
         return (*(by_name.get(n) for n in self.forward.arrays), *(None for _ in ctx.inputs))

@@ -1,0 +1,513 @@
+"""`dnnarray.interop.jax`: every function under JAX's transformations, held to its oracle, to its pullback, to loops and to JAX's own functions."""
+
+import inspect
+import logging
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import dnnarray as dnn
+from dnnarray._binding import binding_of
+from dnnarray._operation import find, operations
+from dnnarray._problems.base import leaves, tree_map
+from tests.registry import CASES, FIRST, ORACLES
+from tests.support import BFLOAT16, FLOAT32, FLOAT64, as_float64, assert_close, flat, gradient_call
+
+jax = pytest.importorskip("jax")
+jnp = jax.numpy
+door = pytest.importorskip("dnnarray.interop.jax")
+target = pytest.importorskip("dnnarray.interop.jax.target")
+run = pytest.importorskip("dnnarray.interop.jax.run")
+batch = pytest.importorskip("dnnarray.interop.jax.batch")
+
+
+@pytest.fixture(autouse=True)
+def x64():
+    """64-bit types, in the tests of this file alone."""
+    before = jax.config.jax_enable_x64
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", before)
+
+
+def _first_of_each(count):
+    met = {}
+    return [c for c in CASES if met.setdefault(c.op, []).append(c) or len(met[c.op]) <= count]
+
+
+def _function_of(name, options):
+    """The function of all arrays in signature order, as the function of JAX takes them."""
+    operation = find(name)
+    places = operation.by_place
+
+    def call(*arrays):
+        return getattr(door, name)(*arrays[:places], **dict(zip(operation.arrays[places:], arrays[places:], strict=True)), **options)
+
+    return call
+
+
+def _described(case, dtype):
+    """The function of a case, and its arrays in signature order."""
+    arrays, options = find(case.op).bind(case.draw(dtype), case.options)
+    return _function_of(case.op, options), arrays, options
+
+
+@pytest.mark.parametrize("dtype", [FLOAT64, FLOAT32, BFLOAT16], ids=str)
+@pytest.mark.parametrize("case", FIRST, ids=str)
+def test_results_under_jit(case, dtype):
+    if dtype not in case.dtypes:
+        pytest.skip("not a dtype of the case")
+    call, arrays, options = _described(case, dtype)
+    found = flat(jax.jit(call)(*arrays))
+    expected = flat(ORACLES[find(case.op).base](*as_float64(case.draw(dtype)), **case.options))
+    for i, (a, e) in enumerate(zip(found, expected, strict=True)):
+        assert_close(a, e, case.reduction, case.condition, f"{case} result {i}")
+    for a, b in zip(found, flat(find(case.op).call(arrays, options)), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("case", [c for c in FIRST if c.gradient and FLOAT64 in c.dtypes], ids=str)
+def test_gradients_as_functions_of_their_own(case):
+    described = gradient_call(case, case.draw(FLOAT64))
+    if described is None:
+        pytest.skip("has no gradient")
+    name, arrays, options = described
+    found = jax.jit(_function_of(name, options))(*arrays)
+    for a, b in zip(flat(found), flat(find(name).call(arrays, options)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
+
+
+def _floating(tree):
+    return tree is not None and tree.dtype.kind == "f"
+
+
+def _expected_gradients(case, output, pullback, grad):
+    """By array name, from `dnn.vjp`."""
+    grads = pullback((grad, *(None,) * (len(output) - 1)) if isinstance(output, tuple) else grad)
+    passed = binding_of(find(case.op), case.draw(FLOAT64), case.options).passed
+    return dict(zip(passed, grads, strict=True))
+
+
+def _differentiable(case):
+    return case.gradient and FLOAT64 in case.dtypes and f"{find(case.op).base}_backward" in operations()
+
+
+@pytest.mark.parametrize("case", [c for c in _first_of_each(4) if _differentiable(c)], ids=str)
+def test_gradients_are_those_of_vjp(case):
+    call, arrays, _ = _described(case, FLOAT64)
+    output, pullback = dnn.vjp(case.op, *case.draw(FLOAT64), **case.options)
+    first = output[0] if isinstance(output, tuple) else output
+    if first.dtype.kind != "f":
+        pytest.skip("the result has no gradient")
+    grad = np.random.default_rng(0).standard_normal(first.shape)
+    expected = _expected_gradients(case, output, pullback, grad)
+    places = [i for i, n in enumerate(find(case.op).arrays) if expected.get(n) is not None]
+
+    def objective(*chosen):
+        given = list(arrays)
+        for place, tree in zip(places, chosen, strict=True):
+            given[place] = tree
+        result = call(*given)
+        return ((result[0] if isinstance(result, tuple) else result) * grad).sum()
+
+    found = jax.jit(jax.grad(objective, argnums=tuple(range(len(places)))))(*(arrays[i] for i in places))
+    for place, tree in zip(places, found, strict=True):
+        for a, b in zip(leaves((tree,)), leaves((expected[find(case.op).arrays[place]],)), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+
+
+_SEVERAL = ["add_layer_norm", "add_rms_norm", "lstm", "gru", "lstm_cell", "attention"]
+
+
+@pytest.mark.parametrize("name", _SEVERAL)
+def test_gradients_of_several_results(name):
+    case = next(c for c in FIRST if c.op == name)
+    more = {"return_lse": True} if name == "attention" else {}
+    arrays, options = find(name).bind(case.draw(FLOAT64), case.options | more)
+    call = _function_of(name, options)
+    output, pullback = dnn.vjp(name, *case.draw(FLOAT64), **case.options, **more)
+    rng = np.random.default_rng(0)
+    weights = [None if r is None else rng.standard_normal(r.shape) for r in output]
+    for kept in ([True] * len(output), [False, *[True] * (len(output) - 1)]):
+        chosen = [w if k else None for w, k in zip(weights, kept, strict=True)]
+
+        def objective(first, chosen=chosen):
+            results = call(first, *arrays[1:])
+            return sum((r * w).sum() for r, w in zip(results, chosen, strict=True) if w is not None)
+
+        grads = tuple(np.zeros_like(r) if c is None and r is not None else c for r, c in zip(output, chosen, strict=True))
+        np.testing.assert_allclose(jax.jit(jax.grad(objective))(arrays[0]), pullback(grads)[0], rtol=1e-10, atol=1e-12)
+
+
+_PARAMETERS = {"weight", "bias", "w", "cos", "sin", "variance", "boxes"}
+
+
+def _names(name, arrays):
+    """The name of the argument that each array belongs to."""
+    return [n for n, tree in zip(find(name).arrays, arrays, strict=True) for _ in leaves((tree,))]
+
+
+def _check_vmap(name, arrays, options, mapped):
+    """`vmap` over the arrays that are `mapped` gives what a loop gives."""
+    given = leaves(arrays)
+    call = _function_of(name, options)
+
+    def on_leaves(*flat_arrays):
+        rest = iter(flat_arrays)
+        return call(*(tree_map(lambda leaf: next(rest), tree) for tree in arrays))
+
+    factors = np.array([1.0, 0.5, 1.25])
+    stacked = [np.stack([a * f if _floating(a) else a for f in factors]) if m else a for a, m in zip(given, mapped, strict=True)]
+    found = jax.jit(jax.vmap(on_leaves, in_axes=tuple(0 if m else None for m in mapped)))(*stacked)
+    for i in range(len(factors)):
+        one = on_leaves(*(jnp.asarray(a[i]) if m else a for a, m in zip(stacked, mapped, strict=True)))
+        for a, b in zip(flat(found), flat(one), strict=True):
+            np.testing.assert_allclose(a[i], b, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("every", [True, False], ids=["every", "rows"])
+@pytest.mark.parametrize("case", [c for c in FIRST if FLOAT64 in c.dtypes], ids=str)
+def test_vmap_is_a_loop(case, every):
+    _, arrays, options = _described(case, FLOAT64)
+    mapped = [
+        n not in _PARAMETERS | ({"mean"} if case.op == "batch_norm" else set()) or (every and n != "boxes") for n in _names(case.op, arrays)
+    ]
+    _check_vmap(case.op, arrays, options, mapped)
+
+
+@pytest.mark.parametrize("every", [True, False], ids=["every", "rows"])
+@pytest.mark.parametrize("case", [c for c in FIRST if _differentiable(c)], ids=str)
+def test_vmap_of_a_gradient_is_a_loop(case, every):
+    name, arrays, options = gradient_call(case, case.draw(FLOAT64))
+    if not every and "needs" in options:
+        options = options | {"needs": find(case.op).arrays[:1]}
+    mapped = [
+        n not in _PARAMETERS | ({"mean"} if case.op == "batch_norm" else set()) or (every and n != "boxes") for n in _names(name, arrays)
+    ]
+    _check_vmap(name, arrays, options, mapped)
+
+
+@pytest.mark.parametrize("name", ["relu", "conv", "max_pool", "layer_norm", "softmax", "linear", "attention"])
+def test_a_batch_is_one_call(name, monkeypatch):
+    case = next(c for c in FIRST if c.op == name)
+    _, arrays, options = _described(case, FLOAT64)
+    calls = []
+    monkeypatch.setattr(run, "compute", lambda call, *rest, own=run.compute: calls.append(call) or own(call, *rest))
+    _check_vmap(name, arrays, options, [n not in _PARAMETERS for n in _names(name, arrays)])
+    assert len(calls) == 4  # one for the batch, one for each element of the loop beside it
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "softmax_backward"])
+def test_the_axis_of_a_batch_is_no_axis_of_the_operation(name):
+    x = np.array([0.5, -1.0, 2.0])
+    operation = find(name)
+    arrays = [x] * (len(operation.arrays) - ("y" in operation.arrays))
+    found = jax.vmap(getattr(door, name))(*arrays)
+    np.testing.assert_allclose(found, [operation.function(*(a[i : i + 1] for a in arrays))[0] for i in range(3)], atol=1e-15)
+
+
+def test_vmap_within_vmap_and_over_an_inner_axis():
+    x, w = np.random.default_rng(0).standard_normal((2, 3, 4, 5)), np.eye(3, 5)
+    found = jax.vmap(jax.vmap(door.linear, in_axes=(0, None)), in_axes=(1, None))(x, w)
+    np.testing.assert_allclose(found, np.moveaxis(x, 1, 0) @ w.T)
+    both = jax.vmap(jax.vmap(door.linear, in_axes=(None, 0)), in_axes=(0, None))(x, np.stack([w, 2 * w]))
+    np.testing.assert_allclose(both[:, 1], 2 * x @ w.T)
+
+
+def _layer_norm(x, weight, bias):
+    centred = x - x.mean(-1, keepdims=True)
+    return centred / jnp.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * weight + bias
+
+
+def _max_pool(x):
+    return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 1, 2, 2), (1, 1, 2, 2), "VALID")
+
+
+def _conv(x, w):
+    return jax.lax.conv_general_dilated(x, w, (2, 2), ((1, 1), (1, 1)))
+
+
+def _cross_entropy(logits, target):
+    return -jnp.take_along_axis(jax.nn.log_softmax(logits), target[:, None], 1).mean()
+
+
+_IN_JAX = {
+    "conv": (lambda x, w: door.conv(x, w, stride=2, padding=1), _conv, ((2, 3, 9, 8), (4, 3, 3, 3))),
+    "max_pool": (lambda x: door.max_pool(x, 2), _max_pool, ((2, 3, 8, 6),)),
+    "softmax": (door.softmax, jax.nn.softmax, ((4, 7),)),
+    "layer_norm": (lambda x, w, b: door.layer_norm(x, w, b), _layer_norm, ((3, 5, 8), (8,), (8,))),
+    "linear": (door.linear, lambda x, w: x @ w.T, ((3, 5), (4, 5))),
+    "gelu": (door.gelu, lambda x: jax.nn.gelu(x, approximate=False), ((3, 5),)),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", _IN_JAX)
+def test_results_and_gradients_are_those_of_jax(name, dtype):
+    ours, theirs, shapes = _IN_JAX[name]
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(shape).astype(dtype) for shape in shapes]
+    weight = rng.standard_normal(np.shape(theirs(*arrays))).astype(dtype)
+
+    def value_and_gradients(function):
+        return jax.jit(jax.value_and_grad(lambda *given: (function(*given) * weight).sum(), argnums=tuple(range(len(arrays)))))(*arrays)
+
+    error = 1e-11 if dtype == "float64" else 2e-5
+    for a, b in zip(jax.tree.leaves(value_and_gradients(ours)), jax.tree.leaves(value_and_gradients(theirs)), strict=True):
+        assert a.dtype == dtype
+        np.testing.assert_allclose(a, b, rtol=error, atol=error * float(jnp.abs(b).max()))
+
+
+def _their_loss(params, images, labels):
+    x = _max_pool(jax.nn.relu(_conv(images, params["conv"])))
+    return _cross_entropy(x.reshape(len(x), -1) @ params["linear"], labels)
+
+
+def _our_loss(params, images, labels):
+    x = door.max_pool(door.conv(images, params["conv"], stride=2, padding=1, activation="relu"), 2)
+    return door.cross_entropy(door.linear(x.reshape(len(x), -1), params["linear"].T), labels)
+
+
+def test_a_training_step_agrees_with_jax():
+    rng = np.random.default_rng(0)
+    params = {"conv": rng.standard_normal((8, 3, 3, 3)) / 5, "linear": rng.standard_normal((128, 10)) / 12}
+    params = {n: jnp.asarray(p, jnp.float32) for n, p in params.items()}
+    images, labels = rng.standard_normal((16, 3, 16, 16)).astype(np.float32), rng.integers(0, 10, 16)
+
+    def trained(loss):
+        @jax.jit
+        def step(params):
+            value, grads = jax.value_and_grad(loss)(params, images, labels)
+            return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), value
+
+        now, values = params, []
+        for _ in range(5):
+            now, value = step(now)
+            values.append(value)
+        return now, values
+
+    (ours, values), (theirs, expected) = trained(_our_loss), trained(_their_loss)
+    np.testing.assert_allclose(values, expected, rtol=1e-5)
+    assert values[-1] < values[0]
+    for name in params:
+        np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-4, atol=1e-6)
+
+
+def test_xla_s_own_memory_is_read_and_written(monkeypatch):
+    seen = []
+    monkeypatch.setattr(run, "compute", lambda call, given, out, own=run.compute: seen.append((given, out)) or own(call, given, out))
+    x, w = jnp.ones((4, 6)), jnp.ones((3, 6))
+    y = jax.block_until_ready(jax.jit(door.linear)(x, w))
+    ((given, out),) = seen
+    assert [a.ctypes.data for a in (*given, *out)] == [a.unsafe_buffer_pointer() for a in (x, w, y)]
+
+
+def test_without_64_bits_indices_are_int32():
+    jax.config.update("jax_enable_x64", False)
+    x = jnp.arange(32.0).reshape(1, 2, 4, 4)
+    y, indices = jax.jit(lambda x: door.max_pool_with_indices(x, 2))(x)
+    assert (y.dtype, indices.dtype) == ("float32", "int32")
+    np.testing.assert_array_equal(indices[0, 0], [[5, 7], [13, 15]])
+    grad = jax.jit(jax.grad(lambda x: door.max_pool(x, 2).sum()))(x)
+    np.testing.assert_array_equal(grad[0, 0], np.array([[0, 0, 0, 0], [0, 1, 0, 1]] * 2))
+
+
+@pytest.mark.parametrize("form", [int, np.uint32, jnp.int32])
+def test_a_seed_is_static_or_traced(form):
+    x = jnp.ones((4, 50))
+    expected = dnn.dropout(np.ones((4, 50)), p=0.3, seed=7, offset=2)
+    np.testing.assert_array_equal(door.dropout(x, p=0.3, seed=form(7), offset=2), expected)
+    traced = jax.jit(lambda x, seed: door.dropout(x, p=0.3, seed=seed, offset=2))
+    np.testing.assert_array_equal(traced(x, form(7)), expected)
+    grad = jax.jit(jax.grad(lambda x, seed: door.dropout(x, p=0.3, seed=seed, offset=2).sum()))(x, form(7))
+    np.testing.assert_array_equal(grad, expected)
+    seeds = jnp.arange(6, 9)
+    np.testing.assert_array_equal(jax.vmap(traced, in_axes=(None, 0))(x, seeds)[1], expected)
+
+
+def test_settings_in_force_at_the_trace_hold():
+    with dnn.options(float32_precision="medium", deterministic=True):
+        function = jax.jit(door.relu)
+        text = str(function.lower(jnp.ones(3)).as_text())
+    assert "medium" in text
+    assert "deterministic" in text
+    np.testing.assert_array_equal(function(jnp.ones(3)), np.ones(3))
+
+
+def test_telemetry_counts_what_xla_runs():
+    with dnn.options(telemetry=True):
+        function = jax.jit(door.relu).lower(jnp.ones(4)).compile()
+    dnn.telemetry.reset()
+    for _ in range(3):
+        jax.block_until_ready(function(jnp.ones(4)))
+    assert dnn.telemetry.snapshot()["relu"]["calls"] == 3
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+_X = np.ones((2, 3, 8, 8))
+_WRONG = [
+    (lambda x: door.conv(x, jnp.ones((4, 5, 3, 3))), dnn.ShapeError, "conv: weight"),
+    (lambda x: door.relu(x.astype(int)), dnn.DTypeError, "relu: x"),
+    (lambda x: door.relu(x, out=x), dnn.OptionError, "never change"),
+    (lambda x: door.layer_norm(x, eps=x[0, 0, 0, 0]), dnn.OptionError, "eps is an array of JAX"),
+    (lambda x: door.dropout(x, seed=x), dnn.OptionError, "dropout: seed"),
+    (lambda x: door.dropout(x, seed=-1), dnn.OptionError, "dropout: seed is -1"),
+    (lambda x: door.attention(x, x, x, dropout=0.5), dnn.OptionError, "attention: seed"),
+    (lambda x: door.linear(x, [1.0]), dnn.ArrayTypeError, "linear: weight is a list"),
+    (lambda x: door.conv(x), TypeError, "missing 1 required positional argument: 'weight'"),
+    (lambda x: door.conv(x, x, strid=2), TypeError, "Did you mean 'stride'"),
+    (lambda x: door.conv(x, jnp.ones((4, 3, 3, 3)), algorithm="none"), dnn.OptionError, "conv: algorithm"),
+    (lambda x: door.batch_norm_train(x, group=object()), dnn.UnsupportedError, "an option is"),
+    (jax.grad(lambda x: door.relu_backward(x, x).sum()), dnn.UnsupportedError, "relu_backward: has no gradient"),
+    (jax.grad(lambda x: door.layer_norm(x, return_stats=True)[1].sum()), dnn.UnsupportedError, "only the first result"),
+    (
+        jax.grad(lambda x: door.cross_entropy(_X[:, :, 0, 0], jnp.array([0, 1]), weight=x[0, :, 0, 0])),
+        dnn.UnsupportedError,
+        "stop_gradient",
+    ),
+    (lambda x: dnn.relu(x), dnn.ArrayTypeError, "dnnarray.interop.jax"),
+]
+
+
+@pytest.mark.parametrize("wrong, error, words", _WRONG, ids=range(len(_WRONG)))
+def test_a_wrong_call_raises_when_it_is_traced(wrong, error, words):
+    with pytest.raises(error, match=words):
+        jax.jit(wrong).lower(jnp.asarray(_X))
+
+
+def test_what_only_the_data_can_tell_is_an_error_of_xla():
+    loss = jax.jit(lambda logits, target: door.nll_loss(logits, target))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="OptionError: nll_loss: target is 7"):
+        jax.block_until_ready(loss(jnp.zeros((2, 3)), jnp.array([0, 7])))
+    assert loss(jnp.zeros((2, 3)), jnp.array([0, 1])) == 0  # the process goes on
+
+
+@pytest.mark.parametrize("raised", [MemoryError("no more"), KeyboardInterrupt(), dnn.UnsupportedError("not this")], ids=repr)
+def test_any_exception_becomes_an_error_of_xla(raised, monkeypatch):
+    def fail(*_):
+        raise raised
+
+    monkeypatch.setattr(run, "compute", fail)
+    with pytest.raises(jax.errors.JaxRuntimeError, match=type(raised).__name__):
+        jax.block_until_ready(jax.jit(door.relu)(jnp.ones(5)))
+
+
+def test_a_custom_call_that_does_not_describe_a_call():
+    assert target.registered()
+    wrong = jax.ffi.ffi_call(target.NAME, jax.ShapeDtypeStruct((3,), "float64"))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="description of a call"):
+        jax.block_until_ready(wrong(jnp.ones(3), call=np.int64(3)))
+    text = '["relu", ["float64[4]"], {}, {}, {}]'
+    with pytest.raises(jax.errors.JaxRuntimeError, match="XLA gives 1 arrays"):
+        jax.block_until_ready(wrong(jnp.ones(3), call=text))
+
+
+# --- around the calls -------------------------------------------------------------------------------------------------
+
+
+def test_threads_run_calls_at_once():
+    w = jnp.asarray(np.random.default_rng(0).standard_normal((32, 64)))
+    step = jax.jit(lambda x: door.layer_norm(door.linear(x, w)) + door.gelu(x[:, :32]))
+    inputs = [jnp.full((16, 64), float(i)) + jnp.arange(64) / 7 for i in range(8)]
+    expected, found = [np.asarray(step(x)) for x in inputs], {}
+
+    def work(i):
+        for _ in range(20):
+            found[i] = np.asarray(step(inputs[i]))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for i, want in enumerate(expected):
+        np.testing.assert_array_equal(found[i], want)
+
+
+def test_control_flow_remat_and_scan():
+    w = jnp.asarray(np.random.default_rng(0).standard_normal((6, 6)) / 3)
+
+    def deep(linear, relu):
+        def f(x):
+            layer = jax.checkpoint(lambda x, _: (relu(linear(x, w)), None))
+            return jax.lax.scan(layer, x, None, length=4)[0].sum()
+
+        return f
+
+    x = jnp.ones((2, 6))
+    ours, theirs = (jax.jit(jax.value_and_grad(deep(*fs)))(x) for fs in ((door.linear, door.relu), (lambda x, w: x @ w.T, jax.nn.relu)))
+    np.testing.assert_allclose(ours[0], theirs[0], rtol=1e-12)
+    np.testing.assert_allclose(ours[1], theirs[1], rtol=1e-12)
+
+
+def test_without_the_ffi_calls_go_through_pure_callback(monkeypatch, caplog):
+    monkeypatch.setattr(jax, "ffi", None)
+    target.registered.cache_clear()
+    try:
+        with caplog.at_level(logging.WARNING, "dnnarray"):
+            x, w = jnp.arange(12.0).reshape(3, 4), jnp.ones((2, 4))
+            found = jax.jit(jax.grad(lambda w: (door.linear(x, w) ** 2).sum()))(w)
+            np.testing.assert_allclose(found, 2 * (x @ w.T).T @ x)
+            np.testing.assert_allclose(jax.vmap(door.linear, in_axes=(0, None))(x[:, None], w)[:, 0], x @ w.T)
+    finally:
+        target.registered.cache_clear()
+    assert [r.message for r in caplog.records if "pure_callback" in r.message] == [caplog.records[0].message]
+
+
+_SHARDED = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, PartitionSpec as P
+jax.config.update("jax_enable_x64", True)
+from dnnarray.interop.jax import conv, cross_entropy, layer_norm
+shard_map = getattr(jax, "shard_map", None)
+if shard_map is None:
+    from jax.experimental.shard_map import shard_map
+rng = np.random.default_rng(0)
+w, s, x = rng.standard_normal((4, 3, 3, 3)), np.ones(4), rng.standard_normal((8, 3, 6, 6))
+labels = rng.integers(0, 4, 8)
+def loss(w, s, x, labels):
+    y = layer_norm(jnp.moveaxis(conv(x, w, padding=1, activation="relu"), 1, -1), s)
+    return cross_entropy(y.mean((1, 2)), labels, reduction="sum")
+mesh, specs = Mesh(np.array(jax.devices()), ("d",)), (P(), P(), P("d"), P("d"))
+assert len(jax.devices()) == 4
+spread = shard_map(lambda *a: jax.lax.psum(loss(*a), "d"), mesh=mesh, in_specs=specs, out_specs=P())
+want = jax.value_and_grad(loss, argnums=(0, 1))(w, s, x, labels)
+have = jax.jit(jax.value_and_grad(spread, argnums=(0, 1)))(w, s, x, labels)
+jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10), have, want)
+rows = shard_map(lambda x: conv(x, w, padding=1), mesh=mesh, in_specs=P("d"), out_specs=P("d"))
+np.testing.assert_allclose(jax.jit(rows)(x), conv(x, w, padding=1), rtol=1e-12)
+print("agrees")
+"""
+
+
+def test_shard_map_over_several_devices():
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    result = subprocess.run([sys.executable, "-c", _SHARDED], capture_output=True, text=True, env=environment, check=False)
+    assert result.stdout.strip() == "agrees", result.stderr
+
+
+def test_an_executable_of_another_process_runs():
+    """The text of a call says everything: nothing that this process alone knows enters XLA's program."""
+    pytest.importorskip("flatbuffers")
+    exported = jax.export.export(
+        jax.jit(lambda x: door.softmax(door.linear(x, jnp.ones((3, 4))))),
+        disabled_checks=[jax.export.DisabledSafetyCheck.custom_call(target.NAME)],
+    )(jnp.ones((2, 4)))
+    code = (
+        "import sys, jax, dnnarray.interop.jax; jax.config.update('jax_enable_x64', True)\n"
+        "f = jax.export.deserialize(sys.stdin.buffer.read())\n"
+        "print(f.call(jax.numpy.ones((2, 4))).sum())"
+    )
+    result = subprocess.run([sys.executable, "-c", code], input=bytes(exported.serialize()), capture_output=True, check=False)
+    assert result.stdout.decode().strip() == "2.0", result.stderr.decode()
+
+
+def test_every_function_is_there_with_its_signature():
+    assert set(door.__all__) == set(operations())
+    assert "out" not in inspect.signature(door.conv).parameters
+    assert "`dnnarray.conv` as a function of JAX arrays" in door.conv.__doc__
