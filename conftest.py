@@ -12,7 +12,7 @@ if not find_spec("numba"):
     collect_ignore += ["tests/guard_pages.py", "tests/kernels_of_tests.py"]
     collect_ignore += [str(path) for path in Path(__file__).parent.glob("dnnarray/_cpu/compiled/*.py") if path.stem not in _NAMING]
 # A door to another library needs that library at import.
-collect_ignore += [f"dnnarray/interop/{path}" for path in ("torch", "sklearn.py") if not find_spec(path.partition(".")[0])]
+collect_ignore += [f"dnnarray/interop/{path}" for path in ("autograd.py", "onnx", "torch", "sklearn.py") if not find_spec(path.partition(".")[0])]
 
 
 def pytest_addoption(parser):
