@@ -27,7 +27,13 @@ _LEFT_OUT = {
     r"^test_gradient_of_add": "the preview of training operators",
     r"^test_squeezenet_cpu$": "its logits are 1000 equal numbers near 9.5e9: a single rounding decides the softmax",
 }
-_FEWEST = {"NodeModel": 1811, "RealModel": 8, "SimpleModel": 15, "PyTorchConvertedModel": 82, "PyTorchOperatorModel": 35}
+_FEWEST = {
+    "NodeModel": 1811,
+    "RealModel": 8,
+    "SimpleModel": 15,
+    "PyTorchConvertedModel": 82,
+    "PyTorchOperatorModel": 35,
+}
 
 
 @pytest.fixture

@@ -23,7 +23,8 @@ def _model(op, *inputs, opset=20, domain="", shape=("N", 3), outputs=("y",), **a
 def test_an_operator_that_nothing_computes_names_itself_and_a_way_around():
     model = _model("Secret", domain="com.example")
     with pytest.raises(
-        dnn.UnsupportedError, match=r"Secret of the domain 'com.example', opset 1 \(the node 'here'\).*function of the model"
+        dnn.UnsupportedError,
+        match=r"Secret of the domain 'com.example', opset 1 \(the node 'here'\).*function of the model",
     ):
         door.prepare(model)
     assert not door.is_compatible(model)
@@ -32,7 +33,10 @@ def test_an_operator_that_nothing_computes_names_itself_and_a_way_around():
 
 def test_an_operator_within_a_branch_is_found_too():
     inner = helper.make_graph(
-        [helper.make_node("Secret", ["x"], ["z"], domain="com.example")], "then", [], [helper.make_tensor_value_info("z", 1, [3])]
+        [helper.make_node("Secret", ["x"], ["z"], domain="com.example")],
+        "then",
+        [],
+        [helper.make_tensor_value_info("z", 1, [3])],
     )
     other = helper.make_graph([helper.make_node("Identity", ["x"], ["z"])], "else", [], [helper.make_tensor_value_info("z", 1, [3])])
     node = helper.make_node("If", ["go"], ["y"], then_branch=inner, else_branch=other)
@@ -55,7 +59,19 @@ def test_forms_of_recurrent_layers_that_are_not_there(attributes, said):
 
 def test_old_forms_of_batch_normalization_that_are_not_there():
     with pytest.raises(dnn.UnsupportedError, match=r"training form of BatchNormalization-9.*version_converter"):
-        door.prepare(_model("BatchNormalization", "x", "s", "b", "m", "v", shape=(3,), opset=9, outputs=("y", "m2", "v2", "m3", "v3")))
+        door.prepare(
+            _model(
+                "BatchNormalization",
+                "x",
+                "s",
+                "b",
+                "m",
+                "v",
+                shape=(3,),
+                opset=9,
+                outputs=("y", "m2", "v2", "m3", "v3"),
+            )
+        )
 
 
 def test_a_model_that_is_not_valid():
@@ -106,7 +122,10 @@ def test_options_that_are_not_there():
 
 def test_an_error_of_a_step_says_which_node_it_was():
     with pytest.raises(dnn.ShapeError) as caught:
-        door.run(_model("Conv", "x", "w", shape=("N", "C", "L")), [np.ones((1, 3, 5), np.float32), np.ones((1, 2, 3), np.float32)])
+        door.run(
+            _model("Conv", "x", "w", shape=("N", "C", "L")),
+            [np.ones((1, 3, 5), np.float32), np.ones((1, 2, 3), np.float32)],
+        )
     assert "while computing Conv" in caught.value.__notes__[0]
     assert "'here'" in caught.value.__notes__[0]
 

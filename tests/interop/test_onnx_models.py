@@ -55,7 +55,12 @@ def _beside_the_reference(model, inputs, tolerance=1e-10):
 
 def _block(b, x, inputs, channels, stride):
     def normed(x, features):
-        statistics = (b.weight(features), b.weight(features), b.weight(features), b.hold(b.rng.uniform(0.5, 2, features)))
+        statistics = (
+            b.weight(features),
+            b.weight(features),
+            b.weight(features),
+            b.hold(b.rng.uniform(0.5, 2, features)),
+        )
         return b.add("BatchNormalization", x, *statistics)
 
     y = b.add("Conv", x, b.weight(channels, inputs, 3, 3), strides=[stride] * 2, pads=[1, 1, 1, 1])
@@ -106,7 +111,11 @@ def test_recurrent_layers_in_every_direction_with_lengths(op, direction):
     """The reference has no lengths: sequences one by one, each of its own length, are the oracle."""
     gates, directions = {"RNN": 1, "GRU": 3, "LSTM": 4}[op], 2 if direction == "bidirectional" else 1
     b = Builder()
-    weights = b.weight(directions, gates * 4, 3), b.weight(directions, gates * 4, 4), b.weight(directions, 2 * gates * 4)
+    weights = (
+        b.weight(directions, gates * 4, 3),
+        b.weight(directions, gates * 4, 4),
+        b.weight(directions, 2 * gates * 4),
+    )
     more = {"linear_before_reset": 1} if op == "GRU" else {}
     y, h = b.add(op, "x", *weights, "lengths", outputs=2, hidden_size=4, direction=direction, **more)
     prepared = door.prepare(b.model([("x", DOUBLE, ["T", "N", 3]), ("lengths", TensorProto.INT32, ["N"])], [(y, DOUBLE), (h, DOUBLE)]))
@@ -127,7 +136,10 @@ def _transformer(heads=4, width=16):
     x = b.add("Add", "x", b.add("MatMul", y, b.weight(width, width)))
     normed = b.add("RMSNormalization", x, b.weight(width))
     hidden = b.add("Gelu", b.add("MatMul", normed, b.weight(width, 3 * width)), approximate="tanh")
-    return b.model([("x", DOUBLE, ["N", "S", width])], [(b.add("Add", x, b.add("MatMul", hidden, b.weight(3 * width, width))), DOUBLE)])
+    return b.model(
+        [("x", DOUBLE, ["N", "S", width])],
+        [(b.add("Add", x, b.add("MatMul", hidden, b.weight(3 * width, width))), DOUBLE)],
+    )
 
 
 def test_a_transformer_block():
@@ -272,8 +284,20 @@ _VERSIONS = [
     ("Unsqueeze", 13, {}, [np.array([-1])], lambda x: x[..., None]),
     ("Slice", 9, {"starts": [1], "ends": [9], "axes": [2]}, [], lambda x: x[:, :, 1:]),
     ("Slice", 13, {}, [np.array([-1]), np.array([-99]), np.array([2]), np.array([-2])], lambda x: x[:, :, ::-2]),
-    ("Pad", 2, {"pads": [0, 0, 1, 0, 0, 2], "value": 7.0}, [], lambda x: np.pad(x, [(0, 0), (0, 0), (1, 2)], constant_values=7)),
-    ("Pad", 18, {"mode": "reflect"}, [np.array([1, 2]), "", np.array([2])], lambda x: np.pad(x, [(0, 0), (0, 0), (1, 2)], mode="reflect")),
+    (
+        "Pad",
+        2,
+        {"pads": [0, 0, 1, 0, 0, 2], "value": 7.0},
+        [],
+        lambda x: np.pad(x, [(0, 0), (0, 0), (1, 2)], constant_values=7),
+    ),
+    (
+        "Pad",
+        18,
+        {"mode": "reflect"},
+        [np.array([1, 2]), "", np.array([2])],
+        lambda x: np.pad(x, [(0, 0), (0, 0), (1, 2)], mode="reflect"),
+    ),
     ("Softmax", 11, {"axis": 1}, [], lambda x: np.exp(x) / np.exp(x).sum(axis=(1, 2), keepdims=True)),
     ("Softmax", 13, {"axis": 1}, [], lambda x: np.exp(x) / np.exp(x).sum(axis=1, keepdims=True)),
     ("Split", 11, {"split": [4, 0], "axis": 2}, [], lambda x: x),

@@ -18,7 +18,16 @@ from typing import Any
 from dnnarray.interop.onnx.backend import DnnarrayBackend, DnnarrayRep
 from dnnarray.interop.onnx.values import arrays_in, on_host
 
-__all__ = ["DnnarrayBackend", "DnnarrayRep", "is_compatible", "prepare", "run", "run_model", "run_node", "supports_device"]
+__all__ = [
+    "DnnarrayBackend",
+    "DnnarrayRep",
+    "is_compatible",
+    "prepare",
+    "run",
+    "run_model",
+    "run_node",
+    "supports_device",
+]
 
 
 def prepare(model: Any, device: str = "CPU") -> DnnarrayRep:

@@ -71,7 +71,11 @@ OPERATORS: dict[tuple[str, str], Operator] = {}
 
 
 def operator(
-    *names: str, host: tuple[int, ...] = (), scoped: bool = False, refuses: Callable[[Node], None] | None = None, domain: str = ""
+    *names: str,
+    host: tuple[int, ...] = (),
+    scoped: bool = False,
+    refuses: Callable[[Node], None] | None = None,
+    domain: str = "",
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Make a function the implementation of the operators `names`; the arguments are the attributes of `Operator`."""
 

@@ -40,7 +40,11 @@ def attention(node: Node, q: Any, k: Any, v: Any, mask: Any = None, past_k: Any 
     k, v = (_split_heads(x, node.get("kv_num_heads")) for x in (k, v))
     if past_k is not None:
         k, v = xp.concat([past_k, k], axis=2), xp.concat([past_v, v], axis=2)
-    options: dict[str, Any] = {"scale": node.get("scale"), "softcap": node.get("softcap", 0.0) or None, "window": _window(node)}
+    options: dict[str, Any] = {
+        "scale": node.get("scale"),
+        "softcap": node.get("softcap", 0.0) or None,
+        "window": _window(node),
+    }
     kept = lengths if lengths is None else lengths.astype(np.int64)
     offset: Any = (0 if past_k is None else past_k.shape[2]) if kept is None else kept - q.shape[2]
     if node.get("is_causal", 0) or options["window"] is not None:

@@ -36,7 +36,15 @@ def _checked(node: Node, x: Any, weight: Any) -> int:
 def conv(node: Node, x: Any, weight: Any, bias: Any = None) -> Any:
     spatial = _checked(node, x, weight)
     stride, dilation = (_per_axis(node, n, spatial) for n in ("strides", "dilations"))
-    return dnn.conv(x, weight, bias, stride=stride, dilation=dilation, padding=window_padding(node, spatial), groups=node.get("group", 1))
+    return dnn.conv(
+        x,
+        weight,
+        bias,
+        stride=stride,
+        dilation=dilation,
+        padding=window_padding(node, spatial),
+        groups=node.get("group", 1),
+    )
 
 
 @operator("ConvTranspose")

@@ -16,7 +16,12 @@ def constant(node: Node) -> Any:
     if (tensor := node.get("value", node.get("sparse_value"))) is not None:
         return node.place.constant(tensor)
     (name, value), *_ = node.attributes.items()
-    dtype: Any = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}.get(name, object)
+    dtype: Any = {
+        "value_float": np.float32,
+        "value_floats": np.float32,
+        "value_int": np.int64,
+        "value_ints": np.int64,
+    }.get(name, object)
     return node.place.constant(np.asarray(value, dtype))
 
 

@@ -69,7 +69,16 @@ def qlinear_matmul(node: Node, a: Any, a_scale: Any, a_zero: Any, b: Any, b_scal
 
 @operator("QLinearConv")
 def qlinear_conv(
-    node: Node, x: Any, x_scale: Any, x_zero: Any, w: Any, w_scale: Any, w_zero: Any, y_scale: Any, y_zero: Any, bias: Any = None
+    node: Node,
+    x: Any,
+    x_scale: Any,
+    x_zero: Any,
+    w: Any,
+    w_scale: Any,
+    w_zero: Any,
+    y_scale: Any,
+    y_zero: Any,
+    bias: Any = None,
 ) -> Any:
     total = conv_integer(node, x, w, x_zero, w_zero)
     channels = (1, -1) + (1,) * (x.ndim - 2)

@@ -58,7 +58,11 @@ def _run(node: Node, x: Any, w: Any, r: Any, b: Any, lengths: Any, h: Any, c: An
     xp, batch_first = namespace(x, w), bool(node.get("layout", 0))
     direction = node.get("direction", "forward")
     state = [xp.permute_dims(s, (1, 0, 2)) if batch_first and s is not None else s for s in (h, c)]
-    options: dict[str, Any] = {"bidirectional": direction == "bidirectional", "reverse": direction == "reverse", "lengths": lengths}
+    options: dict[str, Any] = {
+        "bidirectional": direction == "bidirectional",
+        "reverse": direction == "reverse",
+        "lengths": lengths,
+    }
     options["layout"] = "NTC" if batch_first else "TNC"
     weights = _weights(node, w, r, b, peephole)
     if node.op == "LSTM":
@@ -80,5 +84,15 @@ def rnn(node: Node, x: Any, w: Any, r: Any, b: Any = None, lengths: Any = None, 
 
 
 @operator("LSTM", refuses=_refuses)
-def lstm(node: Node, x: Any, w: Any, r: Any, b: Any = None, lengths: Any = None, h: Any = None, c: Any = None, peephole: Any = None) -> Any:
+def lstm(
+    node: Node,
+    x: Any,
+    w: Any,
+    r: Any,
+    b: Any = None,
+    lengths: Any = None,
+    h: Any = None,
+    c: Any = None,
+    peephole: Any = None,
+) -> Any:
     return _run(node, x, w, r, b, lengths, h, c, peephole)
