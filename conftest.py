@@ -13,7 +13,8 @@ if not find_spec("numba"):
     collect_ignore += ["tests/guard_pages.py", "tests/kernels_of_tests.py"]
     collect_ignore += [str(path) for path in Path(__file__).parent.glob("dnnarray/_cpu/compiled/*.py") if path.stem not in _NAMING]
 # A door to another library needs that library at import.
-collect_ignore += [f"dnnarray/interop/{path}" for path in ("torch", "jax", "sklearn.py") if not find_spec(path.partition(".")[0])]
+_DOORS = ("autograd.py", "jax", "onnx", "torch", "sklearn.py")
+collect_ignore += [f"dnnarray/interop/{path}" for path in _DOORS if not find_spec(path.partition(".")[0])]
 if not find_spec("jax"):
     collect_ignore.append("tests/interop/made_up_frame.py")
 

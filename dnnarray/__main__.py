@@ -1,4 +1,4 @@
-"""The command line: ``python -m dnnarray {info, check, warmup, bench, tune, record, explain, cache}``."""
+"""The command line: ``dnnarray``, or ``python -m dnnarray``, with ``{info, check, warmup, bench, tune, record, explain, cache}``."""
 
 from __future__ import annotations
 
@@ -117,7 +117,9 @@ def _record(file: str, script: str, rest: Sequence[str]) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m dnnarray", description="Deep-learning primitives for any array.")
+    called = "dnnarray" if Path(sys.argv[0]).stem == "dnnarray" else "python -m dnnarray"
+    parser = argparse.ArgumentParser(prog=called, description="Deep-learning primitives for any array.")
+    parser.add_argument("--version", action="version", version=f"dnnarray {dnn.__version__}")
     names = "{info,check,warmup,bench,tune,record,explain,cache}"
     commands = parser.add_subparsers(dest="command", required=True, metavar=names)
     commands.add_parser("info", help="print versions, for bug reports")

@@ -39,6 +39,13 @@ def test_an_array_left_out_and_one_without_axes(capsys):
     assert _explained(capsys, "nll_loss_backward", "():float16", "4,2", "4:int32", "-") == expected
 
 
+def test_version(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"dnnarray {dnn.__version__}\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
