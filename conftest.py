@@ -17,6 +17,8 @@ _DOORS = ("autograd.py", "jax", "onnx", "torch", "sklearn.py")
 collect_ignore += [f"dnnarray/interop/{path}" for path in _DOORS if not find_spec(path.partition(".")[0])]
 if not find_spec("jax"):
     collect_ignore.append("tests/interop/made_up_frame.py")
+if not find_spec("onnx"):
+    collect_ignore.append("tests/interop/onnx_official.py")
 
 
 def pytest_addoption(parser):

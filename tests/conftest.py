@@ -11,6 +11,7 @@ from dnnarray._select import tuning
 _ANY_ENGINE = (
     "test_cuda_*",
     "test_kernels*",
+    "test_package",
     "test_records",
     "test_shipped",
     "test_source",

@@ -107,7 +107,9 @@ def test_the_command_is_installed(installed, tmp_path):
     (command,) = (path for folder in ("bin", "Scripts") for path in (installed / folder).glob("dnnarray*"))
     shown = subprocess.run([command, "--version"], capture_output=True, text=True, check=True, cwd=tmp_path, env=environment)
     assert shown.stdout.strip() == f"dnnarray {__version__}"
-    explained = subprocess.run([command, "explain", "relu", "2,3"], capture_output=True, text=True, check=True, cwd=tmp_path, env=environment)
+    explained = subprocess.run(
+        [command, "explain", "relu", "2,3"], capture_output=True, text=True, check=True, cwd=tmp_path, env=environment
+    )
     assert "relu" in explained.stdout
     helped = subprocess.run([command, "--help"], capture_output=True, text=True, check=True, cwd=tmp_path, env=environment)
     assert helped.stdout.startswith("usage: dnnarray ")

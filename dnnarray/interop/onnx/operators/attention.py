@@ -110,8 +110,8 @@ def rotary_embedding(node: Node, x: Any, cos: Any, sin: Any, positions: Any = No
     if positions is not None:
         cos, sin = cos[positions], sin[positions]
     turned = node.get("rotary_embedding_dim", 0) or heads.shape[-1]
-    options = {"interleaved": bool(node.get("interleaved", 0)), "layout": "BSHD" if packed else "BHSD"}
-    y = dnn.rotary_embedding(heads[..., :turned], cos, sin, **options)
+    interleaved = bool(node.get("interleaved", 0))
+    y = dnn.rotary_embedding(heads[..., :turned], cos, sin, interleaved=interleaved, layout="BSHD" if packed else "BHSD")
     if turned < heads.shape[-1]:
         y = xp.concat([y, heads[..., turned:]], axis=-1)
     return y.reshape(shape)
