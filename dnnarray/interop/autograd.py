@@ -1,7 +1,8 @@
 """dnnarray's functions for HIPS autograd: every differentiable operation as a primitive whose gradient is dnnarray's own.
 
-Each function has the name and the signature of dnnarray's function, without ``out=`` and ``workspace=``, which have no meaning while autograd
-records. autograd differentiates functions of NumPy arrays alone; for CuPy arrays use `dnnarray.value_and_grad`.
+Each function has the name and the signature of dnnarray's function, without ``out=`` and ``workspace=``, which have
+no meaning while autograd records. autograd differentiates functions of NumPy arrays alone; for CuPy arrays use
+`dnnarray.value_and_grad`.
 
 >>> import autograd, autograd.numpy as np
 >>> from dnnarray.interop.autograd import conv, cross_entropy
@@ -31,7 +32,8 @@ from dnnarray._vjp import plan_of
 _LEFT_OUT = ("out", "workspace")
 _NOTE = """{first}
 
-This is `dnnarray.{name}` as a primitive of HIPS autograd: it takes NumPy arrays, and autograd differentiates through it.
+This is `dnnarray.{name}` as a primitive of HIPS autograd: it takes NumPy arrays, and autograd differentiates through
+it.
 
 {rest}"""
 
@@ -41,7 +43,7 @@ class _Call:
 
     Attributes
     ----------
-    operation, arrays, options : the call; entries of `arrays` that autograd records are placeholders for the leaves that a primitive is given
+    operation, arrays, options : the call; a `_Place` stands in `arrays` for each leaf that autograd records
     pullback : what `dnnarray.vjp` gave for the call
     results : all results of the call, without boxes; the result is alone where the operation has one
     """

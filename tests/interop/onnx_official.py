@@ -9,18 +9,18 @@ from dnnarray.interop.onnx import DnnarrayBackend
 
 # Patterns of the tests that are left out, each with its reason.
 LEFT_OUT = {
-    r"^test_(adagrad|adam|momentum|nesterov_momentum)": "the preview of training operators; dnnarray.adamw and its like are functions",
+    r"^test_(adagrad|adam|momentum|nesterov_momentum)": "preview operators for training; dnnarray.adamw and its like are functions",
     r"^test_ai_onnx_ml_(label_encoder|tree_ensemble)": "tables of texts and trees are no neural networks",
-    r"^test_flexattention(?!.*_expanded)": "a preview operator whose score functions are graphs; its expansion into other operators runs",
+    r"^test_flexattention(?!.*_expanded)": "a preview operator whose score functions are graphs; its expansion runs",
     r"^test_image_decoder_": "decoding image files needs an image library",
     r"^test_melweightmatrix_": "a table for sound that models hold as a constant",
     r"^test_(regex_full_match|string_concat|string_split|strnormalizer|strnorm_model|tfidfvectorizer)": "texts",
     r"^test_bernoulli_": "random numbers of NumPy's old generator; test_onnx_models.py has tests of the distribution",
     r"^test_training_dropout_(default_)?(mask_)?(cpu|cuda)$": "the same",
-    r"^test_attention_4d_causal_fp16_expanded_(cpu|cuda)$": "the expected numbers are rounded to float16 after each step, ours less often",
-    r"^test_loop16_seq_none_(cpu|cuda)$": "the runner takes len() of an array without axes; test_onnx_models.py has the same test",
+    r"^test_attention_4d_causal_fp16_expanded_(cpu|cuda)$": "the expected numbers are rounded after each step, ours less often",
+    r"^test_loop16_seq_none_(cpu|cuda)$": "the runner takes len() of a 0-d array; test_onnx_models.py has this",
     r"^test_gradient_of_add": "the preview of training operators",
-    r"^test_squeezenet_(cpu|cuda)$": "its logits are 1000 equal numbers near 9.5e9: a single rounding decides the softmax",
+    r"^test_squeezenet_(cpu|cuda)$": "1000 equal logits near 9.5e9: a single rounding decides the softmax",
 }
 
 # What is left out on a CUDA device too: CuPy has no arrays of these dtypes.
@@ -34,7 +34,8 @@ LEFT_OUT_ON_CUDA = {
 def run_official(device):
     """Run the tests for a device; return how many passed by category, and a line for each that failed.
 
-    Making the tests runs ONNX's reference implementation, and takes ten seconds. The runner writes files to the folder $ONNX_HOME.
+    Making the tests runs ONNX's reference implementation, and takes ten seconds. The runner writes files to the
+    folder $ONNX_HOME.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -143,7 +143,7 @@ def _transformer(heads=4, width=16):
 
 
 def test_a_transformer_block():
-    """The reference normalizes in float32, as ONNX says where `stash_type` does not; dnnarray in the dtype of the array."""
+    """The reference normalizes in float32, the default of `stash_type`; dnnarray in the dtype of the array."""
     _beside_the_reference(_transformer(), {"x": np.random.default_rng(4).standard_normal((2, 9, 16))}, tolerance=2e-6)
 
 

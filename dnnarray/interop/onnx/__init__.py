@@ -1,7 +1,8 @@
 """Models of ONNX on dnnarray: `run` and `prepare`, and the interface of ``onnx.backend`` for tools that take a backend.
 
-Operators of dnnarray's field (convolution, pooling, normalization, activation, softmax, recurrent networks, attention, losses, sampling) run by
-dnnarray's own functions, all others by the Array API of the arrays: NumPy with the device "CPU", CuPy with "CUDA".
+Operators of dnnarray's field (convolution, pooling, normalization, activation, softmax, recurrent networks,
+attention, losses, sampling) run by dnnarray's own functions, all others by the Array API of the arrays: NumPy with
+the device "CPU", CuPy with "CUDA".
 
 >>> import numpy as np
 >>> from onnx import TensorProto, helper
@@ -48,8 +49,8 @@ def prepare(model: Any, device: str = "CPU") -> DnnarrayRep:
     Raises
     ------
     UnsupportedError
-        Nothing here computes an operator of the model, or not with its attributes. The message names the operator, the node, the version of
-        the operator set, and what can be done.
+        Nothing here computes an operator of the model, or not with its attributes. The message names the operator,
+        the node, the version of the operator set, and what can be done.
     OptionError
         The model is not valid, is no model, or the device is misspelt.
     DeviceError
@@ -57,8 +58,8 @@ def prepare(model: Any, device: str = "CPU") -> DnnarrayRep:
 
     Notes
     -----
-    On a CUDA device the host waits only where a shape or a branch depends on a result: `NonZero`, `Unique`, `If` and `Loop` conditions, and inputs
-    such as the shape of `Reshape` that are computed on the device.
+    On a CUDA device the host waits only where a shape or a branch depends on a result: `NonZero`, `Unique`, `If` and
+    `Loop` conditions, and inputs such as the shape of `Reshape` that are computed on the device.
     """
     return DnnarrayBackend.prepare(model, device)
 

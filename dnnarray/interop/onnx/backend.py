@@ -28,7 +28,8 @@ class DnnarrayRep(BackendRep):
 
     Attributes
     ----------
-    input_names, output_names : the names of the model's inputs without those that the model holds itself, and of its outputs
+    input_names, output_names : the names of the model's inputs without those that the model holds itself, and of its
+        outputs
     device : where the model runs, "CPU", "CUDA" or "CUDA:1"
     """
 
@@ -50,14 +51,15 @@ class DnnarrayRep(BackendRep):
         Parameters
         ----------
         inputs : mapping or sequence
-            The inputs by name, or in the order of the model; a single array where the model has one input. Values that the model holds for
-            inputs may be replaced by name. Sequences of ONNX are lists.
+            The inputs by name, or in the order of the model; a single array where the model has one input. Values
+            that the model holds for inputs may be replaced by name. Sequences of ONNX are lists.
 
         Returns
         -------
         outputs : named tuple
-            The outputs in order; ``outputs["name"]`` finds one by its name. Where the inputs are NumPy arrays, the outputs are brought to the memory of
-            the processor; other arrays (CuPy, PyTorch, JAX) have their results in their own namespace, on their device.
+            The outputs in order; ``outputs["name"]`` finds one by its name. Where the inputs are NumPy arrays, the
+            outputs are brought to the memory of the processor; other arrays (CuPy, PyTorch, JAX) have their results
+            in their own namespace, on their device.
 
         Raises
         ------
@@ -130,7 +132,7 @@ class DnnarrayRep(BackendRep):
             )
 
     def _taken(self, name: str, value: Any) -> Any:
-        """An input where the model runs; integers of few elements stay in the memory of the processor, where shapes are used."""
+        """An input where the model runs; small arrays of integers stay on the processor, where shapes are used."""
         if not self._place.cuda:
             if any(not on_host(a) for a in arrays_in([value])):
                 raise DeviceError(
@@ -141,7 +143,7 @@ class DnnarrayRep(BackendRep):
 
 
 def _borrowed(named: Mapping[str, Any]) -> Borrowed | None:
-    """The inputs as NumPy or CuPy arrays over the same memory; None where there is no array, or one of texts, which is NumPy's already."""
+    """The inputs as NumPy or CuPy arrays over the same memory; None where there is no array, or one of texts."""
     arrays = list(arrays_in(named.values()))
     if not arrays or any(_texts(a) for a in arrays):
         return None

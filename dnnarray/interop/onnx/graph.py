@@ -15,8 +15,8 @@ from dnnarray.interop.onnx.registry import Node, Operator, find
 from dnnarray.interop.onnx.values import Place, array_of, dtype_of, is_array
 
 _WAY = (
-    "Replace the operator when the model is exported (onnx.version_converter, onnx.inliner and torch.onnx.export(dynamo=True) may do it), define it as "
-    "a function of the model, or compute this part outside of the model."
+    "Replace the operator when the model is exported (onnx.version_converter, onnx.inliner or "
+    "torch.onnx.export(dynamo=True) may do it), define it as a function of the model, or compute this part outside."
 )
 
 
@@ -210,7 +210,7 @@ def _called(proto: NodeProto, function: FunctionProto, setting: Setting) -> Oper
 
 
 def _with_attributes(node: NodeProto, given: Mapping[str, AttributeProto]) -> NodeProto:
-    """A copy of a function's node in which attributes that refer to the function's own have their values, or are left out."""
+    """A copy of a function's node whose references to the function's attributes are resolved, or left out."""
     copy = NodeProto()
     copy.CopyFrom(node)
     del copy.attribute[:]

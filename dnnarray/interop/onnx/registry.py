@@ -18,7 +18,8 @@ class Node:
     ----------
     op, domain, name : what the model calls it
     opset : the version of the domain's operator set that the model imports
-    attributes : the attributes that are there, as values of Python and arrays; graphs are callables ``graph(scope, *inputs) -> list``
+    attributes : the attributes that are there, as values of Python and arrays; graphs are callables
+        ``graph(scope, *inputs) -> list``
     inputs, outputs : names of values, "" for what is left out
     place : where the model runs
     """
@@ -58,7 +59,8 @@ class Operator:
     run : ``run(node, *inputs)`` gives the output, or a tuple of several; None for an input that is left out
     host : places of the inputs that are read in the memory of the processor; they are not brought to the device
     scoped : whether `run` takes the values around the node too, behind it, for the graphs among its attributes
-    refuses : ``refuses(node)`` raises where the node asks for what the implementation does not have; called before anything runs
+    refuses : ``refuses(node)`` raises where the node asks for what the implementation does not have; called before
+        anything runs
     """
 
     run: Callable[..., Any]

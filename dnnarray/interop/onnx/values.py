@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from dnnarray._errors import DeviceError, OptionError
 
-# The numbers of up to so many elements that a model holds stay in the memory of the processor: they are shapes, axes and the like.
+# Integer constants of up to so many elements stay in the memory of the processor: they are shapes, axes and the like.
 _SMALL = 1024
 HALF = frozenset(("float16", "bfloat16"))
 FLOATING = frozenset(("float64", "float32", *HALF))

@@ -147,7 +147,7 @@ def error_function(node: Node, x: Any) -> Any:
 
 
 def _erf(x: np.ndarray) -> np.ndarray:
-    """In float64: by the power series near 0, where the distribution's 2 F - 1 would lose digits, and by the distribution elsewhere."""
+    """In float64: by the power series near 0, where 2 F - 1 would lose digits, and by the distribution F elsewhere."""
     from dnnarray._cpu.erf import normal_cdf
 
     far = 2 * normal_cdf(np.atleast_1d(x) * np.sqrt(2.0)).reshape(x.shape) - 1

@@ -71,7 +71,7 @@ def _masks(mask: Any, keys: int, q: Any) -> dict[str, Any]:
 
 
 def _scores(node: Node, q: Any, k: Any, masks: dict[str, Any], lengths: Any, offset: Any, options: dict[str, Any]) -> Any:
-    """The matrix of scores, which attention itself never holds: as the attribute says, raw, capped, with the bias, or as shares."""
+    """The matrix of scores, which `attention` never holds: raw, capped, with the bias, or as probabilities."""
     xp, mode = namespace(q), node.get("qk_matmul_output_mode", 0)
     scale = 1 / math.sqrt(q.shape[-1]) if options["scale"] is None else options["scale"]
     keys = xp.repeat(k, q.shape[1] // k.shape[1], axis=1)

@@ -46,7 +46,7 @@ def _cast(node: Node, x: Any, dtype: np.dtype | None) -> Any:
         return _saturated(x, dtype)
     if str(dtype) == "float8_e8m0fnu":
         return _power_of_two(x, node.get("round_mode", "up"))
-    if str(x.dtype) in _NOT_OF_CUPY or str(dtype) in _NOT_OF_CUPY:  # of ml_dtypes, which casts between itself and float32
+    if str(x.dtype) in _NOT_OF_CUPY or str(dtype) in _NOT_OF_CUPY:  # ml_dtypes casts these from and to float32
         return _narrow(x.astype(np.float32) if x.dtype.kind not in "iu" else x, dtype)
     return x.astype(dtype)
 

@@ -76,7 +76,7 @@ def conv_transpose(node: Node, x: Any, weight: Any, bias: Any = None) -> Any:
 
 @operator("CausalConvWithState")
 def causal_conv(node: Node, x: Any, weight: Any, bias: Any = None, past: Any = None) -> Any:
-    """A window for each channel over the steps before; the last of them are the state that the next call begins with."""
+    """A window for each channel over the preceding steps; the last of these are the state for the next call."""
     xp, reach = namespace(x, weight), weight.shape[-1] - 1
     before = xp.zeros((*x.shape[:2], reach), dtype=x.dtype) if past is None else past
     joined = xp.concat([before, x], axis=-1)

@@ -78,7 +78,7 @@ def bernoulli(node: Node, x: Any) -> Any:
 
 @operator("Multinomial")
 def multinomial(node: Node, x: Any) -> Any:
-    """Classes drawn from unnormalised logarithms of their probabilities: the largest of them with Gumbel noise added."""
+    """Classes drawn by unnormalised log-probabilities: the largest of them after Gumbel noise is added."""
     xp, count = namespace(x), node.get("sample_size", 1)
     noise = xp.asarray(generator(node).gumbel(size=(x.shape[0], count, x.shape[1])))
     return xp.argmax(x[:, None, :] + noise, axis=-1).astype(dtype_of(node.get("dtype", 6)))

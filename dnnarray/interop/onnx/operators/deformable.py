@@ -14,7 +14,7 @@ from dnnarray.interop.onnx.values import namespace
 
 @operator("DeformConv")
 def deform_conv(node: Node, x: Any, weight: Any, offset: Any, bias: Any = None, mask: Any = None) -> Any:
-    """For one element of the window after the other, the image sampled at the moved places, times the element's weights."""
+    """For each element of the window, the image sampled at the moved places, times the element's weights."""
     if x.ndim != 4:
         raise node.unsupported(f"an image of {x.ndim - 2} spatial axes is not supported", "Only two spatial axes are.")
     xp, groups = namespace(x, weight), node.get("offset_group", 1)

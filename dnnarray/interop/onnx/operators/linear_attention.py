@@ -22,7 +22,7 @@ def _heads(x: Any, count: int) -> Any:
 
 @operator("LinearAttention")
 def linear_attention(node: Node, q: Any, k: Any, v: Any, past: Any = None, decay: Any = None, beta: Any = None) -> Any:
-    """S = exp(g) S + beta k (v - exp(g) S' k)' and y = scale S' q, step by step; without g or beta as the update rule says."""
+    """S = exp(g) S + beta k (v - exp(g) S' k)' and y = scale S' q for each step; the update rule may omit g or beta."""
     xp, rule = namespace(q, k), node.get("update_rule", "gated_delta")
     if rule not in _RULES:
         raise OptionError(f"onnx: {node}: update_rule is {rule!r}; expected one of {', '.join(map(repr, _RULES))}.")

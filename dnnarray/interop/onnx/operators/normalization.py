@@ -86,7 +86,7 @@ def rms_normalization(node: Node, x: Any, scale: Any) -> Any:
 
 @operator("LRN")
 def local_response_normalization(node: Node, x: Any) -> Any:
-    """Of an even size, ONNX has the odd channel behind and dnnarray before: then the channels are gone through backwards."""
+    """For an even size, ONNX takes the odd channel behind and dnnarray before: the channels are reversed then."""
     xp, size = namespace(x), node.get("size")
     options = {"alpha": node.get("alpha", 1e-4), "beta": node.get("beta", 0.75), "k": node.get("bias", 1.0)}
     if size % 2:

@@ -15,7 +15,7 @@ from dnnarray.interop.onnx.values import dtype_of, namespace
 
 
 def _spread(node: Node, parameter: Any, x: Any) -> Any:
-    """A scale or a zero point as it broadcasts to x: one for all, one along an axis, or one for each block of an axis."""
+    """A scale or a zero point as it broadcasts to x: one for all, one along an axis, or one for each block."""
     xp, axis = namespace(x), node.get("axis", 1)
     if parameter.ndim == 0 or parameter.size == 1:
         return parameter.reshape((1,) * x.ndim)

@@ -13,7 +13,10 @@ from dnnarray.interop.onnx.values import integers, namespace, number, widened
 
 
 def reduction(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The operator `name` by a function of the namespace, the array, ``axis`` and ``keepdims``. The axes are an attribute before opset 18 (13)."""
+    """The operator `name` by a function of the namespace, the array, ``axis`` and ``keepdims``.
+
+    The axes are an attribute before opset 18, of `ReduceSum` before 13.
+    """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         def run(node: Node, x: Any, axes: Any = None) -> Any:

@@ -11,7 +11,7 @@ from dnnarray.interop.onnx.values import namespace, number, widened
 
 
 def _complex(x: Any) -> Any:
-    """An array with real and imaginary parts along its last axis as a complex one; of extent 1 that axis holds real numbers."""
+    """An array with real and imaginary parts along its last axis as a complex one; of extent 1, the axis is real."""
     return x[..., 0] if x.shape[-1] == 1 else x[..., 0] + 1j * x[..., 1]
 
 
