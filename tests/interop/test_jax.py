@@ -464,9 +464,6 @@ import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, PartitionSpec as P
 jax.config.update("jax_enable_x64", True)
 from dnnarray.interop.jax import conv, cross_entropy, layer_norm
-shard_map = getattr(jax, "shard_map", None)
-if shard_map is None:
-    from jax.experimental.shard_map import shard_map
 rng = np.random.default_rng(0)
 w, s, x = rng.standard_normal((4, 3, 3, 3)), np.ones(4), rng.standard_normal((8, 3, 6, 6))
 labels = rng.integers(0, 4, 8)
@@ -475,16 +472,17 @@ def loss(w, s, x, labels):
     return cross_entropy(y.mean((1, 2)), labels, reduction="sum")
 mesh, specs = Mesh(np.array(jax.devices()), ("d",)), (P(), P(), P("d"), P("d"))
 assert len(jax.devices()) == 4
-spread = shard_map(lambda *a: jax.lax.psum(loss(*a), "d"), mesh=mesh, in_specs=specs, out_specs=P())
+spread = jax.shard_map(lambda *a: jax.lax.psum(loss(*a), "d"), mesh=mesh, in_specs=specs, out_specs=P())
 want = jax.value_and_grad(loss, argnums=(0, 1))(w, s, x, labels)
 have = jax.jit(jax.value_and_grad(spread, argnums=(0, 1)))(w, s, x, labels)
 jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10), have, want)
-rows = shard_map(lambda x: conv(x, w, padding=1), mesh=mesh, in_specs=P("d"), out_specs=P("d"))
+rows = jax.shard_map(lambda x: conv(x, w, padding=1), mesh=mesh, in_specs=P("d"), out_specs=P("d"))
 np.testing.assert_allclose(jax.jit(rows)(x), conv(x, w, padding=1), rtol=1e-12)
 print("agrees")
 """
 
 
+@pytest.mark.skipif(not hasattr(jax, "shard_map"), reason="this version of JAX has it elsewhere, and knows no custom calls in it")
 def test_shard_map_over_several_devices():
     environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
     result = subprocess.run([sys.executable, "-c", _SHARDED], capture_output=True, text=True, env=environment, check=False)
@@ -494,14 +492,15 @@ def test_shard_map_over_several_devices():
 def test_an_executable_of_another_process_runs():
     """The text of a call says everything: nothing that this process alone knows enters XLA's program."""
     pytest.importorskip("flatbuffers")
-    exported = jax.export.export(
+    export = pytest.importorskip("jax.export")
+    exported = export.export(
         jax.jit(lambda x: door.softmax(door.linear(x, jnp.ones((3, 4))))),
-        disabled_checks=[jax.export.DisabledSafetyCheck.custom_call(target.NAME)],
+        disabled_checks=[export.DisabledSafetyCheck.custom_call(target.NAME)],
     )(jnp.ones((2, 4)))
     code = (
-        "import sys, jax, dnnarray.interop.jax; jax.config.update('jax_enable_x64', True)\n"
+        "import sys, jax.export, dnnarray.interop.jax; jax.config.update('jax_enable_x64', True)\n"
         "f = jax.export.deserialize(sys.stdin.buffer.read())\n"
-        "print(f.call(jax.numpy.ones((2, 4))).sum())"
+        "print(round(float(f.call(jax.numpy.ones((2, 4))).sum()), 6))"
     )
     result = subprocess.run([sys.executable, "-c", code], input=bytes(exported.serialize()), capture_output=True, check=False)
     assert result.stdout.decode().strip() == "2.0", result.stderr.decode()
@@ -511,3 +510,31 @@ def test_every_function_is_there_with_its_signature():
     assert set(door.__all__) == set(operations())
     assert "out" not in inspect.signature(door.conv).parameters
     assert "`dnnarray.conv` as a function of JAX arrays" in door.conv.__doc__
+
+
+def test_running_statistics_move_on_beside_gradients():
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((6, 4, 3, 3)), jnp.ones(4)
+
+    @jax.jit
+    def loss(w, statistics):
+        result = door.batch_norm_train(x, w, None, *statistics)
+        return (result.y**3).sum(), (result.running_mean, result.running_var)
+
+    @jax.jit
+    def trained(w, statistics):
+        def step(carry, _):
+            w, statistics = carry
+            grad, statistics = jax.grad(loss, has_aux=True)(w, statistics)
+            return (w - 0.001 * grad, statistics), None
+
+        return jax.lax.scan(step, (w, statistics), None, length=3)[0]
+
+    w, (mean, _) = trained(w, (jnp.zeros(4), jnp.ones(4)))
+    expected, old = np.ones(4), np.zeros(4)
+    for _ in range(3):
+        result, pullback = dnn.vjp("batch_norm_train", x, expected, None, old, np.ones(4))
+        grads = pullback((3 * result.y**2, *(None,) * (len(result) - 1)))
+        expected, old = expected - 0.001 * grads[1], result.running_mean
+    np.testing.assert_allclose(w, expected, rtol=1e-10)
+    np.testing.assert_allclose(mean, old, rtol=1e-10)
