@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from dnnarray._cuda import pool_winners
-from dnnarray._cuda.core.plan import Array
-from dnnarray._cuda.pool import ALGORITHMS
-from dnnarray._cuda.pool_cells import cells_plan
-from dnnarray._cuda.pool_geometry import geometry_of
+from dnnarray._cuda.pool import ALGORITHMS, argmax_gradient, norm_gradient_channels_last
+from dnnarray._cuda.pool.geometry import geometry_of
 from dnnarray._operation import find
+from dnnarray._options import DEFAULT
+from dnnarray._select import choose
 from dnnarray._spec import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT64, Spec
 from tests.problems import Call, planned
 from tests.test_kernels import _DEVICES
@@ -17,21 +16,22 @@ from tests.test_kernels import _DEVICES
 _H200 = _DEVICES["sm_90a"]
 
 
+def _program(op, problem, device=_H200, aligned=True):
+    """What the chosen algorithm plans."""
+    here = replace(device, aligned=aligned)
+    return choose(problem, here, DEFAULT, ALGORITHMS[op]).run(problem, here, aligned)
+
+
 def _plans(op, shape, dtype=FLOAT32, **options):
     """The launches of the forward, then those of the gradient."""
     call = Call(op, *find(op).bind((Spec(shape, dtype),), options))
     calls = call, call.backward(call.problem().outputs[0])
-    return [plan for c in calls for plan in ALGORITHMS[c.op][0].run(c.problem(), _H200, True).plans]
+    return [plan for c in calls for plan in _program(c.op, c.problem()).plans]
 
 
 def _forward(op, shape, dtype=FLOAT32, **options):
     _, problem = planned(op, Spec(shape, dtype), **options)
-    return ALGORITHMS[op][0].run(problem, _H200, True).plans
-
-
-def _geometry(shape, **options):
-    _, problem = planned("avg_pool", Spec(shape, FLOAT16), layout="channels_last", **options)
-    return geometry_of(problem.inputs[0], problem.axes, problem.layout)
+    return _program(op, problem).plans
 
 
 def _sources(*arguments, **options):
@@ -42,8 +42,8 @@ def _sources(*arguments, **options):
 @pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
 def test_a_thread_sees_all_of_a_small_window(size, layout):
     options = {"kernel_size": size, "stride": 2, "padding": 1, "layout": layout}
-    two = ["pool/strips.cu", "pool/tiles.cu"]
-    assert _sources("max_pool", (2, 16, 16, 16), **options) == ["pool/strips.cu", *two]
+    two = ["pool/small_windows.cu", "pool/small_windows_gradient.cu"]
+    assert _sources("max_pool", (2, 16, 16, 16), **options) == ["pool/small_windows.cu", *two]
     assert _sources("avg_pool", (2, 16, 16, 16), **options) == two
 
 
@@ -53,14 +53,14 @@ def _gradient_sources(shape, dtype, size, stride, layout="channels_first", given
     _, forward = planned("max_pool", x, **options)
     y = forward.outputs[0]
     _, problem = planned("max_pool_backward", y, x, *[Spec(y.shape, INT64)] * given, **options)
-    return [plan.kernel.source.removeprefix("pool/") for plan in ALGORITHMS["max_pool_backward"][0].run(problem, _H200, aligned).plans]
+    return [plan.kernel.source.removeprefix("pool/") for plan in _program("max_pool_backward", problem, aligned=aligned).plans]
 
 
 @pytest.mark.parametrize("given", [False, True])
 @pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
 def test_one_launch_is_the_gradient_of_maxima_where_many_windows_lie_over_an_element(layout, given):
     def one(size, stride, dtype=FLOAT16, shape=(2, 16, 16, 16), aligned=True):
-        return _gradient_sources(shape, dtype, size, stride, layout, given, aligned) == ["winners.cu"]
+        return _gradient_sources(shape, dtype, size, stride, layout, given, aligned) == ["argmax_gradient.cu"]
 
     assert all(one(size, 1, dtype) for size in (3, 4, 5, (2, 3)) for dtype in (FLOAT16, FLOAT32))
     assert all(one(size, stride, dtype) for size, stride in ((5, 2), ((5, 3), (2, 1))) for dtype in (FLOAT16, FLOAT32))
@@ -83,8 +83,8 @@ def _ring(shape, size, stride, dtype=FLOAT16, aligned=True, device=_H200):
     x, options = Spec(shape, dtype), {"kernel_size": size, "stride": stride, "padding": (size - stride) // 2, "layout": "channels_last"}
     _, forward = planned("max_pool", x, **options)
     _, problem = planned("max_pool_backward", forward.outputs[0], x, **options)
-    plans = ALGORITHMS["max_pool_backward"][0].run(problem, device, aligned).plans
-    return plans[0] if plans[0].kernel.source == "pool/winners_ring_sm90.cu" else None
+    plans = _program("max_pool_backward", problem, device, aligned).plans
+    return plans[0] if plans[0].kernel.source == "pool/argmax_gradient_tma.cu" else None
 
 
 def test_threads_share_windows_where_a_block_has_all_of_a_row():
@@ -117,8 +117,8 @@ def _runs(shape, size, stride, dtype=FLOAT16, given=False, aligned=True, device=
     _, forward = planned("max_pool", x, **options)
     y = forward.outputs[0]
     _, problem = planned("max_pool_backward", y, x, *[Spec(y.shape, INT64)] * given, **options)
-    plan = ALGORITHMS["max_pool_backward"][0].run(problem, device, aligned).plans[0]
-    return plan if "winners_runs" in plan.kernel.source else None
+    plan = _program("max_pool_backward", problem, device, aligned).plans[0]
+    return plan if "gradient_bulk" in plan.kernel.source else None
 
 
 @pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16, FLOAT32], ids=lambda d: d.name)
@@ -141,7 +141,7 @@ def test_blocks_that_stay_fetch_long_runs_of_a_plane(size, stride, dtype):
 
 def test_long_runs_are_left_to_others():
     planes = (64, 64, 112, 112)
-    assert _runs(planes, 3, 1, given=True).kernel.source == "pool/winners_runs_given_sm90.cu"
+    assert _runs(planes, 3, 1, given=True).kernel.source == "pool/indices_gradient_bulk.cu"
     assert _runs((4, 64, 224, 224), 3, 1) is not None  # several tiles of a plane
     assert _runs((8, 64, 224, 224), 3, 1, FLOAT32).kernel.config.columns == 8  # a lane for 4 would be one of 56
     assert _runs((64, 64, 56, 56), 3, 1).block == 32  # 4 strips of 8 lanes each
@@ -163,7 +163,7 @@ def test_long_runs_are_left_to_others():
 
 @pytest.mark.parametrize(("blocks", "rows", "slots", "strips"), [(64, 113, 132, 2), (64, 113, 264, 4), (1000, 113, 132, 1), (1, 8, 132, 2)])
 def test_strips_fill_a_device_in_whole_turns(blocks, rows, slots, strips):
-    assert pool_winners.strips_by_rounds(blocks, rows, 6, slots) == strips
+    assert argmax_gradient.strips_by_rounds(blocks, rows, 6, slots) == strips
 
 
 def test_a_thread_of_one_launch_takes_whole_vectors():
@@ -171,7 +171,7 @@ def test_a_thread_of_one_launch_takes_whole_vectors():
         options = {"kernel_size": 3, "stride": 1, "padding": 1}
         x = Spec((64, 64, 112, width), dtype)
         _, problem = planned("max_pool_backward", x, x, *[Spec(x.shape, INT64)] * given, **options)
-        (plan,) = ALGORITHMS["max_pool_backward"][0].run(problem, _DEVICES["sm_80"], True).plans
+        (plan,) = _program("max_pool_backward", problem, _DEVICES["sm_80"]).plans
         assert plan.shared_memory == 3 * (plan.kernel.config.columns + (1 if given else 2)) * 4 * 128
         return plan.kernel.config.columns, plan.kernel.config.piece
 
@@ -183,9 +183,11 @@ def test_a_thread_of_one_launch_takes_whole_vectors():
 
 
 def test_other_windows_and_larger_norms_have_other_kernels():
-    assert "pool/strips.cu" not in _sources("max_pool", (2, 16, 16, 16), kernel_size=6, stride=2)
-    assert "pool/strips.cu" in _sources("lp_pool", (2, 16, 16, 16), kernel_size=3, stride=2)
-    assert not {"pool/strips.cu", "pool/tiles.cu"} & set(_sources("lp_pool", (2, 16, 16, 16), kernel_size=5, stride=2))
+    assert "pool/small_windows.cu" not in _sources("max_pool", (2, 16, 16, 16), kernel_size=6, stride=2)
+    assert "pool/small_windows.cu" in _sources("lp_pool", (2, 16, 16, 16), kernel_size=3, stride=2)
+    assert not {"pool/small_windows.cu", "pool/small_windows_gradient.cu"} & set(
+        _sources("lp_pool", (2, 16, 16, 16), kernel_size=5, stride=2)
+    )
 
 
 @pytest.mark.parametrize("size", [(2, 2), (3, 1), (3, 2), (5, 2), (6, 2)])
@@ -194,7 +196,7 @@ def test_the_gradient_of_a_largest_magnitude_reads_taps_as_they_were_numbered(si
     options = {"kernel_size": size[0], "stride": size[1], "layout": layout, "p": float("inf")}
     _, saving, reading = _plans("lp_pool", (2, 16, 16, 16), **options)
     assert reading.kernel.source == "pool/gather.cu"
-    assert reading.kernel.config.small == (saving.kernel.source == "pool/strips.cu")
+    assert reading.kernel.config.small == (saving.kernel.source == "pool/small_windows.cu")
 
 
 @pytest.mark.parametrize(
@@ -220,8 +222,10 @@ def test_large_maxima_of_floats_walk_four_rows_those_of_halves_one(dtype, rows):
 def test_cells_cover_all_elements_once(shape, size, stride, padding):
     if min(shape[1:3]) + 2 * padding < size:
         return
-    g, x = _geometry(shape, kernel_size=size, stride=stride, padding=padding), Spec(shape, FLOAT16)
-    plan = cells_plan(g, x.dtype, 2, True, (Array(0), Array(1), Array(2)))
+    x, options = Spec(shape, FLOAT16), {"kernel_size": size, "stride": stride, "padding": padding, "layout": "channels_last"}
+    y = planned("avg_pool", x, **options)[1].outputs[0]
+    g = geometry_of(x, planned("avg_pool", x, **options)[1].axes, "channels_last")
+    plan = norm_gradient_channels_last.plan(replace(planned("avg_pool_backward", y, x, **options)[1], p=2.0), True, g)
     inner, lanes, _, chunks, _, tiles, _, strips, _, cells, rows, *_ = plan.arguments[3:]
     lanes, chunks, tiles, strips = (n >> 32 for n in (lanes, chunks, tiles, strips))
     _, h, w = g.axes
@@ -239,13 +243,13 @@ def test_cells_cover_all_elements_once(shape, size, stride, padding):
 def test_means_of_windows_that_move_by_one_element_slide():
     options = {"kernel_size": 3, "stride": 1, "padding": 1}
     for shape, layout in (((2, 16, 16, 16), "channels_first"), ((2, 16, 13, 3), "channels_last")):
-        assert _sources("avg_pool", shape, **options, layout=layout) == ["pool/slide.cu"] * 2
-    assert _sources("avg_pool", (2, 16, 16, 16), kernel_size=3, stride=1, layout="channels_last") == ["pool/slide.cu"] * 2
+        assert _sources("avg_pool", shape, **options, layout=layout) == ["pool/stride_one.cu"] * 2
+    assert _sources("avg_pool", (2, 16, 16, 16), kernel_size=3, stride=1, layout="channels_last") == ["pool/stride_one.cu"] * 2
     for changed in ({"stride": 2}, {"stride": (1, 2)}, {"kernel_size": 5, "padding": 2}, {"padding": 0}):
-        assert "pool/slide.cu" not in _sources("avg_pool", (2, 16, 16, 16), **(options | changed))
-    assert "pool/slide.cu" not in _sources("avg_pool", (2, 16, 16, 13), **options)  # no vectors along the row
-    assert "pool/slide.cu" not in _sources("avg_pool", (2, 8, 7, 7), dtype="float64", **options)  # nor two elements beside one
-    assert "pool/slide.cu" not in _sources("max_pool", (2, 16, 16, 16), **options)
+        assert "pool/stride_one.cu" not in _sources("avg_pool", (2, 16, 16, 16), **(options | changed))
+    assert "pool/stride_one.cu" not in _sources("avg_pool", (2, 16, 16, 13), **options)  # no vectors along the row
+    assert "pool/stride_one.cu" not in _sources("avg_pool", (2, 8, 7, 7), dtype="float64", **options)  # nor two elements beside one
+    assert "pool/stride_one.cu" not in _sources("max_pool", (2, 16, 16, 16), **options)
 
 
 def test_means_that_slide_walk_where_there_are_many():
@@ -259,15 +263,15 @@ def test_means_that_slide_walk_where_there_are_many():
 
 def test_large_means_in_channels_last_memory_go_by_columns():
     shape, last = (64, 112, 112, 64), {"layout": "channels_last"}
-    assert _sources("adaptive_avg_pool", shape, output_size=13, **last)[0] == "pool/columns_last.cu"  # uneven
-    assert _sources("adaptive_avg_pool", shape, output_size=7, **last)[0] == "pool/columns_last.cu"  # 16 columns each
-    assert _sources("avg_pool", shape, kernel_size=7, stride=2, **last)[0] == "pool/columns_last.cu"
-    assert _sources("adaptive_avg_pool", shape, output_size=14, **last)[0] == "pool/windows.cu"  # in registers by rows
-    assert _sources("adaptive_max_pool", shape, output_size=13, **last)[0] == "pool/windows.cu"
+    assert _sources("adaptive_avg_pool", shape, output_size=13, **last)[0] == "pool/separable_channels_last.cu"  # uneven
+    assert _sources("adaptive_avg_pool", shape, output_size=7, **last)[0] == "pool/separable_channels_last.cu"  # 16 columns each
+    assert _sources("avg_pool", shape, kernel_size=7, stride=2, **last)[0] == "pool/separable_channels_last.cu"
+    assert _sources("adaptive_avg_pool", shape, output_size=14, **last)[0] == "pool/direct.cu"  # in registers by rows
+    assert _sources("adaptive_max_pool", shape, output_size=13, **last)[0] == "pool/direct.cu"
     assert _plans("adaptive_avg_pool", shape, FLOAT16, output_size=13, **last)[0].grid[0] == 64 * 13
     few = _plans("adaptive_avg_pool", (1, 112, 112, 64), FLOAT16, output_size=13, **last)[0]
     assert few.grid[0] == 13 * 8  # a vector of channels a block
-    assert _sources("avg_pool", (1, 8, 40_000, 8), kernel_size=(5, 30), stride=1, **last)[0] == "pool/windows.cu"  # no room for a row
+    assert _sources("avg_pool", (1, 8, 40_000, 8), kernel_size=(5, 30), stride=1, **last)[0] == "pool/direct.cu"  # no room for a row
 
 
 def test_short_planes_of_halves_go_by_twos():
@@ -292,17 +296,19 @@ def test_gradients_of_norms_walk_further_where_that_pays(dtype, stride, rows):
 def test_large_maxima_in_channels_last_memory_pass_through_a_ring(op, dtype):
     large, last = {"kernel_size": 5, "stride": 2, "padding": 2}, {"layout": "channels_last"}
     plan = _plans(op, (64, 112, 112, 64), dtype, **large, **last)[0]
-    assert plan.kernel.source == "pool/ring.cu"
+    assert plan.kernel.source == "pool/pipelined_rows.cu"
     config, columns = plan.kernel.config, plan.shared_memory // (plan.kernel.config.groups * 2 * 128)
     tile = (columns - 3) // 2
     assert plan.block == config.threads == -(-tile // config.across * config.lanes // 32) * 32
     assert tile % config.across == 0
     chunks = 64 * dtype.itemsize // 128
     assert plan.grid[0] % (64 * chunks * -(-56 // tile)) == 0  # as many strips of each plane
-    assert _sources(op, (1, 12, 12, 64), dtype=dtype, **large, **last)[0] == "pool/strips.cu"  # too few blocks
-    assert _sources(op, (64, 112, 112, 60), dtype=dtype, **large, **last)[0] == ("pool/ring.cu" if dtype == FLOAT32 else "pool/strips.cu")
-    assert _sources(op, (64, 112, 112, 64), dtype=dtype, kernel_size=3, stride=2, **last)[0] == "pool/strips.cu"
-    assert _sources(op, (64, 112, 112, 64), dtype=dtype, kernel_size=5, stride=3, **last)[0] == "pool/strips.cu"
+    assert _sources(op, (1, 12, 12, 64), dtype=dtype, **large, **last)[0] == "pool/small_windows.cu"  # too few blocks
+    assert _sources(op, (64, 112, 112, 60), dtype=dtype, **large, **last)[0] == (
+        "pool/pipelined_rows.cu" if dtype == FLOAT32 else "pool/small_windows.cu"
+    )
+    assert _sources(op, (64, 112, 112, 64), dtype=dtype, kernel_size=3, stride=2, **last)[0] == "pool/small_windows.cu"
+    assert _sources(op, (64, 112, 112, 64), dtype=dtype, kernel_size=5, stride=3, **last)[0] == "pool/small_windows.cu"
 
 
 def test_places_are_found_by_vectors_as_wide_as_rows_allow():
@@ -313,25 +319,25 @@ def test_places_are_found_by_vectors_as_wide_as_rows_allow():
 
 
 def test_means_of_whole_planes_have_a_gradient_of_their_own():
-    assert _sources("adaptive_avg_pool", (8, 16, 7, 7), output_size=1)[-1] == "pool/whole_gradient.cu"
-    assert _sources("adaptive_avg_pool", (8, 7, 7, 16), output_size=1, layout="channels_last")[-1] == "pool/spread.cu"
+    assert _sources("adaptive_avg_pool", (8, 16, 7, 7), output_size=1)[-1] == "pool/global_gradient.cu"
+    assert _sources("adaptive_avg_pool", (8, 7, 7, 16), output_size=1, layout="channels_last")[-1] == "pool/tiling_gradient.cu"
 
 
 def test_small_windows_of_a_norm_take_one_launch_back():
     for p in (1.0, 2.0):
-        assert _sources("lp_pool", (2, 16, 16, 16), kernel_size=3, stride=2, p=p) == ["pool/strips.cu", "pool/slopes.cu"]
+        assert _sources("lp_pool", (2, 16, 16, 16), kernel_size=3, stride=2, p=p) == ["pool/small_windows.cu", "pool/norm_gradient.cu"]
         last = _sources("lp_pool", (2, 16, 16, 16), kernel_size=3, stride=2, p=p, layout="channels_last")
-        assert last == ["pool/strips.cu", "pool/cells.cu"]
+        assert last == ["pool/small_windows.cu", "pool/norm_gradient_channels_last.cu"]
     assert _sources("lp_pool", (2, 16, 16, 16), kernel_size=3, stride=2, p=3.0)[-1] == "pool/gather.cu"
 
 
 @pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
 def test_gradients_of_means_walk_down_where_two_rows_of_windows_meet_at_the_most(layout):
     shape, options = ((2, 16, 56, 56) if layout == "channels_first" else (2, 56, 56, 16)), {"layout": layout}
-    assert _sources("adaptive_avg_pool", shape, output_size=13, **options)[1] == "pool/walk.cu"
-    assert _sources("adaptive_avg_pool", shape, output_size=40, **options)[1] == "pool/walk.cu"
-    assert _sources("avg_pool", shape, kernel_size=8, stride=4, **options)[1] == "pool/walk.cu"
-    assert _sources("avg_pool", shape, kernel_size=9, stride=4, **options)[1] != "pool/walk.cu"
+    assert _sources("adaptive_avg_pool", shape, output_size=13, **options)[1] == "pool/mean_gradient.cu"
+    assert _sources("adaptive_avg_pool", shape, output_size=40, **options)[1] == "pool/mean_gradient.cu"
+    assert _sources("avg_pool", shape, kernel_size=8, stride=4, **options)[1] == "pool/mean_gradient.cu"
+    assert _sources("avg_pool", shape, kernel_size=9, stride=4, **options)[1] != "pool/mean_gradient.cu"
 
 
 def test_many_given_places_become_taps_first():
@@ -339,10 +345,10 @@ def test_many_given_places_become_taps_first():
         shape = (batch, 32, 32, 64) if layout == "channels_last" else (batch, 64, 32, 32)
         return _gradient_sources(shape, dtype, 3, stride, layout, given=True)
 
-    assert sources(64, "channels_last", 1) == ["codes.cu", "tiles.cu"]
-    assert sources(1, "channels_last", 1) == ["tiles.cu"]  # too few for two launches
-    assert sources(64, "channels_first", 1) == ["tiles.cu"]  # a thread reads each place once
-    assert sources(640, "channels_last", 2, FLOAT32) == ["tiles.cu"]  # nor more than four times where few windows meet
+    assert sources(64, "channels_last", 1) == ["indices_to_taps.cu", "small_windows_gradient.cu"]
+    assert sources(1, "channels_last", 1) == ["small_windows_gradient.cu"]  # too few for two launches
+    assert sources(64, "channels_first", 1) == ["small_windows_gradient.cu"]  # a thread reads each place once
+    assert sources(640, "channels_last", 2, FLOAT32) == ["small_windows_gradient.cu"]  # nor more than four times where few windows meet
 
 
 def test_neighbours_lend_halves_beside_large_windows_only():
@@ -354,16 +360,16 @@ def test_neighbours_lend_halves_beside_large_windows_only():
 
 
 def test_windows_that_begin_and_end_with_vectors_need_no_shared_memory():
-    assert _sources("adaptive_avg_pool", (2, 16, 50, 112), output_size=(13, 14))[0] == "pool/aligned.cu"
-    assert _sources("adaptive_avg_pool", (2, 16, 50, 112), output_size=(13, 16))[0] == "pool/columns.cu"  # seven columns
-    assert _sources("max_pool", (2, 16, 50, 66), kernel_size=(6, 4))[0] == "pool/aligned.cu"  # two columns are left over
-    assert _sources("max_pool", (2, 16, 50, 66), kernel_size=(6, 4), ceil_mode=True)[0] == "pool/columns.cu"
+    assert _sources("adaptive_avg_pool", (2, 16, 50, 112), output_size=(13, 14))[0] == "pool/vector_windows.cu"
+    assert _sources("adaptive_avg_pool", (2, 16, 50, 112), output_size=(13, 16))[0] == "pool/separable.cu"  # seven columns
+    assert _sources("max_pool", (2, 16, 50, 66), kernel_size=(6, 4))[0] == "pool/vector_windows.cu"  # two columns are left over
+    assert _sources("max_pool", (2, 16, 50, 66), kernel_size=(6, 4), ceil_mode=True)[0] == "pool/separable.cu"
 
 
 def test_places_of_large_windows_are_found_by_long_runs_of_rows():
     options, planes = {"kernel_size": 5, "stride": 2, "padding": 2}, (64, 64, 112, 112)
     (plan,) = _forward("max_pool_with_indices", planes, **options)
-    assert plan.kernel.source == "pool/maxima_runs_sm90.cu"
+    assert plan.kernel.source == "pool/bulk_argmax.cu"
     assert plan.grid[0] % _H200.units == 0
     others = {
         "few tiles": {"shape": (1, 8, 112, 112)},
@@ -376,7 +382,7 @@ def test_places_of_large_windows_are_found_by_long_runs_of_rows():
     for other in others.values():
         given = {"shape": planes, "dtype": FLOAT32, **options} | other
         (plan,) = _forward("max_pool_with_indices", given.pop("shape"), given.pop("dtype"), **given)
-        assert plan.kernel.source != "pool/maxima_runs_sm90.cu"
+        assert plan.kernel.source != "pool/bulk_argmax.cu"
 
 
 @pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
@@ -390,5 +396,33 @@ def test_a_gradient_of_no_windows_is_zeros(op, size, layout):
     given = (Spec(grad.shape, INT64),) if "max" in op else ()
     for indices in {(), given}:
         problem = planned(f"{op}_backward", grad, x, *indices, output_size=size, layout=layout)[1]
-        assert [plan.kernel.source for plan in ALGORITHMS[f"{op}_backward"][0].run(problem, _H200, True).plans] == ["common/zero.cu"]
-        assert ALGORITHMS[f"{op}_backward"][0].workspace(problem) == 0
+        assert [plan.kernel.source for plan in _program(f"{op}_backward", problem).plans] == ["common/zero.cu"]
+        assert choose(problem, _H200, DEFAULT, ALGORITHMS[f"{op}_backward"]).workspace(problem) == 0
+
+
+@pytest.mark.parametrize("op", [op for op in ALGORITHMS if op.endswith("_pool")])
+def test_an_algorithm_is_called_as_its_kernel_is(op):
+    """So that `explain` and a profiler say the same; of a gradient that takes two launches, the second."""
+    for size, stride in ((2, 2), (3, 1), (3, 2), (5, 2), (7, 3), (16, 16)):
+        for layout in ("channels_first", "channels_last"):
+            call = Call(op, *find(op).bind((Spec((8, 16, 16, 16), FLOAT16),), _windows(op, size, stride, layout)))
+            for c in (call, call.backward(call.problem().outputs[0])):
+                method = choose(c.problem(), _H200, DEFAULT, ALGORITHMS[c.op])
+                source = method.run(c.problem(), _H200, True).plans[-1].kernel.source
+                assert method.name.startswith(source.removeprefix("pool/").removesuffix(".cu"))
+
+
+def _windows(op, size, stride, layout):
+    return {"layout": layout} | ({"output_size": size} if op.startswith("adaptive") else {"kernel_size": size, "stride": stride})
+
+
+@pytest.mark.parametrize("op", ALGORITHMS)
+def test_some_algorithm_takes_any_problem(op):
+    """The last of the table; what is too large for one is too large for all."""
+    forward = op.removesuffix("_backward")
+    given = {"output_size": (6, 8)} if "unpool" in op else _windows(op, 2, 1, "channels_first")
+    arrays = (Spec((2, 3, 4, 6), FLOAT32), *[Spec((2, 3, 4, 6), INT64)] * ("unpool" in op))
+    call = Call(forward, *find(forward).bind(arrays, given))
+    problem = (call if forward == op else call.backward(call.problem().outputs[0])).problem()
+    for device in (_H200, replace(_H200, aligned=False), _DEVICES["sm_80"]):
+        assert ALGORITHMS[op][-1].rejects(problem, device) is None

@@ -1,9 +1,9 @@
 // Gradient of pooling: dx = the sum over the windows that cover an element of what it gets of their gradient.
 //
 // Maximum: all of it if the window's maximum stands here; mean: its share; Lp norm: sign(x) (|x| / y)^(p - 1).
-// Layout:  as in windows.cu; a thread owns kVector neighbouring channels of one element of x and sums over windows in a fixed order,
+// Layout:  as in direct.cu; a thread owns kVector neighbouring channels of one element of x and sums over windows in a fixed order,
 //          so that the bits are the same from run to run.
-// Needs:   as windows.cu; at most kCover windows over an element along the last two axes (0: any number), and then no third axis.
+// Needs:   as direct.cu; at most kCover windows over an element along the last two axes (0: any number), and then no third axis.
 // Bound:   memory: x, grad and what was saved read once, dx written once.
 
 #include "dnnarray/window.cuh"
@@ -32,7 +32,7 @@ constexpr int kVector = Config::kVector;
 using V = Vec<T, kVector>;
 using WindowAxis = Axis<Config::kAdaptive>;
 
-// What kRule says of the saved array: the number of the tap with the maximum (kSmall: as strips.cu has it); its flat position in space; nothing
+// What kRule says of the saved array: the number of the tap with the maximum (kSmall: as small_windows.cu has it); its flat position in space; nothing
 // (mean); the norm.
 constexpr int kTap = 0, kPlace = 1, kMean = 2, kNorm = 3;
 constexpr int kRule = Config::kRule;

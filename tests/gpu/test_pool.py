@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray._cuda import pool_ring, pool_slide
+from dnnarray._cuda.pool import pipelined_rows, stride_one
 from dnnarray._operation import find
 from tests.gpu.pooling import ORDERS, both_ways, drawn, in_order, leaves_of, results
 from tests.support import BFLOAT16, as_float64, assert_close, call
@@ -106,7 +106,7 @@ _SLIDING = [
 @pytest.mark.parametrize("order", ["channels-first", "channels-last"])
 @pytest.mark.parametrize("options", _SLIDING, ids=str)
 def test_means_of_windows_that_move_by_one(options, order, dtype, walks, monkeypatch):
-    monkeypatch.setattr(pool_slide, "_MANY", 0 if walks else 1 << 30)
+    monkeypatch.setattr(stride_one, "_MANY", 0 if walks else 1 << 30)
     for space in ((9, 24), (3, 8), (14, 40)):
         both_ways("avg_pool", drawn((2 + walks, 24, *space), dtype), {"stride": 1, **options}, ORDERS[order])
 
@@ -124,8 +124,8 @@ def test_means_of_windows_that_move_by_one(options, order, dtype, walks, monkeyp
     ],
     ids=str,
 )
-def test_maxima_by_a_ring_of_rows(options, op, dtype, monkeypatch):
-    monkeypatch.setattr(pool_ring, "_ENOUGH", 0)  # small problems too
+def test_maxima_by_pipelined_rows(options, op, dtype, monkeypatch):
+    monkeypatch.setattr(pipelined_rows, "_ENOUGH", 0)  # small problems too
     rng = np.random.default_rng(6)
     for channels, space in ((56, (23, 37)), (64, (41, 70)), (8, (31, 6))):
         x = rng.integers(-30, 30, (3, channels, *space)).astype(dtype)

@@ -1,0 +1,30 @@
+"""Places of maxima, as positions in a plane, to the numbers of their taps: the first launch of gradients that look at each window several times."""
+
+from __future__ import annotations
+
+from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, vector_length
+from dnnarray._cuda.pool.geometry import Geometry, divider
+from dnnarray._cuda.pool.shared import POOL_SHORT, POOL_TYPES, THREADS
+from dnnarray._records import frozen
+from dnnarray._spec import FLOAT32, Spec
+
+
+@frozen
+class IndicesToTapsConfig(Config):
+    """Compile-time settings of ``kernels/pool/indices_to_taps.cu``."""
+
+    saved: str
+    wide: int
+    threads: int
+
+
+def indices_to_taps(g: Geometry, indices: Spec, aligned: bool, arrays: tuple[Array, Array]) -> Plan:
+    """The launch, for small windows in channels-last memory; `arrays` are the places and the taps, a byte each."""
+    _, h, w = g.axes
+    wide = vector_length(FLOAT32, aligned, g.channels)
+    inner, total = g.channels // wide, indices.size // wide
+    config = IndicesToTapsConfig(POOL_TYPES[indices.dtype], wide, THREADS)
+    dividers = [n for divisor in (inner, w.outputs, h.outputs) for n in divider(divisor, total)]
+    numbers = (total, *dividers, *divider(w.extent, (1 << 31) - 1), *h.packed(), *w.packed())
+    kernel = Kernel("pool/indices_to_taps.cu", f"max_pool_indices_to_taps_{POOL_SHORT[indices.dtype]}x{wide}", config)
+    return Plan(kernel, (-(-total // THREADS), 1, 1), THREADS, (*arrays, *numbers))

@@ -1,0 +1,47 @@
+"""The algorithm ``unpool_gradient``: each gradient comes from its place, in channels-first or channels-last memory."""
+
+from __future__ import annotations
+
+import math
+
+from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Program
+from dnnarray._cuda.pool.geometry import Geometry, divider
+from dnnarray._cuda.pool.shared import POOL_SHORT, POOL_TYPES, THREADS
+from dnnarray._cuda.pool.unpooling import geometry_at, too_large, unpooled
+from dnnarray._problems.pool import UnpoolProblem
+from dnnarray._records import frozen
+from dnnarray._select import Device
+from dnnarray._spec import Spec
+
+_FLIGHT = 4  # elements of a thread
+
+
+@frozen
+class UnpoolGradientConfig(Config):
+    """Compile-time settings of ``kernels/pool/unpool_gradient.cu``."""
+
+    element: str
+    index: str
+    flight: int
+    threads: int
+
+
+def _plan(g: Geometry, x: Spec, indices: Spec) -> Plan:
+    """The launch."""
+    config = UnpoolGradientConfig(POOL_TYPES[x.dtype], POOL_TYPES[indices.dtype], _FLIGHT, THREADS)
+    dividers = [n for divisor in (g.channels if g.last else 1, math.prod(g.space)) for n in divider(divisor, x.size + THREADS * _FLIGHT)]
+    kernel = Kernel("pool/unpool_gradient.cu", f"max_unpool_gradient_{POOL_SHORT[x.dtype]}_by_{POOL_SHORT[indices.dtype]}", config)
+    pointers, grid = (Array(0), Array(2), Array(3)), (-(-x.size // (THREADS * _FLIGHT)), 1, 1)
+    return Plan(kernel, grid, THREADS, (*pointers, x.size, *dividers, math.prod(g.out_space)))
+
+
+def rejects(problem: UnpoolProblem, device: Device) -> str | None:
+    if found := too_large(problem):
+        return found
+    g = geometry_at(problem)
+    return None if g.first or g.last else "memory is neither channels-first nor channels-last"
+
+
+def run(problem: UnpoolProblem, device: Device, aligned: bool) -> Program:
+    _, x, indices = problem.inputs
+    return unpooled(problem, lambda g: (_plan(g, x, indices),))
