@@ -226,8 +226,8 @@ def test_cells_cover_all_elements_once(shape, size, stride, padding):
     y = planned("avg_pool", x, **options)[1].outputs[0]
     g = geometry_of(x, planned("avg_pool", x, **options)[1].axes, "channels_last")
     plan = norm_gradient_channels_last.plan(replace(planned("avg_pool_backward", y, x, **options)[1], p=2.0), True, g)
-    inner, lanes, _, chunks, _, tiles, _, strips, _, cells, rows, *_ = plan.arguments[3:]
-    lanes, chunks, tiles, strips = (n >> 32 for n in (lanes, chunks, tiles, strips))
+    a = plan.arguments
+    inner, cells, rows, (lanes, chunks, tiles, strips) = a.inner, a.cells, a.rows, (d[0] for d in (a.lanes, a.chunks, a.tiles, a.strips))
     _, h, w = g.axes
     aside = (w.window - 1) // w.stride_used
     assert plan.grid[0] == g.outer * chunks * tiles * strips

@@ -3,6 +3,8 @@
 #pragma once
 
 #include "dnnarray/larger.cuh"
+#include "dnnarray/ptx/halves.cuh"
+#include "dnnarray/ptx/memory.cuh"
 #include "dnnarray/tensor_core.cuh"
 
 namespace dnnarray {
@@ -16,21 +18,15 @@ template <>
 constexpr unsigned kLeastWord<float> = 0x80000000u;
 
 __device__ __forceinline__ unsigned as_one_zero(unsigned pair, float16_t) {
-  unsigned y;
-  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(pair), "r"(0x3c003c00u), "r"(0u));
-  return y;
+  return fma_f16x2(pair, 0x3c003c00u, 0u);
 }
 __device__ __forceinline__ unsigned as_one_zero(unsigned pair, bfloat16_t) {
-  unsigned y;
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(pair), "r"(0x3f803f80u), "r"(0u));
-  return y;
+  return fma_bf16x2(pair, 0x3f803f80u, 0u);
 }
 template <typename T>
 __device__ __forceinline__ unsigned ordered(unsigned pair, T) {
   const unsigned y = as_one_zero(pair, T{});
-  unsigned signs;
-  asm("prmt.b32 %0, %1, 0, 0xbb99;" : "=r"(signs) : "r"(y));
-  return y ^ (signs & 0x7fff7fffu);
+  return y ^ (signs_of_halves(y) & 0x7fff7fffu);
 }
 __device__ __forceinline__ unsigned ordered(unsigned word, float) {
   const int y = __float_as_int(__uint_as_float(word) + 0.0f);
@@ -77,9 +73,6 @@ struct Rank<float> {
     return Rank(max(value, later.value), stays ? place : later.place);
   }
 };
-
-// The line of memory with this address, to the L2.
-__device__ __forceinline__ void to_cache(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
 
 // The value is computed by now, whatever it is used for later.
 __device__ __forceinline__ void have(float& value) { asm volatile("" : "+f"(value)); }

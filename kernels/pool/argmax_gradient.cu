@@ -11,6 +11,8 @@
 //          and channels to a word. Dilation 1, planes below 2^29, fewer than 500 rows in a strip; dynamic shared memory for the sums.
 // Bound:   memory: grad and x (or the places) read about once, dx written once; sought, waiting for it: few threads fit, with the registers that they take.
 
+#include "pool/strip.cuh"
+
 #ifndef DNNARRAY_CONFIG
 struct Config {
   using Element = dnnarray::bfloat16_t;
@@ -30,6 +32,14 @@ struct Config {
   static constexpr int kAhead = 0;
   static constexpr bool kEarly = false;
   static constexpr bool kShares = false;
+};
+struct Arguments {
+  long long total;
+  dnnarray::Partition among;
+  dnnarray::Side h;
+  dnnarray::Side w;
+  int steps;
+  dnnarray::Divider width;
 };
 #define DNNARRAY_ENTRY pool_argmax_gradient_default
 #endif
@@ -74,19 +84,15 @@ struct Reading : Walk {
   }
 };
 
-// Arguments as in small_windows_gradient.cu; `steps` rows of windows are a strip. What positions in the plane are divided by, the width, comes last.
+// Arguments as in small_windows_gradient.cu; `steps` rows of windows are a strip, and positions in the plane are divided by its `width`.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
-    DNNARRAY_ENTRY(const T* __restrict__ gmem_grad, const T* __restrict__ gmem_x, const Saved* __restrict__ gmem_places, T* __restrict__ gmem_dx,
-                   long long total, long long inner, long long by_inner, long long groups, long long by_group, long long strips, long long by_strip,
-                   long long height, long long h_padding, long long width, long long w_padding, long long steps, long long by_width0,
-                   long long by_width1) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, const Saved* __restrict__ places, T* __restrict__ dx, const __grid_constant__ Arguments a) {
   extern __shared__ __align__(128) char smem[];
   const long long thread = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
-  if (thread >= total) return;
-  const Share<Config> share(thread, inner, by_inner, groups, by_group, strips, by_strip);
-  const Axis<false> axis_h(height, static_cast<long long>(kWindowH) << 32 | kStrideH, 1, h_padding);
-  const Axis<false> axis_w(width, static_cast<long long>(kWindowW) << 32 | kStrideW, 1, w_padding);
-  const int q = share.group * kOwn, first = share.strip * static_cast<int>(steps), p = first - (kRows - 1), h = p * kStrideH - axis_h.before;
+  if (thread >= a.total) return;
+  const Share<Config> share(thread, a.among);
+  const Axis<false> axis_h(a.h, kWindowH, kStrideH), axis_w(a.w, kWindowW, kStrideW);
+  const int q = share.group * kOwn, first = share.strip * a.steps, p = first - (kRows - 1), h = p * kStrideH - axis_h.before;
   Reading walk(smem);
   Source& source = walk.source;
   source.height = axis_h.extent, source.width = axis_w.extent, source.outputs_h = axis_h.outputs, source.outputs_w = axis_w.outputs;
@@ -98,12 +104,12 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
   long long element = (share.plane * axis_h.extent + h) * source.x_row + static_cast<long long>(q) * kStrideW * share.column + share.channel;
   long long window = (share.plane * axis_h.outputs + p) * source.grad_row + static_cast<long long>(q) * share.column + share.channel;
   element -= kMoved * share.column, window -= kMoved * share.column;
-  source.x = gmem_x + element, source.grad = gmem_grad + window, source.places = gmem_places + window;
-  walk.dx = gmem_dx + element;
+  source.x = x + element, source.grad = grad + window, source.places = places + window;
+  walk.dx = dx + element;
   walk.h = h, walk.p = p, walk.first = first, walk.count = axis_w.extent - q * kStrideW;
-  walk.last = min(first + static_cast<int>(steps), (axis_h.extent + axis_h.before + kStrideH - 1) / kStrideH) - 1;
+  walk.last = min(first + a.steps, (axis_h.extent + axis_h.before + kStrideH - 1) / kStrideH) - 1;
   walk.begin();
-  const Divider by_width(by_width0, by_width1);
+  const Divider by_width = a.width;
   while (!walk.step(by_width)) {
   }
 }

@@ -1,5 +1,5 @@
 // Gradient of maximum pooling over small windows that overlap, in channels-first memory, where the maxima are sought, in one pass: blocks that stay fetch
-// long runs of rows of a plane, or all of it, and what the windows over them say, into shared memory by the copy engine, one after the other.
+// long runs of rows of a plane, or all of it, and what the windows over them say, into shared memory by TMA, one after the other.
 //
 // Of a row of x, each window along it has a maximum; of the rows of a window, the first that has the largest of these gets the window's gradient, and of
 // that row's elements in the window the first that is equal to its maximum gets what the row got: so two searches of kWindow elements do for kWindow^2.
@@ -11,6 +11,8 @@
 // Needs:   sm_90; whole vectors in a row of x and of windows, as many windows in a row as the stride says, rows of x of multiples of 16 bytes, planes
 //          of windows too, of at most 4,096 rows; padding of at most window - stride along a row; dilation 1; an even number of windows of a thread.
 // Bound:   memory: grad and x read about once, dx written once; half types the ALU pipe as well: comparisons and selections.
+
+#include "pool/window.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -26,6 +28,15 @@ struct Config {
   static constexpr int kBlocks = 4;
   static constexpr int kStages = 1;
   static constexpr bool kTurns = true;
+};
+struct Arguments {
+  long long total;
+  dnnarray::Divider tiles;
+  int steps;
+  int room;
+  int stage;
+  dnnarray::Side h;
+  dnnarray::Side w;
 };
 #define DNNARRAY_ENTRY pool_argmax_gradient_bulk_default
 #endif
@@ -166,21 +177,20 @@ __device__ __forceinline__ void walk_down(const Given&... given) {
   Walk<ExactRow>(given...)();
 }
 
-// Arguments as of Tiles: how many there are, and of a plane; both axes; rows of windows of a strip; bytes of a stage for rows of x, and of a stage.
+// Arguments as of Tiles: how many there are, and of a plane; rows of windows of a strip; bytes of a stage for rows of x, and of a stage; both axes.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
-    DNNARRAY_ENTRY(const T* __restrict__ gmem_grad, const T* __restrict__ gmem_x, T* __restrict__ gmem_dx, long long total, long long count,
-                   long long by_count, long long height, long long h_padding, long long width, long long w_padding, long long steps, long long room) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, T* __restrict__ dx, const __grid_constant__ Arguments a) {
   extern __shared__ __align__(128) char smem[];
-  const Tiles tiles(total, count, by_count, height, h_padding, width, w_padding, steps, room);
+  const Tiles tiles(a);
   const Place place(tiles.w.extent);
   if (threadIdx.x < 8) reinterpret_cast<unsigned*>(smem + kZerosAt)[threadIdx.x] = 0;
   if (threadIdx.x < 8) reinterpret_cast<unsigned*>(smem + kNothingAt)[threadIdx.x] = kNothing;
   const auto ask = [&](const Tile& t, unsigned to, unsigned barrier) {
-    const Run x(gmem_x, t.plane * tiles.h.extent, t.top, t.rows, tiles.w.extent);
-    const Run windows(gmem_grad, t.plane * tiles.h.outputs, t.top_window, t.windows, tiles.w.outputs);
-    barrier_expect(barrier, x.bytes + windows.bytes);
-    x.ask(to, barrier);
+    const Run run(x, t.plane * tiles.h.extent, t.top, t.rows, tiles.w.extent);
+    const Run windows(grad, t.plane * tiles.h.outputs, t.top_window, t.windows, tiles.w.outputs);
+    barrier_expect(barrier, run.bytes + windows.bytes);
+    run.ask(to, barrier);
     windows.ask(to + tiles.room, barrier);
   };
-  through(tiles, smem, smem + kHead, ask, [&](const Tile& t, const char* box) { walk_down<T>(Strip(tiles, t, place, gmem_dx), tiles, t, smem, box); });
+  through(tiles, smem, smem + kHead, ask, [&](const Tile& t, const char* box) { walk_down<T>(Strip(tiles, t, place, dx), tiles, t, smem, box); });
 }

@@ -1,5 +1,5 @@
 // The gradient of argmax_gradient.cu in channels-last memory, where the maxima are sought, by blocks that walk down their rows together: a ring in shared memory
-// holds the next kStages rows of x (kStrideH at a time) and of windows, which the copy engine brings, so that enough is under way whatever registers the
+// holds the next kStages rows of x (kStrideH at a time) and of windows, which TMA brings, so that enough is under way whatever registers the
 // threads take (kEarly: a box gives way before the maxima in it are sought); and a thread seeks the maxima of its own windows alone, which it adds to the sums of its neighbours too (argmax_walk.cuh).
 //
 // Layout:  lanes are neighbouring words of channels, and warps stand beside each other along a row, of which each has kColumns columns. A box is a row of
@@ -7,6 +7,9 @@
 //          Where a row takes several blocks, these overlap by a warp at each end, which only finds what its neighbour gets.
 // Needs:   sm_90; pixels of multiples of 16 bytes, padding of at most window - stride; otherwise as argmax_gradient.cu.
 // Bound:   memory: grad and x read about once, dx written once; shared memory, of which the sums take most, leaves 14 to 28 warps to a multiprocessor.
+
+#include "dnnarray/tma.cuh"
+#include "pool/window.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -29,11 +32,21 @@ struct Config {
   static constexpr bool kShares = true;
   static constexpr int kStages = 3;
 };
+struct Arguments {
+  dnnarray::TensorMap grad_map;
+  dnnarray::TensorMap x_map;
+  long long channels;
+  unsigned chunks;
+  unsigned tiles;
+  unsigned strips;
+  int steps;
+  dnnarray::Side h;
+  dnnarray::Side w;
+};
 #define DNNARRAY_ENTRY pool_argmax_gradient_tma_default
 #endif
 
 #include "dnnarray/box_policy.cuh"
-#include "dnnarray/tma.cuh"
 #include "pool/argmax_walk.cuh"
 
 using namespace dnnarray;
@@ -93,24 +106,21 @@ struct Taken {
   }
 };
 
-// `across` are the channels, in `chunks` of the blocks'; `tiles` blocks have a row, and `steps` rows of windows are a strip.
+// The channels are in `chunks` of the blocks'; `tiles` blocks have a row, and `steps` rows of windows are a strip.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
-    DNNARRAY_ENTRY(const __grid_constant__ TensorMap grad_map, const __grid_constant__ TensorMap x_map, T* __restrict__ gmem_dx, long long across,
-                   long long chunks, long long tiles, long long strips, long long height, long long h_padding, long long width, long long w_padding,
-                   long long steps) {
+    DNNARRAY_ENTRY(T* __restrict__ dx, const __grid_constant__ Arguments a) {
   extern __shared__ __align__(128) char smem[];
-  const Axis<false> axis_h(height, static_cast<long long>(kWindowH) << 32 | kStrideH, 1, h_padding);
-  const Axis<false> axis_w(width, static_cast<long long>(kWindowW) << 32 | kStrideW, 1, w_padding);
-  const unsigned by_chunk = blockIdx.x / static_cast<unsigned>(chunks), chunk = blockIdx.x - by_chunk * static_cast<unsigned>(chunks);
-  const unsigned by_tile = by_chunk / static_cast<unsigned>(tiles), tile = by_chunk - by_tile * static_cast<unsigned>(tiles);
-  const unsigned plane = by_tile / static_cast<unsigned>(strips), strip = by_tile - plane * static_cast<unsigned>(strips);
+  const Axis<false> axis_h(a.h, kWindowH, kStrideH), axis_w(a.w, kWindowW, kStrideW);
+  const unsigned by_chunk = blockIdx.x / a.chunks, chunk = blockIdx.x - by_chunk * a.chunks;
+  const unsigned by_tile = by_chunk / a.tiles, tile = by_chunk - by_tile * a.tiles;
+  const unsigned plane = by_tile / a.strips, strip = by_tile - plane * a.strips;
   const int group = group_of(threadIdx.x / kWarp), lane = threadIdx.x % kWarp * kPart, channel = static_cast<int>(chunk) * kPixel + lane;
-  const int overlap = tiles > 1, first_group = static_cast<int>(tile) * (kAlong - 2 * overlap) - overlap, q = (first_group + group) * kOwn;
-  const int first = static_cast<int>(strip * steps), p = first - (kRows - 1), h = p * kStrideH - axis_h.before;
-  const int last = min(first + static_cast<int>(steps), (axis_h.extent + axis_h.before + kStrideH - 1) / kStrideH) - 1;
+  const int overlap = a.tiles > 1, first_group = static_cast<int>(tile) * (kAlong - 2 * overlap) - overlap, q = (first_group + group) * kOwn;
+  const int first = static_cast<int>(strip) * a.steps, p = first - (kRows - 1), h = p * kStrideH - axis_h.before;
+  const int last = min(first + a.steps, (axis_h.extent + axis_h.before + kStrideH - 1) / kStrideH) - 1;
 
   Feed feed;
-  feed.x = &x_map, feed.grad = &grad_map;
+  feed.x = &a.x_map, feed.grad = &a.grad_map;
   feed.boxes = smem_address(smem + kSums), feed.full = feed.boxes + kStages * kBytes;
   feed.column = first_group * kColumns - kMargin, feed.window = first_group * kOwn;
   feed.plane = static_cast<int>(plane), feed.channel = static_cast<int>(chunk) * kPixel;
@@ -128,13 +138,13 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
   Source& source = walk.source;
   source.height = axis_h.extent, source.width = axis_w.extent, source.outputs_w = axis_w.outputs;
   source.outputs_h = q < 0 ? 0 : axis_h.outputs;  // windows before the first would give nothing, but to the neighbour's columns while it gives too
-  source.q = q, source.column = static_cast<int>(across);
+  source.q = q, source.column = static_cast<int>(a.channels);
   have(source.column);
   source.inner = source.has_column(0) && source.has_column(kSeen - 1);
   source.x_row = static_cast<long long>(axis_w.extent) * source.column;
   const long long row = static_cast<long long>(plane) * axis_h.extent + h;
-  walk.dx = gmem_dx + row * source.x_row + static_cast<long long>(q * kStrideW - kMoved) * source.column + channel;
-  const bool idle = channel >= across || group < overlap || group >= kAlong - overlap;
+  walk.dx = dx + row * source.x_row + static_cast<long long>(q * kStrideW - kMoved) * source.column + channel;
+  const bool idle = channel >= a.channels || group < overlap || group >= kAlong - overlap;
   walk.h = h, walk.p = p, walk.first = idle ? last + 1 : first, walk.count = axis_w.extent - q * kStrideW, walk.last = last;
 
   Taken taken;
@@ -166,7 +176,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
       if (threadIdx.x == 0) feed.ask();
       bests = walk.closed(lines);
     }
-    walk.give(gifts, bests, source.has_windows(walk.p), Divider(1, 0));
+    walk.give(gifts, bests, source.has_windows(walk.p), Divider{1, 0, 0});
     if (!Config::kEarly && threadIdx.x == 0) feed.ask();  // all have read the box behind its barriers
   } while (!walk.finish());
 }

@@ -177,14 +177,14 @@ struct Source {
   // The own columns of a row of x to the L2; in channels-last memory a line by each lane, as the lanes are neighbouring channels.
   __device__ __forceinline__ void fetch(const T* row) const {
     const int c = kLast ? threadIdx.x % 32 : 0;
-    if (c < kColumns && has_column(c + kMargin)) to_cache(beside(row, column, c));
+    if (c < kColumns && has_column(c + kMargin)) prefetch_l2(beside(row, column, c));
   }
   // The same of a row of windows.
   __device__ __forceinline__ void fetch(const T* row, const Saved* row_places) const {
     const int b = kLast ? threadIdx.x % 32 : 0;
     if (b >= kOwn || !has_window(b + kLeft)) return;
-    to_cache(beside(row, column, b));
-    if constexpr (kGiven) to_cache(beside(row_places, column, b));
+    prefetch_l2(beside(row, column, b));
+    if constexpr (kGiven) prefetch_l2(beside(row_places, column, b));
   }
 
   // Windows beside the plane are never read and stay zero; rows of them above and below leave what was read last.

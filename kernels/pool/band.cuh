@@ -1,7 +1,7 @@
 // Bands: rows of a plane in channels-first memory, or several whole planes, whose gradient a block sums up in shared memory.
 #pragma once
 
-#include "dnnarray/window.cuh"
+#include "pool/window.cuh"
 
 namespace dnnarray {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "dnnarray/tensor_core.cuh"
-#include "dnnarray/window.cuh"
+#include "pool/window.cuh"
 
 namespace dnnarray {
 

@@ -1,11 +1,13 @@
 // Maxima of small windows that overlap, in channels-first memory, and where they stand: blocks that stay fetch long runs of a plane's rows, or all of it, into
-// shared memory by the copy engine, one after the other, so that memory is asked for each element about once.
+// shared memory by TMA, one after the other, so that memory is asked for each element about once.
 //
 // Layout:  kLanes lanes have a row, kColumns columns and the windows that begin there each; a warp has 32 / kLanes strips of rows of windows, which it walks
 //          down at once, and a block's strips are a tile. What is read of a row stays as the best of each window in it, merged into those of the windows that are
 //          still open. A window whose maximum is not finite is looked at again, element by element.
 // Needs:   as argmax_gradient_bulk.cu, but for planes of windows of any size; planes below 2^31.
 // Bound:   memory: x read about once, y and places written once.
+
+#include "pool/window.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -20,6 +22,14 @@ struct Config {
   static constexpr int kThreads = 128;
   static constexpr int kBlocks = 4;
   static constexpr int kStages = 1;
+};
+struct Arguments {
+  long long total;
+  dnnarray::Divider tiles;
+  int steps;
+  int stage;
+  dnnarray::Side h;
+  dnnarray::Side w;
 };
 #define DNNARRAY_ENTRY pool_bulk_argmax_default
 #endif
@@ -160,19 +170,16 @@ struct Walk {
   }
 };
 
-// How many tiles there are, and of a plane; both axes; rows of windows of a strip; bytes of a tile.
+// How many tiles there are, and of a plane; rows of windows of a strip; bytes of a tile; both axes.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
-    DNNARRAY_ENTRY(const T* __restrict__ gmem_x, T* __restrict__ gmem_y, long long* __restrict__ gmem_places, long long total, long long count,
-                   long long by_count, long long height, long long h_padding, long long width, long long w_padding, long long steps, long long stage) {
+    DNNARRAY_ENTRY(const T* __restrict__ x, T* __restrict__ y, long long* __restrict__ indices, const __grid_constant__ Arguments a) {
   extern __shared__ __align__(128) char smem[];
-  const Spans spans{total, Divider(count, by_count), static_cast<int>(steps), static_cast<int>(stage),
-                    Axis<false>(height, static_cast<long long>(kWindowH) << 32 | kStrideH, 1, h_padding),
-                    Axis<false>(width, static_cast<long long>(kWindowW) << 32 | kStrideW, 1, w_padding)};
+  const Spans spans{a.total, a.tiles, a.steps, a.stage, Axis<false>(a.h, kWindowH, kStrideH), Axis<false>(a.w, kWindowW, kStrideW)};
   const Place place(spans.w.extent);
   const auto ask = [&](const Span& t, unsigned to, unsigned barrier) {
-    const Run x(gmem_x, t.plane * spans.h.extent, t.top, t.rows, spans.w.extent);
-    barrier_expect(barrier, x.bytes);
-    x.ask(to, barrier);
+    const Run run(x, t.plane * spans.h.extent, t.top, t.rows, spans.w.extent);
+    barrier_expect(barrier, run.bytes);
+    run.ask(to, barrier);
   };
-  through(spans, smem, smem + kHead, ask, [&](const Span& t, const char* box) { Walk(spans, t, place, box)(gmem_y, gmem_places); });
+  through(spans, smem, smem + kHead, ask, [&](const Span& t, const char* box) { Walk(spans, t, place, box)(y, indices); });
 }

@@ -2,6 +2,8 @@
 // what the row gets of their gradients.
 #pragma once
 
+#include "dnnarray/ptx/extremes.cuh"
+#include "dnnarray/ptx/halves.cuh"
 #include "pool/bulk_tiles.cuh"
 
 namespace dnnarray {
@@ -25,14 +27,10 @@ __device__ __forceinline__ bool is_special(unsigned special) { return (special &
 
 // Of two pairs of halves, the larger of each; what is NaN is smaller than all else.
 __device__ __forceinline__ unsigned larger_number(unsigned a, unsigned b, float16_t) {
-  unsigned y;
-  asm("max.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
-  return y;
+  return max_f16x2(a, b);
 }
 __device__ __forceinline__ unsigned larger_number(unsigned a, unsigned b, bfloat16_t) {
-  unsigned y;
-  asm("max.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
-  return y;
+  return max_bf16x2(a, b);
 }
 
 // A sum; whether something was added yet is known as the kernel is compiled.
@@ -51,33 +49,12 @@ struct Gifts {
     to.value = to.begun ? (here ? to.value + gift : to.value) : here ? gift : 0.0f;
     to.begun = true, gift = here ? 0.0f : gift;
   }
-// The same by one comparison of two halves.
-#define DNNARRAY_ADD(to, gift, here) "@" here " add.f32 " to ", " to ", " gift ";\n"
-#define DNNARRAY_BEGIN(to, gift, here) "selp.f32 " to ", " gift ", 0f00000000, " here ";\n"
-#define DNNARRAY_GIVE(type, put_a, put_b)                                                                                   \
-  asm("{\n.reg .pred p, q;\nsetp.eq." type " p|q, %4, %5;\n" put_a("%2", "%0", "p") put_b("%3", "%1", "q")                  \
-      "selp.f32 %0, 0f00000000, %0, p;\nselp.f32 %1, 0f00000000, %1, q;\n}"                                                 \
-      : "+f"(a), "+f"(b), "+f"(to_a.value), "+f"(to_b.value)                                                                \
-      : "r"(most), "r"(here))
-#define DNNARRAY_GIVE_PAIR(half, type)                                                                                      \
-  __device__ __forceinline__ void give(unsigned most, unsigned here, Total& to_a, Total& to_b, half) {                      \
-    if (to_a.begun && to_b.begun) {                                                                                         \
-      DNNARRAY_GIVE(type, DNNARRAY_ADD, DNNARRAY_ADD);                                                                      \
-    } else if (to_a.begun) {                                                                                                \
-      DNNARRAY_GIVE(type, DNNARRAY_ADD, DNNARRAY_BEGIN);                                                                    \
-    } else if (to_b.begun) {                                                                                                \
-      DNNARRAY_GIVE(type, DNNARRAY_BEGIN, DNNARRAY_ADD);                                                                    \
-    } else {                                                                                                                \
-      DNNARRAY_GIVE(type, DNNARRAY_BEGIN, DNNARRAY_BEGIN);                                                                  \
-    }                                                                                                                       \
-    to_a.begun = to_b.begun = true;                                                                                         \
+  // The same by one comparison of two halves.
+  template <typename Half>
+  __device__ __forceinline__ void give(unsigned most, unsigned here, Total& to_a, Total& to_b, Half half) {
+    move_where_equal(most, here, a, b, to_a.value, to_b.value, to_a.begun, to_b.begun, half);
+    to_a.begun = to_b.begun = true;
   }
-  DNNARRAY_GIVE_PAIR(float16_t, "f16x2")
-  DNNARRAY_GIVE_PAIR(bfloat16_t, "bf16x2")
-#undef DNNARRAY_GIVE_PAIR
-#undef DNNARRAY_GIVE
-#undef DNNARRAY_BEGIN
-#undef DNNARRAY_ADD
 };
 
 // A row of x as a thread sees it, each element an integer in the order of values; of NaN each later one is larger.

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "pool/bulk_copy.cuh"
-#include "dnnarray/window.cuh"
+#include "pool/window.cuh"
 #include "pool/argmax.cuh"
 
 namespace dnnarray {
@@ -34,11 +34,9 @@ struct Tiles {
   int steps, room, stage;  // rows of windows of a strip; bytes of what is read first, and of all
   Axis<false> h, w;
 
-  __device__ __forceinline__ Tiles(long long all, long long tiles, long long by_tile, long long height, long long h_padding, long long width,
-                                   long long w_padding, long long rows, long long rooms)
-      : total(all), by_tiles(tiles, by_tile), steps(static_cast<int>(rows)), room(high(rooms)), stage(low(rooms)),
-        h(height, static_cast<long long>(kWindowH) << 32 | kStrideH, 1, h_padding),
-        w(width, static_cast<long long>(kWindowW) << 32 | kStrideW, 1, w_padding) {}
+  template <typename Arguments>
+  __device__ __forceinline__ explicit Tiles(const Arguments& a)
+      : total(a.total), by_tiles(a.tiles), steps(a.steps), room(a.room), stage(a.stage), h(a.h, kWindowH, kStrideH), w(a.w, kWindowW, kStrideW) {}
 
   __device__ __forceinline__ Tile operator()(long long number) const {
     const auto at = by_tiles(number);

@@ -7,7 +7,7 @@
 // Bound:   memory: x read once, y written once. Windows of 2 or 3 (kWindow) have all loads in flight at once, others those of a row of up to kFlight
 //          taps; where both are 0, loops.
 
-#include "dnnarray/window.cuh"
+#include "pool/window.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -22,6 +22,18 @@ struct Config {
   static constexpr int kVector = 4;
   static constexpr int kColumns = 32;
   static constexpr int kRows = 4;
+};
+struct Arguments {
+  long long rows;
+  int planes;
+  int inner;
+  dnnarray::Strides x_strides;
+  dnnarray::Strides y_strides;
+  dnnarray::Axis<Config::kAdaptive> d;
+  dnnarray::Axis<Config::kAdaptive> h;
+  dnnarray::Axis<Config::kAdaptive> w;
+  int padded;
+  double p;
 };
 #define DNNARRAY_ENTRY pool_direct_default
 #endif
@@ -115,25 +127,23 @@ struct Window {
 };
 
 // `y` gets values, `places` int64 positions or the number of the tap; the one that is not asked for is not touched.
-extern "C" __global__ void __launch_bounds__(Config::kColumns * Config::kRows, 4) DNNARRAY_ENTRY(
-    const T* __restrict__ gmem_x, Config::Result* __restrict__ gmem_y, long long* __restrict__ gmem_indices, long long rows,
-    long long planes_inner, long long x_n, long long x_c, long long x_d, long long x_h, long long x_w, long long y_n, long long y_c,
-    long long y_d, long long y_h, long long y_w, long long d0, long long d1, long long d2, long long d3, long long h0, long long h1,
-    long long h2, long long h3, long long w0, long long w1, long long w2, long long w3, long long padded, double p64) {
-  const WindowAxis axis_d(d0, d1, d2, d3), axis_h(h0, h1, h2, h3), axis_w(w0, w1, w2, w3);
-  const int planes = high(planes_inner), inner = low(planes_inner);
+extern "C" __global__ void __launch_bounds__(Config::kColumns * Config::kRows, 4)
+    DNNARRAY_ENTRY(const T* __restrict__ x, Config::Result* __restrict__ y, long long* __restrict__ indices, const __grid_constant__ Arguments a) {
+  const WindowAxis axis_d = a.d, axis_h = a.h, axis_w = a.w;
+  const int planes = a.planes, inner = a.inner;
+  const Strides sx = a.x_strides, sy = a.y_strides;
   const Split column = split(static_cast<long long>(blockIdx.x) * Config::kColumns + threadIdx.x % Config::kColumns, inner);
   if (column.quotient >= axis_w.outputs) return;
   const int q = static_cast<int>(column.quotient);
   const Taps w = axis_w.taps(q);
 
-  for (long long row = static_cast<long long>(blockIdx.y) * Config::kRows + threadIdx.x / Config::kColumns; row < rows;
+  for (long long row = static_cast<long long>(blockIdx.y) * Config::kRows + threadIdx.x / Config::kColumns; row < a.rows;
        row += static_cast<long long>(gridDim.y) * Config::kRows) {
     const Split by_h = split(row, axis_h.outputs), by_d = split(by_h.quotient, axis_d.outputs), by_c = split(by_d.quotient, planes);
     const Taps h = axis_h.taps(by_h.rest), d = axis_d.taps(by_d.rest);
-    const T* x = gmem_x + by_c.quotient * x_n + by_c.rest * x_c + d.start * x_d + h.start * x_h + w.start * x_w + column.rest * kVector;
-    const long long y = by_c.quotient * y_n + by_c.rest * y_c + by_d.rest * y_d + by_h.rest * y_h + q * y_w + column.rest * kVector;
-    const Window window{x, axis_d.dilation * x_d, axis_h.dilation * x_h, axis_w.dilation * x_w, d, h, w, axis_h.window, axis_w.window};
+    const T* from = x + by_c.quotient * sx.n + by_c.rest * sx.c + d.start * sx.d + h.start * sx.h + w.start * sx.w + column.rest * kVector;
+    const long long to = by_c.quotient * sy.n + by_c.rest * sy.c + by_d.rest * sy.d + by_h.rest * sy.h + q * sy.w + column.rest * kVector;
+    const Window window{from, axis_d.dilation * sx.d, axis_h.dilation * sx.h, axis_w.dilation * sx.w, d, h, w, axis_h.window, axis_w.window};
 
     const auto place_of = [&](int o, int r, int s) {
       if constexpr (kReduction == kTap) return (Place(o) * axis_h.window + r) * axis_w.window + s;
@@ -142,11 +152,11 @@ extern "C" __global__ void __launch_bounds__(Config::kColumns * Config::kRows, 4
     };
     const bool empty = d.first == d.last || h.first == h.last || w.first == w.last;
     const Place first = empty ? Place(-1) : place_of(d.first, h.first, w.first);
-    const A p = A(p64);
+    const A p = A(a.p);
     Accumulator result(kReduction == kMean || Config::kMagnitude ? A(0) : N::lowest(), first);
     if constexpr (kReduction == kMean) {
       window.each([&](const V& v, int, int, int) { result.add(v); });
-      const A share = inverse(A(axis_d.count(d, padded)) * A(axis_h.count(h, padded)) * A(axis_w.count(w, padded)));
+      const A share = inverse(A(axis_d.count(d, a.padded)) * A(axis_h.count(h, a.padded)) * A(axis_w.count(w, a.padded)));
 #pragma unroll
       for (int j = 0; j < kVector; ++j) result.value[j] *= share;
     } else {
@@ -169,12 +179,12 @@ extern "C" __global__ void __launch_bounds__(Config::kColumns * Config::kRows, 4
     Vec<R, kVector> reg_y;
 #pragma unroll
     for (int j = 0; j < kVector; ++j) reg_y.at[j] = kept<kReduction == kTap, R>(result.value[j], result.place[j]);
-    store_wide(gmem_y + y, reg_y);
+    store_wide(y + to, reg_y);
     if constexpr (kReduction == kIndices) {
       Vec<long long, kVector> reg_indices;
 #pragma unroll
       for (int j = 0; j < kVector; ++j) reg_indices.at[j] = result.place[j];
-      store_wide(gmem_indices + y, reg_indices);
+      store_wide(indices + to, reg_indices);
     }
   }
 }

@@ -6,7 +6,7 @@
 // Bound:   memory: x and grad read once, dx written once.
 
 #ifndef DNNARRAY_CONFIG
-#include "dnnarray/core/dtype.cuh"
+#include "pool/strip.cuh"
 struct Config {
   using Element = float;
   static constexpr bool kMagnitude = false;
@@ -22,6 +22,12 @@ struct Config {
   static constexpr int kPiece = 2;
   static constexpr int kSteps = 1;
   static constexpr int kThreads = 128;
+};
+struct Arguments {
+  long long total;
+  dnnarray::Partition among;
+  dnnarray::Side h;
+  dnnarray::Side w;
 };
 #define DNNARRAY_ENTRY pool_disjoint_gradient_default
 #endif
@@ -61,22 +67,20 @@ __device__ __forceinline__ Vec<T, kWide> given(const Vec<T, kResults>& grad, con
   return dx;
 }
 
-// Arguments as in small_windows.cu; `groups` and `strips` cover the elements of x.
+// Arguments as in small_windows.cu; threads are shared out over the elements of x.
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ gmem_grad, const T* __restrict__ gmem_x, T* __restrict__ gmem_dx, long long total, long long inner,
-                   long long by_inner, long long groups, long long by_group, long long strips, long long by_strip, long long height,
-                   long long h_padding, long long width, long long w_padding) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, T* __restrict__ dx, const __grid_constant__ Arguments a) {
   const long long thread = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
-  if (thread >= total) return;
-  const Share<Config> share(thread, inner, by_inner, groups, by_group, strips, by_strip);
-  const int h_extent = high(height), h_outputs = low(height), w_extent = high(width), w_outputs = low(width);
+  if (thread >= a.total) return;
+  const Share<Config> share(thread, a.among);
+  const int h_extent = a.h.extent, h_outputs = a.h.outputs, w_extent = a.w.extent, w_outputs = a.w.outputs;
   const int q = share.group * (kLast ? 1 : kResults), column = share.column, row = w_extent * column;
   const long long corner = (share.plane * h_extent * w_extent + q * kStrideW) * column + share.channel;
-  const S source{gmem_x + corner, h_extent, w_extent, row, column, q * kStrideW};
-  const T* grad = gmem_grad + (share.plane * h_outputs * w_outputs + q) * column + share.channel;
+  const S source{x + corner, h_extent, w_extent, row, column, q * kStrideW};
+  grad += (share.plane * h_outputs * w_outputs + q) * column + share.channel;
 #pragma unroll
   for (int step = 0; step < Config::kSteps; ++step) {
-    const int p = share.strip * Config::kSteps + step, h = p * kStrideH - high(h_padding);
+    const int p = share.strip * Config::kSteps + step, h = p * kStrideH - a.h.before;
     if (h >= h_extent) return;
     S::Rows rows;
 #pragma unroll
@@ -91,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
         const int c = v * (kLast ? 1 : kWide);
-        if (source.inside(h + r, c)) store(gmem_dx + corner + static_cast<long long>(h + r) * row + static_cast<long long>(c) * column, given(reg_grad, taps, r, v));
+        if (source.inside(h + r, c)) store(dx + corner + static_cast<long long>(h + r) * row + static_cast<long long>(c) * column, given(reg_grad, taps, r, v));
       }
   }
 }

@@ -6,7 +6,7 @@
 // Needs:   as direct.cu; at most kCover windows over an element along the last two axes (0: any number), and then no third axis.
 // Bound:   memory: x, grad and what was saved read once, dx written once.
 
-#include "dnnarray/window.cuh"
+#include "pool/window.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -20,6 +20,18 @@ struct Config {
   static constexpr int kVector = 4;
   static constexpr int kColumns = 128;
   static constexpr int kRows = 1;
+};
+struct Arguments {
+  long long rows;
+  int planes;
+  int inner;
+  dnnarray::Strides x_strides;
+  dnnarray::Strides y_strides;
+  dnnarray::Axis<Config::kAdaptive> d;
+  dnnarray::Axis<Config::kAdaptive> h;
+  dnnarray::Axis<Config::kAdaptive> w;
+  int padded;
+  double p;
 };
 #define DNNARRAY_ENTRY pool_gather_default
 #endif
@@ -87,30 +99,29 @@ __device__ __forceinline__ void add(A (&sum)[kVector], const Entry& e, const V& 
   }
 }
 
-extern "C" __global__ void __launch_bounds__(Config::kColumns * Config::kRows, sizeof(A) == 8 ? 2 : 4) DNNARRAY_ENTRY(
-    const T* __restrict__ gmem_grad, const T* __restrict__ gmem_x, const Saved* __restrict__ gmem_saved, T* __restrict__ gmem_dx,
-    long long rows, long long planes_inner, long long x_n, long long x_c, long long x_d, long long x_h, long long x_w, long long y_n,
-    long long y_c, long long y_d, long long y_h, long long y_w, long long d0, long long d1, long long d2, long long d3, long long h0,
-    long long h1, long long h2, long long h3, long long w0, long long w1, long long w2, long long w3, long long padded, double p64) {
-  const WindowAxis axis_d(d0, d1, d2, d3), axis_h(h0, h1, h2, h3), axis_w(w0, w1, w2, w3);
-  const int planes = high(planes_inner), inner = low(planes_inner);
+extern "C" __global__ void __launch_bounds__(Config::kColumns * Config::kRows, sizeof(A) == 8 ? 2 : 4)
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, const Saved* __restrict__ saved, T* __restrict__ dx, const __grid_constant__ Arguments a) {
+  const WindowAxis axis_d = a.d, axis_h = a.h, axis_w = a.w;
+  const int planes = a.planes, inner = a.inner;
+  const Strides sx = a.x_strides, sy = a.y_strides;
+  const bool padded = a.padded;
   const Split column = split(static_cast<long long>(blockIdx.x) * Config::kColumns + threadIdx.x % Config::kColumns, inner);
   if (column.quotient >= axis_w.extent) return;
   const int place_w = static_cast<int>(column.quotient);
   const Cover w = axis_w.cover(place_w);
-  const A p = A(p64);
+  const A p = A(a.p);
 
-  for (long long row = static_cast<long long>(blockIdx.y) * Config::kRows + threadIdx.x / Config::kColumns; row < rows;
+  for (long long row = static_cast<long long>(blockIdx.y) * Config::kRows + threadIdx.x / Config::kColumns; row < a.rows;
        row += static_cast<long long>(gridDim.y) * Config::kRows) {
     const Split by_h = split(row, axis_h.extent), by_d = split(by_h.quotient, axis_d.extent), by_c = split(by_d.quotient, planes);
     const int place_h = by_h.rest, place_d = by_d.rest;
     const long long place = (static_cast<long long>(place_d) * axis_h.extent + place_h) * axis_w.extent + place_w;
-    const long long at = by_c.quotient * x_n + by_c.rest * x_c + place_d * x_d + place_h * x_h + place_w * x_w + column.rest * kVector;
-    const long long from = by_c.quotient * y_n + by_c.rest * y_c + column.rest * kVector;
-    const Element element{gmem_grad + from, gmem_saved + from, {y_n, y_c, y_d, y_h, y_w}, axis_h, axis_w};
+    const long long at = by_c.quotient * sx.n + by_c.rest * sx.c + place_d * sx.d + place_h * sx.h + place_w * sx.w + column.rest * kVector;
+    const long long from = by_c.quotient * sy.n + by_c.rest * sy.c + column.rest * kVector;
+    const Element element{grad + from, saved + from, sy, axis_h, axis_w};
     const Cover h = axis_h.cover(place_h);
     V reg_x;
-    if constexpr (kReadsX) reg_x = load<T, kVector>(gmem_x + at);
+    if constexpr (kReadsX) reg_x = load<T, kVector>(x + at);
 
     A sum[kVector] = {};
     if constexpr (Config::kCover > 0) {
@@ -119,8 +130,8 @@ extern "C" __global__ void __launch_bounds__(Config::kColumns * Config::kRows, s
       Hit down[kCover], along[kCover];
 #pragma unroll
       for (int a = 0; a < kCover; ++a) {
-        down[a] = h.first + a <= h.last ? hit(axis_h, place_h, h.first + a, padded != 0) : Hit{0, -1, A(0)};
-        along[a] = w.first + a <= w.last ? hit(axis_w, place_w, w.first + a, padded != 0) : Hit{0, -1, A(0)};
+        down[a] = h.first + a <= h.last ? hit(axis_h, place_h, h.first + a, padded) : Hit{0, -1, A(0)};
+        along[a] = w.first + a <= w.last ? hit(axis_w, place_w, w.first + a, padded) : Hit{0, -1, A(0)};
       }
 #pragma unroll
       for (int a = 0; a < kCover; ++a)
@@ -133,11 +144,11 @@ extern "C" __global__ void __launch_bounds__(Config::kColumns * Config::kRows, s
     } else {
       const Cover d = axis_d.cover(place_d);
       for (int od = d.first; od <= d.last; ++od) {
-        const Hit deep = hit(axis_d, place_d, od, padded != 0);
+        const Hit deep = hit(axis_d, place_d, od, padded);
         for (int oh = h.first; oh <= h.last; ++oh) {
-          const Hit down = hit(axis_h, place_h, oh, padded != 0);
+          const Hit down = hit(axis_h, place_h, oh, padded);
           for (int ow = w.first; ow <= w.last; ++ow) {
-            add(sum, element.entry(deep, down, hit(axis_w, place_w, ow, padded != 0)), reg_x, place, p);
+            add(sum, element.entry(deep, down, hit(axis_w, place_w, ow, padded)), reg_x, place, p);
           }
         }
       }
@@ -146,6 +157,6 @@ extern "C" __global__ void __launch_bounds__(Config::kColumns * Config::kRows, s
     V reg_dx;
 #pragma unroll
     for (int j = 0; j < kVector; ++j) reg_dx.at[j] = narrow<T>(kReadsX ? sum[j] * sign(widen(reg_x.at[j])) : sum[j]);
-    store(gmem_dx + at, reg_dx);
+    store(dx + at, reg_dx);
   }
 }

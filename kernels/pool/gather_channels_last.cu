@@ -5,7 +5,7 @@
 // Needs:   pointers and the channels aligned to kWide elements; dilation 1.
 // Bound:   memory: dx written once, the rest is small or shared by neighbours.
 
-#include "dnnarray/window.cuh"
+#include "pool/window.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -16,6 +16,17 @@ struct Config {
   static constexpr int kColumns = 4;
   static constexpr int kWide = 4;
   static constexpr int kThreads = 128;
+};
+struct Arguments {
+  long long total;
+  dnnarray::Divider inner;
+  dnnarray::Divider groups;
+  dnnarray::Divider heights;
+  dnnarray::Divider depths;
+  dnnarray::Axis<Config::kAdaptive> d;
+  dnnarray::Axis<Config::kAdaptive> h;
+  dnnarray::Axis<Config::kAdaptive> w;
+  int padded;
 };
 #define DNNARRAY_ENTRY pool_gather_channels_last_default
 #endif
@@ -50,18 +61,14 @@ __device__ __forceinline__ void add(A (&sum)[kColumns][kWide], const Vec<T, kWid
   }
 }
 
-// `total` counts threads. Divided is by `inner`, the vectors of channels, by `groups`, the threads along W, and by H and D.
-extern "C" __global__ void __launch_bounds__(Config::kThreads, 4) DNNARRAY_ENTRY(
-    const T* __restrict__ gmem_grad, const Saved* __restrict__ gmem_saved, T* __restrict__ gmem_dx, long long total, long long inner,
-    long long by_inner, long long groups, long long by_group, long long height, long long by_height, long long depth, long long by_depth,
-    long long d0, long long d1, long long d2, long long d3, long long h0, long long h1, long long h2, long long h3, long long w0,
-    long long w1, long long w2, long long w3, long long padded) {
+// `total` counts threads; `inner` are the vectors of channels, `groups` the threads along W, `heights` and `depths` the extents along H and D.
+extern "C" __global__ void __launch_bounds__(Config::kThreads, 4) DNNARRAY_ENTRY(const T* __restrict__ grad, const Saved* __restrict__ saved, T* __restrict__ dx, const __grid_constant__ Arguments a) {
   const long long thread = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
-  if (thread >= total) return;
-  const WindowAxis axis_d(d0, d1, d2, d3), axis_h(h0, h1, h2, h3), axis_w(w0, w1, w2, w3);
-  const Split vector = Divider(inner, by_inner)(thread), along = Divider(groups, by_group)(vector.quotient);
-  const Split down = Divider(height, by_height)(along.quotient), deep = Divider(depth, by_depth)(down.quotient);
-  const int d = deep.rest, h = down.rest, w = along.rest * kColumns, channel = vector.rest * kWide, column = high(inner) * kWide;
+  if (thread >= a.total) return;
+  const WindowAxis axis_d = a.d, axis_h = a.h, axis_w = a.w;
+  const Split vector = a.inner(thread), along = a.groups(vector.quotient);
+  const Split down = a.heights(along.quotient), deep = a.depths(down.quotient);
+  const int d = deep.rest, h = down.rest, w = along.rest * kColumns, channel = vector.rest * kWide, column = a.inner.divisor * kWide;
   const int first = axis_w.cover(w).first, last = axis_w.cover(min(w + kColumns, axis_w.extent) - 1).last;
   const Cover over_d = axis_d.cover(d), over_h = axis_h.cover(h);
   const Code place = static_cast<Code>((static_cast<long long>(d) * axis_h.extent + h) * axis_w.extent + w);
@@ -71,23 +78,23 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, 4) DNNARRAY_ENTRY
     const Taps in_d = axis_d.taps(od);
     for (int oh = over_h.first; oh <= over_h.last; ++oh) {
       const Taps in_h = axis_h.taps(oh);
-      const A count = A(axis_d.count(in_d, padded)) * A(axis_h.count(in_h, padded));
+      const A count = A(axis_d.count(in_d, a.padded)) * A(axis_h.count(in_h, a.padded));
       const long long from = ((deep.quotient * axis_d.outputs + od) * axis_h.outputs + oh) * axis_w.outputs;
       const int row = ((d - in_d.start) * axis_h.window + h - in_h.start) * axis_w.window;
 #pragma unroll 1
       for (int ow = first; ow <= last; ++ow) {
         const Taps in_w = axis_w.taps(ow);
         const long long at = (from + ow) * column + channel;
-        const Vec<T, kWide> reg_grad = load<T, kWide>(gmem_grad + at);
+        const Vec<T, kWide> reg_grad = load<T, kWide>(grad + at);
         Vec<Saved, kWide> reg_saved{};
-        if constexpr (kRule != kMean) reg_saved = load_wide<Saved, kWide>(gmem_saved + at);
-        const A share = kRule == kMean ? inverse(count * A(axis_w.count(in_w, padded))) : A(1);
+        if constexpr (kRule != kMean) reg_saved = load_wide<Saved, kWide>(saved + at);
+        const A share = kRule == kMean ? inverse(count * A(axis_w.count(in_w, a.padded))) : A(1);
         add(sum, reg_grad, reg_saved, share, kRule == kPlace ? place : row + w - in_w.start, columns_inside<kColumns>(in_w, w));
       }
     }
   }
 
-  T* const dx = gmem_dx + (((deep.quotient * axis_d.extent + d) * axis_h.extent + h) * axis_w.extent + w) * column + channel;
+  dx += (((deep.quotient * axis_d.extent + d) * axis_h.extent + h) * axis_w.extent + w) * column + channel;
 #pragma unroll
   for (int c = 0; c < kColumns; ++c) {
     if (w + c < axis_w.extent) store(dx + static_cast<long long>(c) * column, narrow_all<T, kWide>(sum[c]));

@@ -21,6 +21,12 @@ struct Config {
   static constexpr int kTaps = 32;
   static constexpr int kUnroll = 4;
 };
+struct Arguments {
+  long long columns;
+  long long length;
+  long long inner;
+  double p;
+};
 #define DNNARRAY_ENTRY pool_global_pool_default
 #endif
 
@@ -121,32 +127,32 @@ __device__ __forceinline__ void reduce(P (&own)[kOwned], const T* x, long long s
 // `columns` is the number of rows, or of vectors of inner for all outer; `inner` counts vectors.
 // Where 512 threads or float64 meet the limit of registers, one block must do: a second would cost spills.
 extern "C" __global__ void __launch_bounds__(kTaps * kLanes, kTaps * kLanes >= 512 || sizeof(A) == 8 ? 1 : 0)
-    DNNARRAY_ENTRY(const T* __restrict__ gmem_x, R* __restrict__ gmem_y, long long* __restrict__ gmem_indices, long long columns,
-                   long long length, long long inner, double p64) {
+    DNNARRAY_ENTRY(const T* __restrict__ x, R* __restrict__ y, long long* __restrict__ indices, const __grid_constant__ Arguments a) {
   begin_ahead();
   const int tid = threadIdx.x, tap = Config::kAlong ? tid % kTaps : tid / kLanes, lane = Config::kAlong ? tid / kTaps : tid % kLanes;
-  const A p = A(p64);
+  const A p = A(a.p);
+  const long long columns = a.columns, length = a.length, inner = a.inner;
   const int vectors = static_cast<int>(Config::kAlong ? length / kVector : length);
   for (long long first = static_cast<long long>(blockIdx.x) * kLanes; first < columns; first += static_cast<long long>(gridDim.x) * kLanes) {
     const long long column = first + lane;
     const bool inside = column < columns;
     const Split by_inner = split(column, static_cast<int>(inner));
-    const T* x = gmem_x + (Config::kAlong ? column * length : (by_inner.quotient * length * inner + by_inner.rest) * kVector);
-    take_after_previous_kernel(x);
+    const T* from = x + (Config::kAlong ? column * length : (by_inner.quotient * length * inner + by_inner.rest) * kVector);
+    take_after_previous_kernel(from);
     const long long step = Config::kAlong ? kVector : inner * kVector;
 
     P own[kOwned];
     if constexpr (kReduction == kMean) {
-      reduce<true>(own, x, step, vectors, tap, inside, [](A v, int) { return v; });
+      reduce<true>(own, from, step, vectors, tap, inside, [](A v, int) { return v; });
       if constexpr (!Config::kAlong) {
-        put_means(gmem_y + first * kOwned, own, tap, lane, static_cast<int>(min(columns - first, static_cast<long long>(kLanes))) * kOwned, A(length));
+        put_means(y + first * kOwned, own, tap, lane, static_cast<int>(min(columns - first, static_cast<long long>(kLanes))) * kOwned, A(length));
         continue;
       }
       meet<true>(own, tap, lane);
 #pragma unroll
       for (int j = 0; j < kOwned; ++j) own[j].value /= A(length);
     } else if constexpr (kReduction == kNorm) {
-      reduce<true>(own, x, step, vectors, tap, inside, [&](A v, int) { return power(magnitude(v), p); });
+      reduce<true>(own, from, step, vectors, tap, inside, [&](A v, int) { return power(magnitude(v), p); });
       meet<true>(own, tap, lane);
       bool again = false;
 #pragma unroll
@@ -155,26 +161,26 @@ extern "C" __global__ void __launch_bounds__(kTaps * kLanes, kTaps * kLanes >= 5
 #pragma unroll
       for (int j = 0; j < kOwned; ++j) scale[j] = A(1);
       if (__syncthreads_or(again)) {
-        reduce<false>(own, x, step, vectors, tap, inside, [](A v, int) { return magnitude(v); });
+        reduce<false>(own, from, step, vectors, tap, inside, [](A v, int) { return magnitude(v); });
         meet<false>(own, tap, lane);
 #pragma unroll
         for (int j = 0; j < kOwned; ++j) scale[j] = scale_of(own[j].value);
-        reduce<true>(own, x, step, vectors, tap, inside, [&](A v, int j) { return power<A>(magnitude(v) / scale[j], p); });
+        reduce<true>(own, from, step, vectors, tap, inside, [&](A v, int j) { return power<A>(magnitude(v) / scale[j], p); });
         meet<true>(own, tap, lane);
       }
 #pragma unroll
       for (int j = 0; j < kOwned; ++j) own[j].value = scale[j] * root(own[j].value, p);
     } else {
-      reduce<false>(own, x, step, vectors, tap, inside, [](A v, int) { return Config::kMagnitude ? magnitude(v) : v; });
+      reduce<false>(own, from, step, vectors, tap, inside, [](A v, int) { return Config::kMagnitude ? magnitude(v) : v; });
       meet<false>(own, tap, lane);
     }
 
     if (inside && tap == 0) {
-      const long long y = column * kOwned;
+      const long long to = column * kOwned;
 #pragma unroll
       for (int j = 0; j < kOwned; ++j) {
-        gmem_y[y + j] = kept<kReduction == kTap, R>(own[j].value, own[j].place);
-        if constexpr (kReduction == kIndices) gmem_indices[y + j] = own[j].place;
+        y[to + j] = kept<kReduction == kTap, R>(own[j].value, own[j].place);
+        if constexpr (kReduction == kIndices) indices[to + j] = own[j].place;
       }
     }
   }

@@ -1,9 +1,11 @@
-// The gradient of argmax_gradient_bulk.cu where the places of the maxima are given: long runs of rows of windows, with their places, come into shared memory by the
-// copy engine, and each window adds its gradient to one of the sums that its thread has there for the rows and columns under its windows.
+// The gradient of argmax_gradient_bulk.cu where the places of the maxima are given: long runs of rows of windows, with their places, come into shared memory by
+// TMA, and each window adds its gradient to one of the sums that its thread has there for the rows and columns under its windows.
 //
 // Layout:  as argmax_gradient_bulk.cu; sums lie as far apart as there are threads, so that lanes meet in no bank. Sums of kWindowH rows take turns.
 // Needs:   as argmax_gradient_bulk.cu; planes below 2^29. A place that is not in its window is nowhere.
 // Bound:   memory: grad and places read about once, dx written once.
+
+#include "pool/window.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -20,6 +22,16 @@ struct Config {
   static constexpr int kBlocks = 4;
   static constexpr int kStages = 1;
   static constexpr bool kTurns = true;
+};
+struct Arguments {
+  long long total;
+  dnnarray::Divider tiles;
+  int steps;
+  int room;
+  int stage;
+  dnnarray::Side h;
+  dnnarray::Side w;
+  dnnarray::Divider width;
 };
 #define DNNARRAY_ENTRY pool_indices_gradient_bulk_default
 #endif
@@ -101,22 +113,20 @@ struct Walk : Strip {
   }
 };
 
-// Arguments as of Tiles; `room` bytes of a stage are for places. What positions in the plane are divided by, the width, comes last.
+// Arguments as of Tiles; `room` bytes of a stage are for places, and positions in the plane are divided by its `width`.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
-    DNNARRAY_ENTRY(const T* __restrict__ gmem_grad, const Saved* __restrict__ gmem_places, T* __restrict__ gmem_dx, long long total, long long count,
-                   long long by_count, long long height, long long h_padding, long long width, long long w_padding, long long steps, long long room,
-                   long long by_width0, long long by_width1) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const Saved* __restrict__ places, T* __restrict__ dx, const __grid_constant__ Arguments a) {
   extern __shared__ __align__(128) char smem[];
-  const Tiles tiles(total, count, by_count, height, h_padding, width, w_padding, steps, room);
-  const Divider by_width(by_width0, by_width1);
+  const Tiles tiles(a);
+  const Divider by_width = a.width;
   const Place place(tiles.w.extent);
   const auto ask = [&](const Tile& t, unsigned to, unsigned barrier) {
-    const Run places(gmem_places, t.plane * tiles.h.outputs, t.top_window, t.windows, tiles.w.outputs);
-    const Run windows(gmem_grad, t.plane * tiles.h.outputs, t.top_window, t.windows, tiles.w.outputs);
-    barrier_expect(barrier, places.bytes + windows.bytes);
-    places.ask(to, barrier);
+    const Run run(places, t.plane * tiles.h.outputs, t.top_window, t.windows, tiles.w.outputs);
+    const Run windows(grad, t.plane * tiles.h.outputs, t.top_window, t.windows, tiles.w.outputs);
+    barrier_expect(barrier, run.bytes + windows.bytes);
+    run.ask(to, barrier);
     windows.ask(to + tiles.room, barrier);
   };
   through(tiles, smem, smem + kHead + kSumBytes, ask,
-          [&](const Tile& t, const char* box) { Walk(Strip(tiles, t, place, gmem_dx), tiles, t, smem, box)(by_width); });
+          [&](const Tile& t, const char* box) { Walk(Strip(tiles, t, place, dx), tiles, t, smem, box)(by_width); });
 }

@@ -12,6 +12,15 @@ struct Config {
   static constexpr int kWide = 4;
   static constexpr int kThreads = 128;
 };
+struct Arguments {
+  long long total;
+  dnnarray::Divider inner;
+  dnnarray::Divider groups;
+  dnnarray::Divider strips;
+  dnnarray::Divider extent;
+  dnnarray::Axis<false> h;
+  dnnarray::Axis<false> w;
+};
 #define DNNARRAY_ENTRY pool_indices_to_taps_default
 #endif
 
@@ -20,19 +29,16 @@ using Saved = Config::Saved;
 constexpr int kWide = Config::kWide;
 constexpr unsigned char kNowhere = 0xff;
 
-// `total` counts threads. Divided is by `inner`, the vectors of channels, by the outputs along W and H, and, places, by the extent along W.
+// `total` counts threads; `inner` are the vectors of channels, `groups` and `strips` the outputs along W and H; places are divided by the `extent` along W.
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const Saved* __restrict__ gmem_places, unsigned char* __restrict__ gmem_codes, long long total, long long inner,
-                   long long by_inner, long long groups, long long by_group, long long strips, long long by_strip, long long extent,
-                   long long by_extent, long long h0, long long h1, long long h2, long long h3, long long w0, long long w1, long long w2,
-                   long long w3) {
+    DNNARRAY_ENTRY(const Saved* __restrict__ places, unsigned char* __restrict__ taps, const __grid_constant__ Arguments a) {
   const long long thread = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
-  if (thread >= total) return;
-  const Split vector = Divider(inner, by_inner)(thread), along = Divider(groups, by_group)(vector.quotient);
-  const Axis<false> axis_h(h0, h1, h2, h3), axis_w(w0, w1, w2, w3);
-  const int h = Divider(strips, by_strip)(along.quotient).rest * axis_h.stride - axis_h.before, w = along.rest * axis_w.stride - axis_w.before;
-  const Divider by_width(extent, by_extent);
-  const Vec<Saved, kWide> reg_places = load_wide<Saved, kWide>(gmem_places + thread * kWide);
+  if (thread >= a.total) return;
+  const Split vector = a.inner(thread), along = a.groups(vector.quotient);
+  const Axis<false> axis_h = a.h, axis_w = a.w;
+  const int h = a.strips(along.quotient).rest * axis_h.stride - axis_h.before, w = along.rest * axis_w.stride - axis_w.before;
+  const Divider by_width = a.extent;
+  const Vec<Saved, kWide> reg_places = load_wide<Saved, kWide>(places + thread * kWide);
   Vec<unsigned char, kWide> codes;
 #pragma unroll
   for (int j = 0; j < kWide; ++j) {
@@ -43,5 +49,5 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
     const bool seen = static_cast<unsigned>(r) < static_cast<unsigned>(axis_h.window) && static_cast<unsigned>(s) < static_cast<unsigned>(axis_w.window);
     codes.at[j] = inside && seen ? static_cast<unsigned char>(tap_code(r, s)) : kNowhere;
   }
-  store(gmem_codes + thread * kWide, codes);
+  store(taps + thread * kWide, codes);
 }

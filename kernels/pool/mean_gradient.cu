@@ -16,6 +16,14 @@ struct Config {
   static constexpr int kWide = 4;
   static constexpr int kThreads = 128;
 };
+struct Arguments {
+  long long total;
+  dnnarray::Partition among;
+  int rows;
+  dnnarray::Axis<Config::kAdaptive> h;
+  dnnarray::Axis<Config::kAdaptive> w;
+  int padded;
+};
 #define DNNARRAY_ENTRY pool_mean_gradient_default
 #endif
 
@@ -66,22 +74,20 @@ struct Across {
   }
 };
 
-// `inner`, `groups` and `strips` count the vectors of channels and the threads along W and H; each has what a Divider takes beside it.
+// `total` counts threads, and `among` says how they share the work (Share in strip.cuh); each walks down `rows` rows.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, kMost > 2 ? 4 : 8)
-    DNNARRAY_ENTRY(const T* __restrict__ gmem_grad, T* __restrict__ gmem_dx, long long total, long long inner, long long by_inner,
-                   long long groups, long long by_group, long long strips, long long by_strip, long long rows, long long h0, long long h1,
-                   long long h2, long long h3, long long w0, long long w1, long long w2, long long w3, long long padded) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, T* __restrict__ dx, const __grid_constant__ Arguments a) {
   const long long thread = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
-  if (thread >= total) return;
-  const Share<Config> own(thread, inner, by_inner, groups, by_group, strips, by_strip);
-  const WindowAxis axis_h(h0, h1, h2, h3), axis_w(w0, w1, w2, w3);
-  const int w = own.group * kColumns, first = own.strip * static_cast<int>(rows), line = axis_w.outputs * own.column;
-  const int last = min(first + static_cast<int>(rows), axis_h.extent), outputs = axis_h.outputs;
-  const Across across(axis_w, w, padded != 0);
+  if (thread >= a.total) return;
+  const Share<Config> own(thread, a.among);
+  const WindowAxis axis_h = a.h, axis_w = a.w;
+  const int w = own.group * kColumns, first = own.strip * a.rows, line = axis_w.outputs * own.column;
+  const int last = min(first + a.rows, axis_h.extent), outputs = axis_h.outputs;
+  const Across across(axis_w, w, a.padded != 0);
 
   int p = axis_h.cover(first).first - 1;
-  const T* grad = gmem_grad + (own.plane * outputs + p + 1) * line + across.q * own.column + own.channel;
-  T* dx = gmem_dx + ((own.plane * axis_h.extent + first) * axis_w.extent + w) * own.column + own.channel;
+  grad += (own.plane * outputs + p + 1) * line + across.q * own.column + own.channel;
+  dx += ((own.plane * axis_h.extent + first) * axis_w.extent + w) * own.column + own.channel;
   const auto begin = [&](int i) {
     const Taps taps = axis_h.taps(i);
     return i < outputs ? taps.start + taps.first : 0x7fffffff;
@@ -93,7 +99,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, kMost > 2 ? 4 : 8
       const Taps taps = axis_h.taps(++p);
 #pragma unroll
       for (int j = 0; j < kWide; ++j) previous[j] = current[j];
-      across.give(current, grad, own.column, inverse(A(axis_h.count(taps, padded != 0))));
+      across.give(current, grad, own.column, inverse(A(axis_h.count(taps, a.padded != 0))));
       previous_end = end;
       end = taps.start + taps.last;
       next = begin(p + 1);

@@ -28,6 +28,12 @@ struct Config {
   static constexpr int kBlocks = 4;
   static constexpr int kThreads = 128;
 };
+struct Arguments {
+  long long total;
+  dnnarray::Partition among;
+  dnnarray::Side h;
+  dnnarray::Side w;
+};
 #define DNNARRAY_ENTRY pool_norm_gradient_default
 #endif
 
@@ -232,23 +238,20 @@ __device__ __forceinline__ void put(const Task& task, const S::Row& x, const A (
   }
 }
 
-// Arguments as in small_windows.cu; `groups` and `strips` cover the elements of x.
+// Arguments as in small_windows.cu; threads are shared out over the elements of x.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, kBlocks)
-    DNNARRAY_ENTRY(const T* __restrict__ gmem_grad, const T* __restrict__ gmem_x, T* __restrict__ gmem_dx, long long total, long long inner,
-                   long long by_inner, long long groups, long long by_group, long long strips, long long by_strip, long long height,
-                   long long h_padding, long long width, long long w_padding) {
-  const Axis<false> axis_h(height, static_cast<long long>(kWindowH) << 32 | kStrideH, 1, h_padding);
-  const Axis<false> axis_w(width, static_cast<long long>(kWindowW) << 32 | kStrideW, 1, w_padding);
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, T* __restrict__ dx, const __grid_constant__ Arguments a) {
+  const Axis<false> axis_h(a.h, kWindowH, kStrideH), axis_w(a.w, kWindowW, kStrideW);
   const auto task_of = [&](unsigned tid) {
     const long long thread = static_cast<long long>(blockIdx.x) * Config::kThreads + tid;
-    const Share<Config> share(thread, inner, by_inner, groups, by_group, strips, by_strip);
+    const Share<Config> share(thread, a.among);
     const int q = share.group * kOwn, count = axis_w.extent - q * kStrideW;
-    const long long x = share.plane * axis_h.extent * axis_w.extent + q * kStrideW;
-    const long long y = share.plane * axis_h.outputs * axis_w.outputs + q;
-    const S source{gmem_x + x, axis_h.extent, axis_w.extent, axis_w.extent, 1, q * kStrideW};
-    return Task{source, gmem_grad + y, gmem_dx + x, axis_h, axis_w, q, share.strip * kSteps, min(count, kColumns)};
+    const long long to = share.plane * axis_h.extent * axis_w.extent + q * kStrideW;
+    const long long from = share.plane * axis_h.outputs * axis_w.outputs + q;
+    const S source{x + to, axis_h.extent, axis_w.extent, axis_w.extent, 1, q * kStrideW};
+    return Task{source, grad + from, dx + to, axis_h, axis_w, q, share.strip * kSteps, min(count, kColumns)};
   };
-  if (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x >= total) return;
+  if (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x >= a.total) return;
   const Task task = task_of(threadIdx.x);
 
   S::Row rows[kAll];

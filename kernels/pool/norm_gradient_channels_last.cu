@@ -12,7 +12,7 @@
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
-  using Element = float16_t;
+  using Element = dnnarray::float16_t;
   static constexpr int kExponent = 2;
   static constexpr int kWindowH = 3;
   static constexpr int kStrideH = 2;
@@ -20,6 +20,17 @@ struct Config {
   static constexpr int kStrideW = 2;
   static constexpr int kWide = 8;
   static constexpr int kThreads = 128;
+};
+struct Arguments {
+  long long inner;
+  dnnarray::Divider lanes;
+  dnnarray::Divider chunks;
+  dnnarray::Divider tiles;
+  dnnarray::Divider strips;
+  int cells;
+  int rows;
+  dnnarray::Side h;
+  dnnarray::Side w;
 };
 #define DNNARRAY_ENTRY pool_norm_gradient_channels_last_default
 #endif
@@ -159,29 +170,24 @@ __device__ __forceinline__ bool slope_of(Values& slope, const Task& task, const 
 }
 
 // Of blocks, fastest are the chunks of channels (`lanes` vectors), then the tiles along W (`cells` columns of cells) and H (`rows` of them); the threads of a block
-// follow each other by vectors, then by columns. `height` and `width` hold the extents of x and y along their axis, `h_padding` and `w_padding`
-// those before and after.
+// follow each other by vectors, then by columns.
 extern "C" __global__ void __launch_bounds__(kThreads, 4)
-    DNNARRAY_ENTRY(const T* __restrict__ gmem_grad, const T* __restrict__ gmem_x, T* __restrict__ gmem_dx, long long inner, long long lanes,
-                   long long by_lanes, long long chunks, long long by_chunk, long long tiles, long long by_tile, long long strips,
-                   long long by_strip, long long cells, long long rows, long long height, long long h_padding, long long width,
-                   long long w_padding) {
-  const Axis<false> axis_h(height, static_cast<long long>(kWindowH) << 32 | kStrideH, 1, h_padding);
-  const Axis<false> axis_w(width, static_cast<long long>(kWindowW) << 32 | kStrideW, 1, w_padding);
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, T* __restrict__ dx, const __grid_constant__ Arguments a) {
+  const Axis<false> axis_h(a.h, kWindowH, kStrideH), axis_w(a.w, kWindowW, kStrideW);
   const auto task_of = [&](unsigned tid) {
-    const Split lane = Divider(lanes, by_lanes)(tid), chunk = Divider(chunks, by_chunk)(blockIdx.x), tile = Divider(tiles, by_tile)(chunk.quotient);
-    const Split strip = Divider(strips, by_strip)(tile.quotient);
-    const int vector = chunk.rest * high(lanes) + lane.rest, beside = static_cast<int>(lane.quotient) - kAside;
+    const Split lane = a.lanes(tid), chunk = a.chunks(blockIdx.x), tile = a.tiles(chunk.quotient);
+    const Split strip = a.strips(tile.quotient);
+    const int vector = chunk.rest * a.lanes.divisor + lane.rest, beside = static_cast<int>(lane.quotient) - kAside;
     // The first cells that do not lie in the padding.
-    const int first = strip.rest * static_cast<int>(rows) + axis_h.before / kStrideH;
-    const int q = tile.rest * static_cast<int>(cells) + beside + axis_w.before / kStrideW;
-    const int column = static_cast<int>(inner) * kWide, w = q * kStrideW - axis_w.before;
+    const int first = strip.rest * a.rows + axis_h.before / kStrideH;
+    const int q = tile.rest * a.cells + beside + axis_w.before / kStrideW;
+    const int column = static_cast<int>(a.inner) * kWide, w = q * kStrideW - axis_w.before;
     const long long channel = static_cast<long long>(vector) * kWide, plane = strip.quotient;
-    const long long x = (plane * axis_h.extent * axis_w.extent + w) * column + channel;
-    const S source{gmem_x + x, axis_h.extent, axis_w.extent, axis_w.extent * column, column, w};
-    const T* grad = gmem_grad + (plane * axis_h.outputs * axis_w.outputs + q) * column + channel;
-    const bool active = vector < inner && beside < cells;
-    return Task{source, grad, gmem_dx + x, axis_h, axis_w, q, first, first + static_cast<int>(rows), active, active && beside >= 0};
+    const long long to = (plane * axis_h.extent * axis_w.extent + w) * column + channel;
+    const S source{x + to, axis_h.extent, axis_w.extent, axis_w.extent * column, column, w};
+    const T* from = grad + (plane * axis_h.outputs * axis_w.outputs + q) * column + channel;
+    const bool active = vector < a.inner && beside < a.cells;
+    return Task{source, from, dx + to, axis_h, axis_w, q, first, first + a.rows, active, active && beside >= 0};
   };
   const Task task = task_of(threadIdx.x);
 
@@ -213,7 +219,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 4)
       __syncthreads();
     }
 #pragma unroll
-    for (int a = 1; a <= kAside; ++a) slope[a] = taken_from(max(static_cast<int>(threadIdx.x) - a * high(lanes), 0), p & 1);
+    for (int i = 1; i <= kAside; ++i) slope[i] = taken_from(max(static_cast<int>(threadIdx.x) - i * a.lanes.divisor, 0), p & 1);
 #pragma unroll
     for (int c = 0; c < kStrideW; ++c)
 #pragma unroll

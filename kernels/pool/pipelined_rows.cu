@@ -26,6 +26,16 @@ struct Config {
   static constexpr int kThreads = 256;
   static constexpr int kBlocks = 3;
 };
+struct Arguments {
+  long long channels;
+  dnnarray::Divider chunks;
+  int tile;
+  dnnarray::Divider tiles;
+  int rows;
+  dnnarray::Divider strips;
+  dnnarray::Side h;
+  dnnarray::Side w;
+};
 #define DNNARRAY_ENTRY pool_pipelined_rows_default
 #endif
 
@@ -313,23 +323,26 @@ struct Walk {
   }
 };
 
+// Blocks of a multiprocessor that registers are kept for; a fourth would cost a spill before sm_90.
+constexpr int kBlocks = __CUDA_ARCH__ < 900 && Config::kBlocks == 4 && kWindowH * kWindowW > 16 ? 3 : Config::kBlocks;
+
 // Fastest of blocks are the chunks of kChannels channels, then the tiles along a row of windows, then the strips of `rows` rows of windows, then the batch. Every other strip is
 // walked up, so that the rows of x which two strips share are read at about the same time, and once from memory.
-extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
-    DNNARRAY_ENTRY(const T* __restrict__ gmem_x, T* __restrict__ gmem_y, long long* __restrict__ gmem_indices, long long channels, long long chunks, long long by_chunk,
-                   long long tile, long long tiles, long long by_tile, long long rows, long long strips, long long by_strip, long long height, long long h_padding,
-                   long long width, long long w_padding) {
+extern "C" __global__ void __launch_bounds__(Config::kThreads, kBlocks)
+    DNNARRAY_ENTRY(const T* __restrict__ x, T* __restrict__ y, long long* __restrict__ indices, const __grid_constant__ Arguments a) {
   extern __shared__ __align__(16) double smem[];
-  const Split chunk = Divider(chunks, by_chunk)(blockIdx.x), along = Divider(tiles, by_tile)(chunk.quotient), down = Divider(strips, by_strip)(along.quotient);
-  const int begin = down.rest * static_cast<int>(rows), first_q = along.rest * static_cast<int>(tile), size = static_cast<int>(channels);
-  const Walk walk{begin, min(begin + static_cast<int>(rows), low(height)), high(h_padding), low(width), down.rest % 2 != 0};
-  const int columns = (static_cast<int>(tile) - 1) * kStrideW + kWindowW, left = first_q * kStrideW - high(w_padding);
-  const Source source{gmem_x + down.quotient * high(height) * high(width) * channels, reinterpret_cast<T*>(smem), high(height), high(width), size, left, columns,
+  const Split chunk = a.chunks(blockIdx.x), along = a.tiles(chunk.quotient), down = a.strips(along.quotient);
+  const int rows = a.rows, tile = a.tile, begin = down.rest * rows, first_q = along.rest * tile, size = static_cast<int>(a.channels);
+  const long long channels = size;  // read once, as the extents: fields that are read at their uses cost eight registers
+  const int height = a.h.extent, width = a.w.extent, outputs_h = a.h.outputs, outputs_w = a.w.outputs;
+  const Walk walk{begin, min(begin + rows, outputs_h), a.h.before, outputs_w, down.rest % 2 != 0};
+  const int columns = (tile - 1) * kStrideW + kWindowW, left = first_q * kStrideW - a.w.before;
+  const Source source{x + down.quotient * height * width * channels, reinterpret_cast<T*>(smem), height, width, size, left, columns,
                       chunk.rest * kChannels};
   const int own = threadIdx.x / kLanes * kAcross, q = first_q + own, lane = threadIdx.x % kLanes * kWide, channel = source.channel + lane;
-  const int windows = channel < size && own < tile ? min(static_cast<int>(tile) - own, low(width) - q) : 0;
-  const long long y = ((down.quotient * low(height) + begin) * low(width) + q) * channels + channel;
-  const Target target{gmem_y + y, kPlaces ? gmem_indices + y : nullptr, size, min(windows, kAcross), left + own * kStrideW, channel};
+  const int windows = channel < size && own < tile ? min(tile - own, outputs_w - q) : 0;
+  const long long to = ((down.quotient * outputs_h + begin) * outputs_w + q) * channels + channel;
+  const Target target{y + to, kPlaces ? indices + to : nullptr, size, min(windows, kAcross), left + own * kStrideW, channel};
   const T* cells = source.smem + (own < tile ? own : 0) * kStrideW * kChannels + lane;
   walk.run(source, target, cells);
 }

@@ -2,7 +2,8 @@
 #pragma once
 
 #include "dnnarray/core/reduce.cuh"
-#include "dnnarray/window.cuh"
+#include "dnnarray/ptx/copy_async.cuh"
+#include "pool/window.cuh"
 
 namespace dnnarray {
 
@@ -11,8 +12,7 @@ template <typename T, int N>
 __device__ __forceinline__ void copy_vector(T* smem, const T* gmem) {
 #if __CUDA_ARCH__ >= 800
   if constexpr (sizeof(T) * N == 16) {
-    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(smem));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(gmem) : "memory");
+    copy_async(smem, gmem);
     return;
   }
 #endif
@@ -20,7 +20,7 @@ __device__ __forceinline__ void copy_vector(T* smem, const T* gmem) {
 }
 __device__ __forceinline__ void wait_for_copies() {
 #if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_all;" ::: "memory");
+  copies_wait_all();
 #endif
 }
 

@@ -21,6 +21,15 @@ struct Config {
   static constexpr int kRow = 32;
   static constexpr int kThreads = 256;
 };
+struct Arguments {
+  long long total;
+  long long rows;
+  dnnarray::Divider vectors;
+  dnnarray::Divider heights;
+  dnnarray::Axis<Config::kAdaptive> h;
+  dnnarray::Axis<Config::kAdaptive> w;
+  int padded;
+};
 #define DNNARRAY_ENTRY pool_separable_default
 #endif
 
@@ -35,14 +44,16 @@ constexpr int kWide = Config::kWide, kLanes = Config::kLanes, kRow = Config::kRo
 constexpr int kIndices = 1, kTap = 2, kMean = 3, kReduction = Config::kReduction;  // as in direct.cu
 constexpr bool kPlaces = D::kPlaces, kSum = D::kSum;
 
-// `total` counts rows of windows; divided is by `vectors` of a row of x, and by the outputs along H.
-extern "C" __global__ void __launch_bounds__(kThreads, kPlaces ? 2 : 3)
-    DNNARRAY_ENTRY(const T* __restrict__ gmem_x, R* __restrict__ gmem_y, long long* __restrict__ gmem_indices, long long total,
-                   long long rows, long long vectors, long long by_vectors, long long heights, long long by_height, long long h0,
-                   long long h1, long long h2, long long h3, long long w0, long long w1, long long w2, long long w3, long long padded) {
+// Blocks of a multiprocessor that registers are kept for; a third would cost spills in float64 from sm_100 on.
+constexpr int kBlocks = kPlaces || (__CUDA_ARCH__ >= 1000 && sizeof(T) == 8 && Config::kFlight > 8) ? 2 : 3;
+
+// `total` counts rows of windows; `vectors` are those of a row of x, `heights` the outputs along H.
+extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
+    DNNARRAY_ENTRY(const T* __restrict__ x, R* __restrict__ y, long long* __restrict__ indices, const __grid_constant__ Arguments a) {
   extern __shared__ __align__(16) double smem[];
-  const WindowAxis axis_h(h0, h1, h2, h3), axis_w(w0, w1, w2, w3);
-  const Divider by_vector(vectors, by_vectors), by_plane(heights, by_height);
+  const WindowAxis axis_h = a.h, axis_w = a.w;
+  const Divider by_vector = a.vectors, by_plane = a.heights;
+  const long long rows = a.rows, total = a.total;
   const int width = axis_w.extent;
   A* const smem_values = reinterpret_cast<A*>(smem);
   int* const smem_rows = reinterpret_cast<int*>(smem_values + rows * width);
@@ -52,9 +63,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, kPlaces ? 2 : 3)
   for (int t = threadIdx.x; t < count * by_vector.divisor; t += kThreads) {
     const Split row = by_vector(t), place = by_plane(first + row.quotient);
     const Taps h = axis_h.taps(place.rest);
-    const T* x = gmem_x + (place.quotient * axis_h.extent + h.start) * width + row.rest * kWide;
+    const T* from = x + (place.quotient * axis_h.extent + h.start) * width + row.rest * kWide;
     P own[kWide];
-    D::reduce(own, x, h, static_cast<long long>(axis_h.dilation) * width);
+    D::reduce(own, from, h, static_cast<long long>(axis_h.dilation) * width);
     const int to = static_cast<int>(row.quotient) * width + row.rest * kWide;
     Vec<A, kWide> values;
     Vec<int, kWide> found;
@@ -69,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kPlaces ? 2 : 3)
   for (int begin = 0; begin < count; begin += kThreads / kRow) {
     const int own_row = begin + threadIdx.x / kRow, row = own_row < count ? own_row : 0;
     const Taps h = axis_h.taps(by_plane(first + row).rest);
-    const long long y = (first + row) * axis_w.outputs;
+    const long long results = (first + row) * axis_w.outputs;
     for (int q0 = 0; q0 < axis_w.outputs; q0 += kRow / kLanes) {
       const int own = q0 + threadIdx.x % kRow / kLanes, lane = threadIdx.x % kLanes, q = own < axis_w.outputs ? own : 0;
       const Taps w = axis_w.taps(q);
@@ -84,13 +95,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, kPlaces ? 2 : 3)
       }
       found = combine_lanes<kLanes, kSum, kPlaces>(found);
       if (own_row >= count || own >= axis_w.outputs || lane != 0) continue;
-      if constexpr (kReduction == kMean) found.value *= inverse(A(axis_h.count(h, padded)) * A(axis_w.count(w, padded)));
+      if constexpr (kReduction == kMean) found.value *= inverse(A(axis_h.count(h, a.padded)) * A(axis_w.count(w, a.padded)));
       const bool empty = h.first == h.last || w.first == w.last;
-      gmem_y[y + q] = kept<kReduction == kTap, R>(found.value, empty ? -1 : found.place);
+      y[results + q] = kept<kReduction == kTap, R>(found.value, empty ? -1 : found.place);
       if constexpr (kReduction == kIndices) {
         const int r = found.place / axis_w.window, s = found.place - r * axis_w.window;
         const long long at = static_cast<long long>(h.start + r * axis_h.dilation) * width + w.start + s * axis_w.dilation;
-        gmem_indices[y + q] = empty ? -1 : at;
+        indices[results + q] = empty ? -1 : at;
       }
     }
   }

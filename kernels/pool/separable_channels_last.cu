@@ -10,11 +10,20 @@
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
-  using Element = float16_t;
+  using Element = dnnarray::float16_t;
   static constexpr bool kAdaptive = true;
   static constexpr int kWide = 8;
   static constexpr int kFlight = 10;
   static constexpr int kThreads = 128;
+};
+struct Arguments {
+  long long inner;
+  dnnarray::Divider lanes;
+  dnnarray::Divider chunks;
+  dnnarray::Divider heights;
+  dnnarray::Axis<Config::kAdaptive> h;
+  dnnarray::Axis<Config::kAdaptive> w;
+  int padded;
 };
 #define DNNARRAY_ENTRY pool_separable_channels_last_default
 #endif
@@ -48,18 +57,17 @@ __device__ __forceinline__ void add_up(A (&sum)[kWide], const T* x, int count, l
 
 // Of blocks, fastest are the chunks of `lanes` vectors, of which all channels have `inner`, then the rows of windows, then the batch.
 extern "C" __global__ void __launch_bounds__(kThreads, 768 / kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ gmem_x, T* __restrict__ gmem_y, long long inner, long long lanes, long long by_lane, long long chunks, long long by_chunk,
-                   long long heights, long long by_height, long long h0, long long h1, long long h2, long long h3, long long w0, long long w1, long long w2,
-                   long long w3, long long padded) {
+    DNNARRAY_ENTRY(const T* __restrict__ x, T* __restrict__ y, const __grid_constant__ Arguments a) {
   extern __shared__ __align__(16) double smem[];
   Piece* const smem_sums = reinterpret_cast<Piece*>(smem);  // by pieces of a vector, columns, vectors
-  const WindowAxis axis_h(h0, h1, h2, h3), axis_w(w0, w1, w2, w3);
-  const Divider by_vector(lanes, by_lane);
-  const Split chunk = Divider(chunks, by_chunk)(blockIdx.x), place = Divider(heights, by_height)(chunk.quotient);
+  const WindowAxis axis_h = a.h, axis_w = a.w;
+  const Divider by_vector = a.lanes;
+  const long long inner = a.inner;
+  const Split chunk = a.chunks(blockIdx.x), place = a.heights(chunk.quotient);
   const int first = chunk.rest * by_vector.divisor, vectors = axis_w.extent * by_vector.divisor;
   const long long column = inner * kWide, row = axis_w.extent * column;
   const Taps h = axis_h.taps(place.rest);
-  const T* x = gmem_x + (place.quotient * axis_h.extent + h.start + h.first * axis_h.dilation) * row;
+  x += (place.quotient * axis_h.extent + h.start + h.first * axis_h.dilation) * row;
 
   for (int t = threadIdx.x; t < vectors; t += kThreads) {
     const Split at = by_vector(t);
@@ -76,8 +84,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 768 / kThreads)
   }
   __syncthreads();
 
-  const A rows = A(axis_h.count(h, padded));
-  T* y = gmem_y + chunk.quotient * axis_w.outputs * column;
+  const A rows = A(axis_h.count(h, a.padded));
+  y += chunk.quotient * axis_w.outputs * column;
   for (int t = threadIdx.x; t < axis_w.outputs * by_vector.divisor * kPieces; t += kThreads) {
     const Split at = by_vector(t / kPieces);
     const int q = static_cast<int>(at.quotient), i = t % kPieces;
@@ -89,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 768 / kThreads)
 #pragma unroll
       for (int k = 0; k < kPiece; ++k) sum[k] += next.at[k];
     }
-    const A share = inverse(rows * A(axis_w.count(w, padded)));
+    const A share = inverse(rows * A(axis_w.count(w, a.padded)));
 #pragma unroll
     for (int k = 0; k < kPiece; ++k) sum[k] *= share;
     store(y + q * column + (first + at.rest) * kWide + i * kPiece, narrow_all<T, kPiece>(sum));

@@ -16,6 +16,16 @@ struct Config {
   static constexpr int kRow = 32;
   static constexpr int kThreads = 256;
 };
+struct Arguments {
+  long long outer;
+  long long planes;
+  long long rows;
+  long long bands;
+  long long room;
+  dnnarray::Axis<Config::kAdaptive> h;
+  dnnarray::Axis<Config::kAdaptive> w;
+  int padded;
+};
 #define DNNARRAY_ENTRY pool_separable_gradient_default
 #endif
 
@@ -27,24 +37,22 @@ constexpr int kWide = Config::kWide, kRow = Config::kRow, kThreads = Config::kTh
 
 // `room` is how many rows of windows look at a band at the most; divided is by the rows of a band.
 extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 ? 1 : 0)
-    DNNARRAY_ENTRY(const T* __restrict__ gmem_grad, T* __restrict__ gmem_dx, long long outer, long long planes, long long rows,
-                   long long bands, long long room, long long h0, long long h1, long long h2, long long h3, long long w0, long long w1,
-                   long long w2, long long w3, long long padded) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, T* __restrict__ dx, const __grid_constant__ Arguments a) {
   extern __shared__ __align__(16) double smem[];
-  const WindowAxis axis_h(h0, h1, h2, h3), axis_w(w0, w1, w2, w3);
-  const Band<Config::kAdaptive> band(outer, planes, rows, bands, axis_h);
+  const WindowAxis axis_h = a.h, axis_w = a.w;
+  const Band<Config::kAdaptive> band(a.outer, a.planes, a.rows, a.bands, axis_h);
   const int width = axis_w.extent, outputs = axis_w.outputs, own = threadIdx.x / kRow, lane = threadIdx.x % kRow;
   A* const columns = reinterpret_cast<A*>(smem);  // by plane, row of windows, column
-  A* const shares = columns + planes * room * width;
-  Cover* const covers = reinterpret_cast<Cover*>(shares + planes * room * outputs);  // of the rows of the band
+  A* const shares = columns + a.planes * a.room * width;
+  Cover* const covers = reinterpret_cast<Cover*>(shares + a.planes * a.room * outputs);  // of the rows of the band
   for (int row = threadIdx.x; row < band.rows; row += kThreads) covers[row] = axis_h.cover(band.h + row);
 
   for (int row = own; row < band.planes * band.windows; row += kThreads / kRow) {
     const int plane = band.planes == 1 ? 0 : row / band.windows, p = band.p + row - plane * band.windows;
-    const A down = A(axis_h.count(axis_h.taps(p), padded));
-    const T* grad = gmem_grad + ((band.plane + plane) * axis_h.outputs + p) * outputs;
+    const A down = A(axis_h.count(axis_h.taps(p), a.padded));
+    const T* own_grad = grad + ((band.plane + plane) * axis_h.outputs + p) * outputs;
     for (int q = lane; q < outputs; q += kRow) {
-      shares[row * outputs + q] = widen(grad[q]) * inverse(down * A(axis_w.count(axis_w.taps(q), padded)));
+      shares[row * outputs + q] = widen(own_grad[q]) * inverse(down * A(axis_w.count(axis_w.taps(q), a.padded)));
     }
   }
   __syncthreads();
@@ -61,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 ? 1 : 0)
     const int plane = band.planes == 1 ? 0 : row / band.rows, local = row - plane * band.rows, h = band.h + local;
     const Cover over = covers[local];
     const A* from = columns + (plane * band.windows - band.p) * width;
-    T* const dx = gmem_dx + ((band.plane + plane) * axis_h.extent + h) * width;
+    T* const own_dx = dx + ((band.plane + plane) * axis_h.extent + h) * width;
     for (int w = lane * kWide; w < width; w += kRow * kWide) {
       A sum[kWide] = {};
       for (int p = over.first; p <= over.last; ++p) {
@@ -69,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 ? 1 : 0)
 #pragma unroll
         for (int j = 0; j < kWide; ++j) sum[j] += part.at[j];
       }
-      store(dx + w, narrow_all<T, kWide>(sum));
+      store(own_dx + w, narrow_all<T, kWide>(sum));
     }
   }
 }

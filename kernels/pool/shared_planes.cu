@@ -21,6 +21,16 @@ struct Config {
   static constexpr int kLanes = 8;
   static constexpr int kThreads = 256;
 };
+struct Arguments {
+  long long total;
+  long long planes;
+  dnnarray::Divider windows;
+  dnnarray::Divider outputs;
+  dnnarray::Axis<Config::kAdaptive> h;
+  dnnarray::Axis<Config::kAdaptive> w;
+  int padded;
+  double p;
+};
 #define DNNARRAY_ENTRY pool_shared_planes_default
 #endif
 
@@ -102,20 +112,19 @@ __device__ __forceinline__ void mean_pairs(R* y, const U* smem, int count, int s
   }
 }
 
-// `windows` and `outputs` are what results are divided by: windows of a plane, and windows along W.
+// `windows` are those of a plane, `outputs` those along W.
 extern "C" __global__ void __launch_bounds__(kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ gmem_x, R* __restrict__ gmem_y, long long* __restrict__ gmem_indices, long long total,
-                   long long planes, long long windows, long long by_windows, long long outputs, long long by_outputs, long long h0,
-                   long long h1, long long h2, long long h3, long long w0, long long w1, long long w2, long long w3, long long padded, double p64) {
+    DNNARRAY_ENTRY(const T* __restrict__ x, R* __restrict__ y, long long* __restrict__ indices, const __grid_constant__ Arguments a) {
   extern __shared__ __align__(16) double smem_x[];
   T* smem = reinterpret_cast<T*>(smem_x);
-  const WindowAxis axis_h(h0, h1, h2, h3), axis_w(w0, w1, w2, w3);
-  const Divider by_plane(windows, by_windows), by_row(outputs, by_outputs);
+  const WindowAxis axis_h = a.h, axis_w = a.w;
+  const Divider by_plane = a.windows, by_row = a.outputs;
+  const long long planes = a.planes, total = a.total;
   const long long first = blockIdx.x * planes;
   const int count = static_cast<int>(total - first < planes ? total - first : planes), size = axis_h.extent * axis_w.extent;
-  stage(smem, gmem_x + first * size, count * size);
+  stage(smem, x + first * size, count * size);
   if constexpr (Config::kPairs) {
-    mean_pairs(gmem_y + first, smem, count, size);
+    mean_pairs(y + first, smem, count, size);
     return;
   }
   const int lane = threadIdx.x % kLanes, results = count * by_plane.divisor;
@@ -124,23 +133,23 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     const Split plane = kWhole ? Split{result, 0} : by_plane(result), place = kWhole ? Split{0, 0} : by_row(plane.rest);
     const Taps h = kWhole ? Taps{0, 0, 1} : axis_h.taps(static_cast<int>(place.quotient));
     const Taps w = kWhole ? Taps{0, 0, axis_w.extent} : axis_w.taps(place.rest);
-    const T* x = smem + static_cast<int>(plane.quotient) * size + h.start * axis_w.extent + w.start;
-    const Window window{x, h, w, axis_h.dilation * axis_w.extent, kWhole ? 1 : axis_w.dilation, axis_w.window, lane};
+    const T* from = smem + static_cast<int>(plane.quotient) * size + h.start * axis_w.extent + w.start;
+    const Window window{from, h, w, axis_h.dilation * axis_w.extent, kWhole ? 1 : axis_w.dilation, axis_w.window, lane};
     P found{};
     if constexpr (kReduction == kNorm) {
-      found.value = window.norm(A(p64));
+      found.value = window.norm(A(a.p));
     } else {
       found = window.reduce<kReduction == kMean>([](A v) { return Config::kMagnitude ? magnitude(v) : v; });
-      if constexpr (kReduction == kMean) found.value /= A(axis_h.count(h, padded)) * A(axis_w.count(w, padded));
+      if constexpr (kReduction == kMean) found.value /= A(axis_h.count(h, a.padded)) * A(axis_w.count(w, a.padded));
     }
     if (own >= results || lane != 0) continue;
     if (window.empty()) found.place = -1;
-    const long long y = first * by_plane.divisor + own;
-    gmem_y[y] = kept<kReduction == kTap, R>(found.value, found.place);
+    const long long to = first * by_plane.divisor + own;
+    y[to] = kept<kReduction == kTap, R>(found.value, found.place);
     if constexpr (kReduction == kIndices) {
       const int r = found.place / axis_w.window, s = found.place - r * axis_w.window;
       const long long at = static_cast<long long>(h.start + r * axis_h.dilation) * axis_w.extent + w.start + s * axis_w.dilation;
-      gmem_indices[y] = window.empty() ? -1 : at;
+      indices[to] = window.empty() ? -1 : at;
     }
   }
 }

@@ -19,6 +19,18 @@ struct Config {
   static constexpr int kRow = 32;
   static constexpr int kThreads = 256;
 };
+struct Arguments {
+  long long outer;
+  long long planes;
+  long long rows;
+  long long bands;
+  long long room;
+  dnnarray::Divider taps;
+  int h_kinds;
+  int w_kinds;
+  dnnarray::Axis<Config::kAdaptive> h;
+  dnnarray::Axis<Config::kAdaptive> w;
+};
 #define DNNARRAY_ENTRY pool_shared_scatter_default
 #endif
 
@@ -52,22 +64,21 @@ __device__ __forceinline__ bool has(const WindowAxis& axis, const Taps& taps, in
   return tap >= taps.first && tap < taps.last;
 }
 
+constexpr int kBlocks = sizeof(T) == 8 || Config::kAdaptive ? 2 : 5;  // five leave the registers that are needed, of which the compiler takes a quarter more
+
 // `taps` is what codes are divided by; `h_kinds` and `w_kinds` are how many windows cover an element at the most; `room` how many rows of
 // windows look at a band at the most.
-extern "C" __global__ void __launch_bounds__(kThreads, 2)
-    DNNARRAY_ENTRY(const T* __restrict__ gmem_grad, const Saved* __restrict__ gmem_saved, T* __restrict__ gmem_dx, long long outer,
-                   long long planes, long long rows, long long bands, long long room, long long taps, long long by_taps,
-                   long long h_kinds, long long w_kinds, long long h0, long long h1, long long h2, long long h3, long long w0,
-                   long long w1, long long w2, long long w3) {
+extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const Saved* __restrict__ saved, T* __restrict__ dx, const __grid_constant__ Arguments a) {
   extern __shared__ __align__(16) double smem[];
-  const WindowAxis axis_h(h0, h1, h2, h3), axis_w(w0, w1, w2, w3);
-  const Band<Config::kAdaptive> band(outer, planes, rows, bands, axis_h);
-  const Windows windows{gmem_grad, gmem_saved, axis_h, axis_w, Divider(taps, by_taps)};
+  const WindowAxis axis_h = a.h, axis_w = a.w;
+  const Band<Config::kAdaptive> band(a.outer, a.planes, a.rows, a.bands, axis_h);
+  const Windows windows{grad, saved, axis_h, axis_w, a.taps};
   const int width = axis_w.extent, outputs = axis_w.outputs, size = band.rows * width, total = band.planes * size;
   const int lines = band.planes * band.windows, own = threadIdx.x / kRow, lane = threadIdx.x % kRow;
   A* const sums = reinterpret_cast<A*>(smem);
-  A* const grads = sums + (planes * rows * width + 3) / 4 * 4;
-  int* const places = reinterpret_cast<int*>(grads + planes * room * outputs);
+  A* const grads = sums + (a.planes * a.rows * width + 3) / 4 * 4;
+  int* const places = reinterpret_cast<int*>(grads + a.planes * a.room * outputs);
 
   for (int i = threadIdx.x * 4; i < total; i += kThreads * 4) store_wide(sums + i, Vec<A, 4>{});
   for (int line = own; line < lines; line += kThreads / kRow) {
@@ -77,14 +88,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2)
     for (int q = lane; q < outputs; q += kRow) {
       const Taps in_w = axis_w.taps(q);
       int column = 0;
-      grads[line * outputs + q] = widen(gmem_grad[from + q]);
+      grads[line * outputs + q] = widen(grad[from + q]);
       const int h = windows.place(from + q, in_h, in_w, column), local = h - band.h;
       const bool here = h >= 0 && local >= 0 && local < band.rows && has(axis_h, in_h, p, h) && has(axis_w, in_w, q, column);
       places[line * outputs + q] = here ? plane * size + local * width + column : -1;
     }
   }
 
-  const int down = static_cast<int>(h_kinds), along = static_cast<int>(w_kinds);
+  const int down = a.h_kinds, along = a.w_kinds;
   for (int kind = 0; kind < down * along; ++kind) {
     __syncthreads();
     const int first_p = kind / along, first_q = kind % along, steps = (band.windows - first_p + down - 1) / down;
@@ -98,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2)
   }
   __syncthreads();
 
-  T* const dx = gmem_dx + (band.plane * axis_h.extent + band.h) * width;
+  dx += (band.plane * axis_h.extent + band.h) * width;
   for (int i = threadIdx.x * kWide; i < total; i += kThreads * kWide) {
     const Vec<A, kWide> sum = load_wide<A, kWide>(sums + i);
     store(dx + i, narrow_all<T, kWide>(sum.at));

@@ -9,7 +9,7 @@
 
 #include "dnnarray/core/overlap.cuh"
 #include "pool/left_pair.cuh"
-#include "pool/strips.cuh"
+#include "pool/strip.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -31,8 +31,17 @@ struct Config {
   static constexpr int kSteps = 4;
   static constexpr int kThreads = 128;
 };
+struct Arguments {
+  long long total;
+  dnnarray::Partition among;
+  dnnarray::Side h;
+  dnnarray::Side w;
+  int padded;
+};
 #define DNNARRAY_ENTRY pool_small_windows_default
 #endif
+
+#include "pool/strips.cuh"
 
 using namespace dnnarray;
 
@@ -86,36 +95,32 @@ __device__ __forceinline__ S::Row read_row(const Source& source, int h) {
   }
 }
 
-// Arguments that say how threads share the work: Share in strip.cuh. `height` and `width` hold the extents of x and y along their axis,
-// `h_padding` and `w_padding` those before and after.
+// `total` counts threads, and `among` says how they share the work: Share in strip.cuh.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, blocks_asked())
-    DNNARRAY_ENTRY(const S::T* __restrict__ gmem_x, R* __restrict__ gmem_y, long long* __restrict__ gmem_indices, long long total,
-                   long long inner, long long by_inner, long long groups, long long by_group, long long strips, long long by_strip,
-                   long long height, long long h_padding, long long width, long long w_padding, long long padded) {
+    DNNARRAY_ENTRY(const S::T* __restrict__ x, R* __restrict__ y, long long* __restrict__ indices, const __grid_constant__ Arguments a) {
   begin_ahead();
-  const Axis<false> axis_h(height, static_cast<long long>(kWindowH) << 32 | kStrideH, 1, h_padding);
-  const Axis<false> axis_w(width, static_cast<long long>(kWindowW) << 32 | kStrideW, 1, w_padding);
+  const Axis<false> axis_h(a.h, kWindowH, kStrideH), axis_w(a.w, kWindowW, kStrideW);
   const auto task_of = [&](unsigned tid) {
     const long long thread = static_cast<long long>(blockIdx.x) * Config::kThreads + tid;
-    const Share<Config> share(!kWarps || thread < total ? thread : total - 1, inner, by_inner, groups, by_group, strips, by_strip);
+    const Share<Config> share(!kWarps || thread < a.total ? thread : a.total - 1, a.among);
     const int q = share.group * (kLast ? 1 : kResults), lane = tid % kWarp, column = share.column;
-    const int p = share.strip * kSteps, end = thread < total ? min(p + kSteps, axis_h.outputs) : p;
-    const long long x = (share.plane * axis_h.extent * axis_w.extent + q * kStrideW) * column + share.channel;
-    const long long y = ((share.plane * axis_h.outputs + p) * axis_w.outputs + q) * column + share.channel;
-    const S source{gmem_x + x, axis_h.extent, axis_w.extent, axis_w.extent * column, column, q * kStrideW,
-                   lane == 0 || share.group == 0, lane == kWarp - 1 || share.group == high(groups) - 1};
-    return Task{source, y, axis_w.outputs * column, q, kLast ? kResults : min(axis_w.outputs - q, kResults), p, end};
+    const int p = share.strip * kSteps, end = thread < a.total ? min(p + kSteps, axis_h.outputs) : p;
+    const long long from = (share.plane * axis_h.extent * axis_w.extent + q * kStrideW) * column + share.channel;
+    const long long to = ((share.plane * axis_h.outputs + p) * axis_w.outputs + q) * column + share.channel;
+    const S source{x + from, axis_h.extent, axis_w.extent, axis_w.extent * column, column, q * kStrideW,
+                   lane == 0 || share.group == 0, lane == kWarp - 1 || share.group == a.among.groups.divisor - 1};
+    return Task{source, to, axis_w.outputs * column, q, kLast ? kResults : min(axis_w.outputs - q, kResults), p, end};
   };
   Task task = task_of(threadIdx.x);
   if (!kWarps && task.p == task.end) return;
   if constexpr (kAhead) take_after_previous_kernel(task.source.x);
   const S& source = task.source;
   const int q = task.q;
-  long long y = task.y;
+  long long at = task.y;
 
   A across[kAcross];  // the shares of a mean along a row
 #pragma unroll
-  for (int o = 0; o < kAcross; ++o) across[o] = share_of<kWindowW, A>(axis_w.count(axis_w.taps(q + o), padded != 0));
+  for (int o = 0; o < kAcross; ++o) across[o] = share_of<kWindowW, A>(axis_w.count(axis_w.taps(q + o), a.padded != 0));
   int h = task.p * kStrideH - axis_h.before;
   unsigned odd = 0;
   Seen<kByRows>::type rows;
@@ -129,21 +134,21 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, blocks_asked())
     for (int r = kKept; r < kWindowH; ++r) rows[r] = Seen<kByRows>::entry(read_row(source, h + r), step * kStrideH + r);
     Results results;
     if constexpr (kReduction <= kTap) results.maximum(rows, source, h, step * kStrideH, count);
-    if constexpr (kReduction == kMean) results.mean(rows, share_of<kWindowH, A>(axis_h.count(axis_h.taps(p), padded != 0)), across);
+    if constexpr (kReduction == kMean) results.mean(rows, share_of<kWindowH, A>(axis_h.count(axis_h.taps(p), a.padded != 0)), across);
     if constexpr (kReduction == kNorm) results.norm(rows, count);
     odd |= results.odd << step * kResults;
     if constexpr (kTogether) {
-      put_together(gmem_y, y, results.y, count);
-      if constexpr (kReduction == kIndices) put_together(gmem_indices, y, results.indices, count);
+      put_together(y, at, results.y, count);
+      if constexpr (kReduction == kIndices) put_together(indices, at, results.indices, count);
     } else {
-      put(gmem_y + y, results.y, count);
-      if constexpr (kReduction == kIndices) put(gmem_indices + y, results.indices, count);
+      put(y + at, results.y, count);
+      if constexpr (kReduction == kIndices) put(indices + at, results.indices, count);
     }
 #pragma unroll
     for (int r = 0; r < kKept; ++r) rows[r] = rows[r + kStrideH];
-    y += task.row;
+    at += task.row;
     h += kStrideH;
   }
-  if (kScales && odd != 0) task_of(late_thread()).scale(gmem_y, axis_h.before, odd);
-  if (kPlaces && odd != 0) task_of(late_thread()).place(gmem_y, gmem_indices, axis_h.before, odd);
+  if (kScales && odd != 0) task_of(late_thread()).scale(y, axis_h.before, odd);
+  if (kPlaces && odd != 0) task_of(late_thread()).place(y, indices, axis_h.before, odd);
 }

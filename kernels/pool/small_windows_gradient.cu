@@ -28,6 +28,13 @@ struct Config {
   static constexpr int kSteps = 4;
   static constexpr int kThreads = 128;
 };
+struct Arguments {
+  long long total;
+  dnnarray::Partition among;
+  dnnarray::Side h;
+  dnnarray::Side w;
+  int padded;
+};
 #define DNNARRAY_ENTRY pool_small_windows_gradient_default
 #endif
 
@@ -151,23 +158,20 @@ __device__ __forceinline__ A gradient(const Row (&rows)[kRows], int i, int c, in
   return sum;
 }
 
-// Arguments as in small_windows.cu; `groups` and `strips` cover the elements of x.
+// Arguments as in small_windows.cu; threads are shared out over the elements of x.
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ gmem_grad, const Saved* __restrict__ gmem_saved, T* __restrict__ gmem_dx, long long total, long long inner, long long by_inner, long long groups, long long by_group,
-                   long long strips, long long by_strip, long long height, long long h_padding, long long width, long long w_padding,
-                   long long padded) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const Saved* __restrict__ saved, T* __restrict__ dx, const __grid_constant__ Arguments a) {
   begin_ahead();
   const long long thread = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
-  if (thread >= total) return;
-  const Share<Config> share(thread, inner, by_inner, groups, by_group, strips, by_strip);
-  const Axis<false> axis_h(height, static_cast<long long>(kWindowH) << 32 | kStrideH, 1, h_padding);
-  const Axis<false> axis_w(width, static_cast<long long>(kWindowW) << 32 | kStrideW, 1, w_padding);
+  if (thread >= a.total) return;
+  const Share<Config> share(thread, a.among);
+  const Axis<false> axis_h(a.h, kWindowH, kStrideH), axis_w(a.w, kWindowW, kStrideW);
   const int q = share.group * kOwn, column = share.column, first = share.strip * kSteps;
   const long long plane = share.plane, channel = share.channel;
   const long long from = (plane * axis_h.outputs * axis_w.outputs + q) * column + channel;
-  gmem_grad += from, gmem_saved += from;
-  if constexpr (kSteps == 1) take_after_previous_kernel(gmem_grad, gmem_saved);
-  const Source source(gmem_grad, gmem_saved, axis_h, axis_w, q, column, padded != 0);
+  grad += from, saved += from;
+  if constexpr (kSteps == 1) take_after_previous_kernel(grad, saved);
+  const Source source(grad, saved, axis_h, axis_w, q, column, a.padded != 0);
   const long long to = (plane * axis_h.extent * axis_w.extent + q * kStrideW) * column + channel;
 
   Row rows[kRows];
@@ -184,13 +188,13 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
         if (q * kStrideW + v * (kLast ? 1 : kWide) >= axis_w.extent) continue;
-        T* dx = gmem_dx + to + static_cast<long long>(top + i) * (axis_w.extent * column) + v * (kLast ? column : kWide);
+        T* const at = dx + to + static_cast<long long>(top + i) * (axis_w.extent * column) + v * (kLast ? column : kWide);
         V reg_dx;
 #pragma unroll
         for (int j = 0; j < kWide; ++j) {
           reg_dx.at[j] = narrow<T>(gradient(rows, i, kLast ? v : v * kWide + j, kLast ? j : 0, axis_w.extent));
         }
-        store(dx, reg_dx);
+        store(at, reg_dx);
       }
     }
 #pragma unroll

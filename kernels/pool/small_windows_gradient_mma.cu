@@ -27,6 +27,12 @@ struct Config {
   static constexpr int kSteps = 2;
   static constexpr int kThreads = 128;
 };
+struct Arguments {
+  long long total;
+  dnnarray::Partition among;
+  dnnarray::Side h;
+  dnnarray::Side w;
+};
 #define DNNARRAY_ENTRY pool_small_windows_gradient_mma_default
 #endif
 
@@ -148,18 +154,15 @@ constexpr bool kAlone = __CUDA_ARCH__ >= 1000 && kWindowH * kWindowW > 9;  // on
 
 // Arguments as in small_windows_gradient.cu.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, kAlone ? 1 : 0)
-    DNNARRAY_ENTRY(const T* __restrict__ gmem_grad, const unsigned char* __restrict__ gmem_saved, T* __restrict__ gmem_dx, long long total,
-                   long long inner, long long by_inner, long long groups, long long by_group, long long strips, long long by_strip,
-                   long long height, long long h_padding, long long width, long long w_padding) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const unsigned char* __restrict__ saved, T* __restrict__ dx, const __grid_constant__ Arguments a) {
   const long long thread = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
-  const Share<Config> share(thread < total ? thread : total - 1, inner, by_inner, groups, by_group, strips, by_strip);
-  const Axis<false> axis_h(height, static_cast<long long>(kWindowH) << 32 | kStrideH, 1, h_padding);
-  const Axis<false> axis_w(width, static_cast<long long>(kWindowW) << 32 | kStrideW, 1, w_padding);
+  const Share<Config> share(thread < a.total ? thread : a.total - 1, a.among);
+  const Axis<false> axis_h(a.h, kWindowH, kStrideH), axis_w(a.w, kWindowW, kStrideW);
   const int q = share.group, column = share.column, first = share.strip * kSteps;
   const long long from = (share.plane * axis_h.outputs * axis_w.outputs + q) * column + share.channel;
-  const Source source{gmem_grad + from, gmem_saved + from, axis_h.outputs, axis_w.outputs, q, column};
-  T* const dx = gmem_dx + (share.plane * axis_h.extent * axis_w.extent + q * kStrideW) * column + share.channel;
-  const int count = thread < total ? axis_w.extent - q * kStrideW : 0;  // columns to write
+  const Source source{grad + from, saved + from, axis_h.outputs, axis_w.outputs, q, column};
+  dx += (share.plane * axis_h.extent * axis_w.extent + q * kStrideW) * column + share.channel;
+  const int count = thread < a.total ? axis_w.extent - q * kStrideW : 0;  // columns to write
   const int lane = threadIdx.x % kWarp;
   const unsigned one = lane % 4 == lane / 8 ? static_cast<unsigned>(narrow<T>(1.0f).bits) << lane / 4 % 2 * 16 : 0, diagonal[2] = {one, one};
 

@@ -12,7 +12,7 @@
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
-  using Element = float16_t;
+  using Element = dnnarray::float16_t;
   static constexpr bool kGradient = false;
   static constexpr bool kLast = false;
   static constexpr int kWindowH = 3;
@@ -23,6 +23,17 @@ struct Config {
   static constexpr int kAcross = 2;
   static constexpr int kSteps = 4;
   static constexpr int kThreads = 128;
+};
+struct Arguments {
+  long long total;
+  dnnarray::Partition among;
+  int in_height;
+  int out_height;
+  int in_width;
+  int out_width;
+  int after_h;
+  int after_w;
+  int padded;
 };
 #define DNNARRAY_ENTRY pool_stride_one_default
 #endif
@@ -149,30 +160,29 @@ __device__ __forceinline__ void results(A (&y)[kOwn][kValues], const Line (&line
     }
 }
 
-// Arguments that say how threads share the work: Share in strip.cuh. `height` and `width` hold the extents of the input and of the result along their axis,
-// `after` what windows count of the padding behind rows and columns.
+// `total` counts threads, and `among` says how they share the work: Share in strip.cuh. Extents are those of the input and of the result; `after_h` and
+// `after_w` are what windows count of the padding behind rows and columns.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, kLast ? 4 : 0)
-    DNNARRAY_ENTRY(const T* __restrict__ gmem_x, T* __restrict__ gmem_y, long long total, long long inner, long long by_inner, long long groups,
-                   long long by_group, long long strips, long long by_strip, long long height, long long width, long long after, long long padded) {
+    DNNARRAY_ENTRY(const T* __restrict__ x, T* __restrict__ y, const __grid_constant__ Arguments a) {
   begin_ahead();
   const long long thread = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
-  if (thread >= total) return;
-  const Share<Config> share(thread, inner, by_inner, groups, by_group, strips, by_strip);
+  if (thread >= a.total) return;
+  const Share<Config> share(thread, a.among);
   const int column = share.column, q = share.group * kOwn, p = share.strip * kSteps;
-  const int in_height = high(height), out_height = low(height), in_width = high(width), out_width = low(width);
+  const int in_height = a.in_height, out_height = a.out_height, in_width = a.in_width, out_width = a.out_width;
   const int windows_height = kGradient ? out_height : in_height, windows_width = kGradient ? out_width : in_width;  // of what windows stand over
-  gmem_x += (share.plane * in_height * in_width + q) * column + share.channel;
-  T* y = gmem_y + ((share.plane * out_height + p) * out_width + q) * column + share.channel;
-  if constexpr (kSteps == 1) take_after_previous_kernel(gmem_x);
-  const Source source{gmem_x, in_height, in_width, column, q, static_cast<long long>(in_width) * column};
+  x += (share.plane * in_height * in_width + q) * column + share.channel;
+  y += ((share.plane * out_height + p) * out_width + q) * column + share.channel;
+  if constexpr (kSteps == 1) take_after_previous_kernel(x);
+  const Source source{x, in_height, in_width, column, q, static_cast<long long>(in_width) * column};
 
   Row rows[kRows];
-  const T* from = gmem_x + (p - kTop) * source.row;
+  const T* from = x + (p - kTop) * source.row;
 #pragma unroll
   for (int i = 0; i < kRows; ++i, from += source.row) rows[i] = source.read(from, p - kTop + i);
 
-  const Shares<kWindowH, kAbove> down(windows_height, high(after), padded != 0);
-  const Shares<kWindowW, kLeft> along(windows_width, low(after), padded != 0);
+  const Shares<kWindowH, kAbove> down(windows_height, a.after_h, a.padded != 0);
+  const Shares<kWindowW, kLeft> along(windows_width, a.after_w, a.padded != 0);
   A across[kCells];
 #pragma unroll
   for (int i = 0; i < kCells; ++i) across[i] = along(q + (kGradient ? i - kBefore : i));

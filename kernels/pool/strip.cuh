@@ -2,7 +2,8 @@
 #pragma once
 
 #include "dnnarray/tensor_core.cuh"
-#include "dnnarray/window.cuh"
+#include "dnnarray/ptx/memory.cuh"
+#include "pool/window.cuh"
 
 namespace dnnarray {
 
@@ -382,30 +383,25 @@ struct Strip {
 #endif
 };
 
-// Which plane, rows, windows and channels a thread has. `inner` counts the vectors of channels, `groups` and `strips` the threads along W
-// and H, each with what a Divider takes beside it.
+// How threads share the work: vectors of channels, threads along W and along H.
+struct Partition {
+  Divider inner, groups, strips;
+};
+
+// Which plane, rows, windows and channels a thread has.
 template <typename C>
 struct Share {
   long long plane;
   int strip, group, channel, column;  // the last two in elements: where its channels begin, and from one column to the next
 
-  __device__ __forceinline__ Share(long long thread, long long inner, long long by_inner, long long groups, long long by_group,
-                                   long long strips, long long by_strip) {
-    const Split vector = C::kLast ? Divider(inner, by_inner)(thread) : Split{thread, 0}, along = Divider(groups, by_group)(vector.quotient);
-    const Split down = Divider(strips, by_strip)(along.quotient);
+  __device__ __forceinline__ Share(long long thread, const Partition& among) {
+    const Split vector = C::kLast ? among.inner(thread) : Split{thread, 0}, along = among.groups(vector.quotient), down = among.strips(along.quotient);
     plane = down.quotient;
     strip = down.rest;
     group = along.rest;
     channel = C::kLast ? vector.rest * C::kWide : 0;
-    column = C::kLast ? high(inner) * C::kWide : 1;
+    column = C::kLast ? among.inner.divisor * C::kWide : 1;
   }
 };
-
-// The number of the thread, such that nothing that was computed from it before has to be kept for what is seldom done.
-__device__ __forceinline__ unsigned late_thread() {
-  unsigned tid;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(tid));
-  return tid;
-}
 
 }  // namespace dnnarray

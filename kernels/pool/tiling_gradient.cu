@@ -9,7 +9,7 @@
 // Bound:   memory: dx written once.
 
 #include "dnnarray/core/overlap.cuh"
-#include "dnnarray/window.cuh"
+#include "pool/window.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -22,6 +22,21 @@ struct Config {
   static constexpr int kWide = 4;
   static constexpr int kSteps = 1;
   static constexpr int kThreads = 128;
+};
+struct Arguments {
+  long long total;
+  dnnarray::Divider heights;
+  dnnarray::Divider widths;
+  dnnarray::Divider inner;
+  dnnarray::Divider h_window;
+  int h_extent;
+  int h_outputs;
+  int h_counted;
+  dnnarray::Divider w_window;
+  int w_extent;
+  int w_outputs;
+  int w_counted;
+  double p;
 };
 #define DNNARRAY_ENTRY pool_tiling_gradient_default
 #endif
@@ -40,8 +55,6 @@ struct Tiling {
   Divider by_window;
   int extent, outputs, counted;
 
-  __device__ __forceinline__ Tiling(long long window, long long by_window, long long sizes, long long counted)
-      : by_window(window, by_window), extent(high(sizes)), outputs(low(sizes)), counted(static_cast<int>(counted)) {}
   __device__ __forceinline__ int window() const { return by_window.divisor; }
   __device__ __forceinline__ A count(int i) const { return A(min(window(), counted - i * window())); }
 };
@@ -184,19 +197,15 @@ struct Planes {
   }
 };
 
-// `total` counts elements (channels-first), or vectors of channels in kSteps columns. Divided is by `heights`, the rows of a plane, by `widths`,
-// the columns or their number of steps, and by `inner`, the vectors of channels; *_window are the windows, *_sizes the extents of x and y.
+// `total` counts elements (channels-first), or vectors of channels in kSteps columns; `heights` are the rows of a plane, `widths` the columns or their number
+// of steps, `inner` the vectors of channels; h_* and w_* describe the windows along H and W as Tiling does.
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ gmem_grad, const T* __restrict__ gmem_x, const Saved* __restrict__ gmem_saved,
-                   T* __restrict__ gmem_dx, long long total, long long heights, long long by_height, long long widths, long long by_width,
-                   long long inner, long long by_inner, long long h_window, long long by_h_window, long long h_sizes, long long h_counted,
-                   long long w_window, long long by_w_window, long long w_sizes, long long w_counted, double p64) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, const Saved* __restrict__ saved, T* __restrict__ dx, const __grid_constant__ Arguments a) {
   begin_ahead();
-  Planes planes{gmem_grad, gmem_x, gmem_saved, gmem_dx, total, Divider(heights, by_height), Divider(widths, by_width),
-                      Divider(inner, by_inner), Tiling(h_window, by_h_window, h_sizes, h_counted),
-                      Tiling(w_window, by_w_window, w_sizes, w_counted), A(p64)};
+  Planes planes{grad, x, saved, dx, a.total, a.heights, a.widths, a.inner, {a.h_window, a.h_extent, a.h_outputs, a.h_counted},
+                {a.w_window, a.w_extent, a.w_outputs, a.w_counted}, A(a.p)};
   const long long i = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * (Config::kLast ? 1 : kWide);
-  if (i >= total) return;
+  if (i >= a.total) return;
   if constexpr (kSteps == 1) take_after_previous_kernel(planes.grad, planes.x, planes.saved);
   if constexpr (Config::kLast) {
     planes.last(i);

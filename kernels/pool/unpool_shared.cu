@@ -11,7 +11,7 @@
 
 #include "dnnarray/core/overlap.cuh"
 #include "pool/notes.cuh"
-#include "dnnarray/window.cuh"
+#include "pool/window.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -21,6 +21,18 @@ struct Config {
   static constexpr int kGroup = 1;
   static constexpr int kWide = 4;
   static constexpr int kThreads = 256;
+};
+struct Arguments {
+  int channels;
+  int x_size;
+  int y_size;
+  int chunk;
+  int chunks;
+  int groups;
+  int span;
+  long long parts;
+  long long own;
+  long long total;
 };
 #define DNNARRAY_ENTRY pool_unpool_shared_default
 #endif
@@ -104,40 +116,39 @@ struct Block {
 // `chunks` and `groups` say how many parts of the places and of the channels there are; of repairs, groups are of `span` channels, and `total` counts those
 // of all planes.
 extern "C" __global__ void __launch_bounds__(kThreads, kGroup > 1 ? 2 : Config::kRepairs ? 4 : 6)
-    DNNARRAY_ENTRY(const T* __restrict__ gmem_x, const Index* __restrict__ gmem_indices, T* __restrict__ gmem_y,
-                   long long channels64, long long x_size64, long long y_size64, long long chunk, long long chunks, long long groups,
-                   const unsigned* __restrict__ gmem_notes, long long parts, long long own, long long total, long long span) {
-  const int channels = static_cast<int>(channels64), x_size = static_cast<int>(x_size64), y_size = static_cast<int>(y_size64);
+    DNNARRAY_ENTRY(const T* __restrict__ x, const Index* __restrict__ indices, T* __restrict__ y, const unsigned* __restrict__ notes, const __grid_constant__ Arguments a) {
+  const int channels = a.channels, x_size = a.x_size, y_size = a.y_size;
   // Places from `begin` on, of the channels from c on of a plane.
   const auto unpool = [&](long long plane, int c, int begin) {
-    const long long x = plane * x_size * channels + c, y = plane * y_size * channels + c;
-    const Block block{gmem_x + x, gmem_indices + x, gmem_y + y, channels, min(channels - c, kGroup), begin, min(y_size - begin, static_cast<int>(chunk))};
+    const long long from = plane * x_size * channels + c, to = plane * y_size * channels + c;
+    const Block block{x + from, indices + from, y + to, channels, min(channels - c, kGroup), begin, min(y_size - begin, a.chunk)};
     block.unpool(x_size);
   };
   if constexpr (Config::kRepairs) {
-    const unsigned* const notes = after_previous_kernel(gmem_notes);
-    const long long first = blockIdx.x * own, last = min(first + own, total);
+    const unsigned* const all_notes = after_previous_kernel(notes);
+    const long long own = a.own, parts = a.parts;
+    const long long first = blockIdx.x * own, last = min(first + own, a.total);
     // All notes of the items [begin, end).
     const auto noted = [&](long long begin, long long end) {
       unsigned all = 0;
-      for (long long i = begin * parts + threadIdx.x; i < end * parts; i += kThreads) all |= notes[i];
+      for (long long i = begin * parts + threadIdx.x; i < end * parts; i += kThreads) all |= all_notes[i];
       return (__syncthreads_or(all & kAtHome) ? kAtHome : 0u) | (__syncthreads_or(all & kNamesNext) ? kNamesNext : 0u) |
              (__syncthreads_or(all & kNamesFar) ? kNamesFar : 0u);
     };
     if (!undone(noted(first, last))) return;
     for (long long item = first; item < last; ++item) {
       if (!undone(noted(item, item + 1))) continue;
-      const Split by_group = split(item, static_cast<int>(groups));
-      const int first_channel = by_group.rest * static_cast<int>(span), last_channel = min(first_channel + static_cast<int>(span), channels);
+      const Split by_group = split(item, a.groups);
+      const int first_channel = by_group.rest * a.span, last_channel = min(first_channel + a.span, channels);
       for (int c = first_channel; c < last_channel; c += kGroup) {
-        for (int begin = 0; begin < y_size; begin += static_cast<int>(chunk)) {
+        for (int begin = 0; begin < y_size; begin += a.chunk) {
           unpool(by_group.quotient, c, begin);
           __syncthreads();
         }
       }
     }
   } else {
-    const Split by_chunk = split(blockIdx.x, static_cast<int>(chunks)), by_group = split(by_chunk.quotient, static_cast<int>(groups));
-    unpool(by_group.quotient, by_group.rest * kGroup, by_chunk.rest * static_cast<int>(chunk));
+    const Split by_chunk = split(blockIdx.x, a.chunks), by_group = split(by_chunk.quotient, a.groups);
+    unpool(by_group.quotient, by_group.rest * kGroup, by_chunk.rest * a.chunk);
   }
 }

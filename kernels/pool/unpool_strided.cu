@@ -6,7 +6,7 @@
 //          D H W; any dense order, given by strides. An index that is no position is left out, and its gradient is 0.
 // Bound:   memory, by scattered accesses.
 
-#include "dnnarray/window.cuh"
+#include "pool/window.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -14,6 +14,18 @@ struct Config {
   using Index = long long;
   static constexpr int kStage = 2;
   static constexpr int kThreads = 128;
+};
+struct Arguments {
+  long long total;
+  long long channels;
+  dnnarray::Strides x_strides;
+  dnnarray::Strides y_strides;
+  int x_height;
+  int x_width;
+  int y_height;
+  int y_width;
+  long long x_size;
+  long long y_size;
 };
 #define DNNARRAY_ENTRY pool_unpool_strided_default
 #endif
@@ -30,38 +42,35 @@ __device__ __forceinline__ long long offset(long long place, int h, int w, const
 }
 
 // `x` is the incoming gradient in stage 3, `y` the result; `marks` has the memory order of the unpooled array.
-extern "C" __global__ void __launch_bounds__(Config::kThreads) DNNARRAY_ENTRY(
-    const T* __restrict__ gmem_x, const Index* __restrict__ gmem_indices, T* __restrict__ gmem_y, int* __restrict__ gmem_marks, long long total,
-    long long channels, long long x_n, long long x_c, long long x_d, long long x_h, long long x_w, long long y_n, long long y_c,
-    long long y_d, long long y_h, long long y_w, long long x_hw, long long y_hw, long long x_size, long long y_size) {
+extern "C" __global__ void __launch_bounds__(Config::kThreads) DNNARRAY_ENTRY(const T* __restrict__ x, const Index* __restrict__ indices, T* __restrict__ y, int* __restrict__ marks, const __grid_constant__ Arguments a) {
   const long long i = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
-  if (i >= total) return;
+  if (i >= a.total) return;
   if constexpr (kStage == kClear) {
-    gmem_marks[i] = 0;
+    marks[i] = 0;
     return;
   }
   // Channels are counted innermost where they lie so, that neighbouring threads stay neighbours in memory.
-  const bool last = x_c == 1 && channels > 1;
-  const int size = static_cast<int>(kStage == kFetch ? y_size : x_size), count = static_cast<int>(channels);
+  const bool last = a.x_strides.c == 1 && a.channels > 1;
+  const int size = static_cast<int>(kStage == kFetch ? a.y_size : a.x_size), count = static_cast<int>(a.channels);
   const Split inner = split(i, last ? count : size), outer = split(inner.quotient, last ? size : count);
   const int c = last ? inner.rest : outer.rest, place = last ? outer.rest : inner.rest;
-  const Strides x{x_n, x_c, x_d, x_h, x_w}, y{y_n, y_c, y_d, y_h, y_w};
-  const long long x_base = outer.quotient * x.n + c * x.c, y_base = outer.quotient * y.n + c * y.c;
+  const Strides sx = a.x_strides, sy = a.y_strides;
+  const long long x_base = outer.quotient * sx.n + c * sx.c, y_base = outer.quotient * sy.n + c * sy.c;
   if constexpr (kStage == kFetch) {
-    const long long to = y_base + offset(place, high(y_hw), low(y_hw), y);
-    const int mark = gmem_marks[to];
+    const long long to = y_base + offset(place, a.y_height, a.y_width, sy);
+    const int mark = marks[to];
     const T nothing{};
-    gmem_y[to] = mark ? gmem_x[x_base + offset(mark - 1, high(x_hw), low(x_hw), x)] : nothing;
+    y[to] = mark ? x[x_base + offset(mark - 1, a.x_height, a.x_width, sx)] : nothing;
   } else {
-    const long long from = x_base + offset(place, high(x_hw), low(x_hw), x);
-    const long long named = static_cast<long long>(gmem_indices[from]);
-    const bool valid = named >= 0 && named < y_size;
-    const long long to = y_base + offset(valid ? named : 0, high(y_hw), low(y_hw), y);
+    const long long from = x_base + offset(place, a.x_height, a.x_width, sx);
+    const long long named = static_cast<long long>(indices[from]);
+    const bool valid = named >= 0 && named < a.y_size;
+    const long long to = y_base + offset(valid ? named : 0, a.y_height, a.y_width, sy);
     if constexpr (kStage == kMark) {
-      if (valid) atomicMax(gmem_marks + to, place + 1);
+      if (valid) atomicMax(marks + to, place + 1);
     } else {
       const T nothing{};
-      gmem_y[from] = valid ? gmem_x[to] : nothing;
+      y[from] = valid ? x[to] : nothing;
     }
   }
 }

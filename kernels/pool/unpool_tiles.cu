@@ -11,9 +11,9 @@
 //          elements, a tile's rows of all channels too; dynamic shared memory of twice an element for each place of a tile and channel.
 // Bound:   memory: indices and x read once (what blocks share meets in the L2), y written once.
 
-#include "dnnarray/core/division.cuh"
+#include "pool/cut.cuh"
 #include "pool/notes.cuh"
-#include "dnnarray/window.cuh"
+#include "pool/window.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -31,6 +31,18 @@ struct Config {
   static constexpr int kThreads = 256;
   static constexpr int kBlocks = 6;
 };
+struct Arguments {
+  int channels;
+  dnnarray::Divisor groups;
+  dnnarray::Divisor across;
+  dnnarray::Divisor down;
+  dnnarray::Cut h;
+  dnnarray::Cut w;
+  int room;
+  dnnarray::Divisor row;
+  dnnarray::Divisor seen;
+  dnnarray::Divisor width;
+};
 #define DNNARRAY_ENTRY pool_unpool_tiles_default
 #endif
 
@@ -47,33 +59,13 @@ struct Parts {
   unsigned short at[kParts];
 };
 
-struct Range {
-  int begin, end;
-  __device__ __forceinline__ int length() const { return end - begin; }
-};
-
-// How an axis is cut: x[own(k)] lies where y[tile(k)] does, which is in proportion, or by whole cells.
-struct Cut {
-  int x, y, chunks;
-  Divisor by_tile, by_share;  // the extent of a tile of y; what the rows of y times `share` are divided by for those of x
-  int share;
-
-  __device__ __forceinline__ Cut(long long extents, long long tiles, long long by_tile, long long shares, long long by_share)
-      : x(high(extents)), y(low(extents)), chunks(high(tiles)), by_tile(low(tiles), by_tile), by_share(low(shares), by_share), share(high(shares)) {}
-  __device__ __forceinline__ int y_at(int k) const { return k < chunks ? k * static_cast<int>(by_tile.n) : y; }
-  __device__ __forceinline__ int x_at(int k) const { return k < chunks ? static_cast<int>(by_share.quotient(k * by_tile.n * share)) : x; }
-  __device__ __forceinline__ Range tile(int k) const { return {y_at(k), y_at(k + 1)}; }
-  __device__ __forceinline__ Range own(int k) const { return {x_at(k), x_at(k + 1)}; }
-  __device__ __forceinline__ Range seen(int k) const { return {max(x_at(k) - 1, 0), min(x_at(k + 1) + 1, x)}; }
-};
-
 // What a block looks at along an axis.
-struct Side {
+struct Reach {
   int begin, length;  // its tile of y
   int seen, lead, own;  // where it begins to look at x, how many of these come before its own ones, and how many these are
   int next;             // the extent of the tile beside it
 
-  __device__ __forceinline__ Side(const Cut& cut, int k)
+  __device__ __forceinline__ Reach(const Cut& cut, int k)
       : begin(cut.y_at(k)), length(cut.tile(k).length()), seen(cut.seen(k).begin), lead(cut.x_at(k) - seen), own(cut.own(k).length()), next(cut.by_tile.n) {}
   __device__ __forceinline__ bool owns(int p) const { return static_cast<unsigned>(p - lead) < static_cast<unsigned>(own); }
   // What is noted of own element p, counted from the first that is seen, which names y[at].
@@ -212,7 +204,7 @@ struct Block {
 
   // Raises the marks of the places that are named; returns what is to be noted.
   __device__ __forceinline__ unsigned mark(unsigned* smem_marks, int room, Divisor by_seen, Divisor by_width) const {
-    const Side side_h(h, down), side_w(w, across);
+    const Reach side_h(h, down), side_w(w, across);
     const int count = h.seen(down).length() * static_cast<int>(by_seen.n) * kGroup, columns = w.seen(across).length(), y_size = h.y * w.y;
     const T* const seen_x = x + of_x(side_h.seen, side_w.seen);
     const Index* const seen_indices = indices + of_x(side_h.seen, side_w.seen);
@@ -286,25 +278,21 @@ struct Block {
 // their extent in y; rows of y times what, and divided by what, are rows of x. `room` is what a block has for places, by_row counts a tile's items in a
 // row, by_seen the columns that a block looks at, by_width those of y. gmem_notes is written where there are several tiles.
 extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
-    DNNARRAY_ENTRY(const T* __restrict__ gmem_x, const Index* __restrict__ gmem_indices, T* __restrict__ gmem_y, unsigned* __restrict__ gmem_notes,
-                   long long channels64, long long groups, long long by_group, long long by_across, long long by_down, long long heights,
-                   long long h_tiles, long long by_h_tile, long long h_share, long long by_h_share, long long widths, long long w_tiles,
-                   long long by_w_tile, long long w_share, long long by_w_share, long long room, long long by_row0, long long by_row1,
-                   long long by_seen0, long long by_seen1, long long by_width0, long long by_width1) {
-  const int channels = static_cast<int>(channels64);
-  const Cut h(heights, h_tiles, by_h_tile, h_share, by_h_share), w(widths, w_tiles, by_w_tile, w_share, by_w_share);
-  const unsigned all = Divisor(groups, by_group).quotient(blockIdx.x), rows = Divisor(w.chunks, by_across).quotient(all);
-  const unsigned plane = Divisor(h.chunks, by_down).quotient(rows);
-  const int group = blockIdx.x - all * static_cast<unsigned>(groups), across = all - rows * w.chunks, down = rows - plane * h.chunks, c = group * kGroup;
+    DNNARRAY_ENTRY(const T* __restrict__ x, const Index* __restrict__ indices, T* __restrict__ y, unsigned* __restrict__ notes, const __grid_constant__ Arguments a) {
+  const int channels = a.channels;
+  const Cut h = a.h, w = a.w;
+  const unsigned all = a.groups.quotient(blockIdx.x), rows = a.across.quotient(all);
+  const unsigned plane = a.down.quotient(rows);
+  const int group = blockIdx.x - all * a.groups.n, across = all - rows * w.chunks, down = rows - plane * h.chunks, c = group * kGroup;
   const long long size_x = static_cast<long long>(h.x) * w.x * channels, size_y = static_cast<long long>(h.y) * w.y * channels;
-  const long long x = plane * size_x + c, y = plane * size_y + c;
-  const Block block{h, w, gmem_x + x, gmem_indices + x, gmem_y + y, channels, min(channels - c, kGroup), down, across};
+  const long long from = plane * size_x + c, to = plane * size_y + c;
+  const Block block{h, w, x + from, indices + from, y + to, channels, min(channels - c, kGroup), down, across};
 
   unsigned note = kAtHome;
   bool away = !kCells;
-  if constexpr (kCells) away = __syncthreads_or(!block.put_at_home(Divisor(by_row0, by_row1)));
-  if (away) note = block.put_by_marks(static_cast<int>(room), Divisor(by_seen0, by_seen1), Divisor(by_width0, by_width1));
+  if constexpr (kCells) away = __syncthreads_or(!block.put_at_home(a.row));
+  if (away) note = block.put_by_marks(a.room, a.seen, a.width);
   if (h.chunks * w.chunks > 1 && threadIdx.x == 0) {
-    gmem_notes[(plane * groups + group) * (h.chunks * w.chunks) + down * w.chunks + across] = note;
+    notes[(static_cast<long long>(plane) * a.groups.n + group) * (h.chunks * w.chunks) + down * w.chunks + across] = note;
   }
 }

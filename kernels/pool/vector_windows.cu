@@ -21,6 +21,14 @@ struct Config {
   static constexpr int kOwn = 1;
   static constexpr int kThreads = 128;
 };
+struct Arguments {
+  long long total;
+  dnnarray::Divider vectors;
+  dnnarray::Divider heights;
+  long long width;
+  dnnarray::Axis<Config::kAdaptive> h;
+  int padded;
+};
 #define DNNARRAY_ENTRY pool_vector_windows_default
 #endif
 
@@ -35,24 +43,23 @@ constexpr int kWide = Config::kWide, kLanes = Config::kLanes, kOwn = Config::kOw
 constexpr int kIndices = 1, kTap = 2, kMean = 3;  // as in direct.cu
 constexpr int kPart = kWide / kOwn, kWindow = kLanes * kPart;  // columns of a window that a thread has, and all of them
 
-// `total` counts threads. Divided is by the `vectors` of a row that belong to windows, and by the outputs along H.
+// `total` counts threads; `vectors` are those of a row that belong to windows, `heights` the outputs along H.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, D::kPlaces || sizeof(A) == 8 || Config::kFlight > 8 ? 4 : 8)
-    DNNARRAY_ENTRY(const T* __restrict__ gmem_x, R* __restrict__ gmem_y, long long* __restrict__ gmem_indices, long long total,
-                   long long vectors, long long by_vectors, long long heights, long long by_height, long long width, long long h0, long long h1,
-                   long long h2, long long h3, long long padded) {
+    DNNARRAY_ENTRY(const T* __restrict__ x, R* __restrict__ y, long long* __restrict__ indices, const __grid_constant__ Arguments a) {
   const long long thread = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
-  const Split row = Divider(vectors, by_vectors)(thread < total ? thread : total - 1), place = Divider(heights, by_height)(row.quotient);
-  const WindowAxis axis_h(h0, h1, h2, h3);
+  const Split row = a.vectors(thread < a.total ? thread : a.total - 1), place = a.heights(row.quotient);
+  const WindowAxis axis_h = a.h;
+  const long long width = a.width;
   const Taps h = axis_h.taps(place.rest);
   const long long step = axis_h.dilation * width;
   P own[kWide];
-  D::reduce(own, gmem_x + (place.quotient * axis_h.extent + h.start) * width + row.rest * kWide, h, step);
+  D::reduce(own, x + (place.quotient * axis_h.extent + h.start) * width + row.rest * kWide, h, step);
 
   const int lane = row.rest % kLanes;
-  const long long y = row.quotient * (high(vectors) * kOwn / kLanes) + row.rest / kLanes * kOwn;
+  const long long to = row.quotient * (a.vectors.divisor * kOwn / kLanes) + row.rest / kLanes * kOwn;
   const bool empty = h.first == h.last;
   Vec<R, kOwn> results;
-  Vec<long long, kOwn> indices;
+  Vec<long long, kOwn> places;
 #pragma unroll
   for (int o = 0; o < kOwn; ++o) {
     P found = D::nothing();
@@ -62,12 +69,12 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, D::kPlaces || siz
       found = combined<D::kSum, D::kPlaces>(found, P{column.value, D::kPlaces ? column.place * kWindow + lane * kPart + s : 0});
     }
     found = combine_lanes<kLanes, D::kSum, D::kPlaces>(found);
-    if constexpr (kReduction == kMean) found.value *= inverse(A(axis_h.count(h, padded)) * A(kWindow));
+    if constexpr (kReduction == kMean) found.value *= inverse(A(axis_h.count(h, a.padded)) * A(kWindow));
     results.at[o] = kept<kReduction == kTap, R>(found.value, empty ? -1 : found.place);
     const int r = found.place / kWindow, s = found.place % kWindow, w = (row.rest / kLanes * kOwn + o) * kWindow + s;
-    indices.at[o] = empty ? -1 : static_cast<long long>(h.start + r * axis_h.dilation) * width + w;
+    places.at[o] = empty ? -1 : static_cast<long long>(h.start + r * axis_h.dilation) * width + w;
   }
-  if (thread >= total || lane != 0) return;
-  store_wide(gmem_y + y, results);
-  if constexpr (kReduction == kIndices) store_wide(gmem_indices + y, indices);
+  if (thread >= a.total || lane != 0) return;
+  store_wide(y + to, results);
+  if constexpr (kReduction == kIndices) store_wide(indices + to, places);
 }

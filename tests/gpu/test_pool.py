@@ -9,7 +9,7 @@ import dnnarray as dnn
 from dnnarray._cuda.pool import pipelined_rows, stride_one
 from dnnarray._operation import find
 from tests.gpu.pooling import ORDERS, both_ways, drawn, in_order, leaves_of, results
-from tests.support import BFLOAT16, as_float64, assert_close, call
+from tests.support import BFLOAT16, as_float64, assert_close, call, call_by
 from tests.test_pool import no_numbers
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
@@ -77,6 +77,35 @@ def test_gradients_of_means_down_many_rows(op, order, dtype):
             op, x, {"kernel_size": (7, 9), "stride": (4, 2), "padding": (3, 0), "count_include_pad": False}, ORDERS[order], reduction=100
         )
         both_ways(op, x, {"kernel_size": (6, 4), "stride": (7, 6)}, ORDERS[order])
+
+
+_EVERY = {
+    "max_pool": [{"kernel_size": 3, "stride": 1, "padding": 1}, {"kernel_size": 2}, {"kernel_size": 5, "stride": 2, "padding": 2}, {"kernel_size": (16, 24)}],
+    "avg_pool": [{"kernel_size": 3, "stride": 1, "padding": 1}, {"kernel_size": 4}, {"kernel_size": 7, "stride": 4}, {"kernel_size": (16, 24)}],
+    "lp_pool": [{"kernel_size": 3, "stride": 2, "p": 2.0}, {"kernel_size": 8, "p": 3.0}, {"kernel_size": 2, "p": math.inf}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("order", ["channels-first", "channels-last", "mixed"])
+@pytest.mark.parametrize("op", _EVERY)
+def test_every_algorithm_does_what_the_definition_says(op, order, dtype):
+    """Also those that are not chosen for a problem of this size."""
+    x = drawn((4, 16, 16, 24), dtype)
+    there = in_order(x, ORDERS[order])
+    for options in _EVERY[op]:
+        expected = call(op, (as_float64(x),), options)
+        for algorithm in dnn.algorithms(op, there, **options):
+            y = call_by(algorithm.name, op, (there,), options)
+            assert_close(cupy.asnumpy(y), expected, 400, note=algorithm.name)
+        grad = drawn(expected.shape, dtype, 1)
+        arrays = in_order(grad, ORDERS[order]), there
+        places = [in_order(dnn.max_pool_with_indices(as_float64(x), **options)[1], ORDERS[order])] if op == "max_pool" else []
+        expected = call(f"{op}_backward", (as_float64(grad), as_float64(x)), options)
+        for given in {0, len(places)}:
+            for algorithm in dnn.algorithms(f"{op}_backward", *arrays, *places[:given], **options):
+                dx = call_by(algorithm.name, f"{op}_backward", (*arrays, *places[:given]), options)
+                assert_close(cupy.asnumpy(dx), expected, 400, note=algorithm.name)
 
 
 @pytest.mark.parametrize("order", ["channels-first", "channels-last"])

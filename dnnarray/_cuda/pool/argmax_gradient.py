@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import math
 
+from dnnarray._cuda.core.arguments import In, Int, Out
 from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Program, vector_length
-from dnnarray._cuda.pool.geometry import Geometry, divider
+from dnnarray._cuda.core.planner import planned
+from dnnarray._cuda.pool.geometry import Geometry, division
 from dnnarray._cuda.pool.gradient import backward_reason, dx_of, geometry_at, one_launch
-from dnnarray._cuda.pool.shared import POOL_SHORT, POOL_TYPES, THREADS, is_apart, is_large, windows_overlap
+from dnnarray._cuda.pool.shared import (
+    POOL_SHORT,
+    POOL_TYPES,
+    THREADS,
+    Division,
+    Saved,
+    StripArguments,
+    is_apart,
+    is_large,
+    partition,
+    windows_overlap,
+)
 from dnnarray._problems.pool import PoolProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device
@@ -52,6 +65,18 @@ class _Settings:
     ahead: int = 0
     early: bool = False
     rounds: bool = False
+
+
+@frozen
+class ArgmaxGradientArguments(StripArguments):
+    """What ``kernels/pool/argmax_gradient.cu`` is called with."""
+
+    grad: In
+    x: In
+    places: Saved
+    dx: Out
+    steps: Int
+    width: Division
 
 
 # By the layout, and whether elements are of a half type.
@@ -154,12 +179,16 @@ def _plan(problem: PoolProblem, device: Device, aligned: bool, g: Geometry) -> P
         steps = _steps(columns_of_all, rows, settings.rows // h.stride_used)
     strips = -(-rows // steps)
     total = g.outer * strips * groups * inner
-    dividers = [n for divisor in (inner, groups, strips) for n in divider(divisor, total)]
-    sizes = (h.packed()[0], h.packed()[3], w.packed()[0], w.packed()[3])
-    numbers = (total, *dividers, *sizes, steps, *divider(w.extent, h.extent * w.extent))
-    kernel, shared = Kernel("pool/argmax_gradient.cu", "_".join(words), config), _sums(g, columns, indices is not None) * wide * 4 * THREADS
-    arrays = (Array(0), Array(1), Array(2), dx_of(problem))
-    return Plan(kernel, (-(-total // THREADS), 1, 1), THREADS, (*arrays, *numbers), shared)
+    arguments = ArgmaxGradientArguments(
+        grad=Array(0), x=Array(1), places=Array(2), dx=dx_of(problem), total=total,
+        among=partition(inner, groups, strips, total), h=h.side, w=w.side, steps=steps,
+        width=division(w.extent, h.extent * w.extent),
+    )  # fmt: skip
+    kernel, shared = (
+        Kernel("pool/argmax_gradient.cu", "_".join(words), config, ("pool/strip",)),
+        _sums(g, columns, indices is not None) * wide * 4 * THREADS,
+    )
+    return planned(kernel, (-(-total // THREADS), 1, 1), THREADS, arguments, shared_memory=shared)
 
 
 def wide_of(g: Geometry, x: Spec) -> int:

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+from dnnarray._cuda.core.arguments import In, Out
 from dnnarray._cuda.core.plan import Array, Kernel, Plan, Program
+from dnnarray._cuda.core.planner import planned
 from dnnarray._cuda.pool.argmax_gradient import reason
-from dnnarray._cuda.pool.bulk import GradientConfig, Settings, Table, config_of, cut_of, words_of
-from dnnarray._cuda.pool.geometry import Geometry, divider
+from dnnarray._cuda.pool.bulk import GradientArguments, GradientConfig, Settings, Table, arguments_of, config_of, cut_of, words_of
+from dnnarray._cuda.pool.geometry import Geometry
 from dnnarray._cuda.pool.gradient import geometry_at, one_launch
 from dnnarray._problems.pool import PoolProblem
 from dnnarray._records import frozen
@@ -27,16 +29,23 @@ class ArgmaxGradientBulkConfig(GradientConfig):
     """Compile-time settings of ``kernels/pool/argmax_gradient_bulk.cu``."""
 
 
+@frozen
+class ArgmaxGradientBulkArguments(GradientArguments):
+    """What ``kernels/pool/argmax_gradient_bulk.cu`` is called with."""
+
+    grad: In
+    x: In
+    dx: Out
+
+
 def _plan(problem: PoolProblem, device: Device, g: Geometry) -> Plan:
-    x, (_, h, w) = problem.inputs[1], g.axes
+    x = problem.inputs[1]
     cut = cut_of(_TABLE, g, x, None, device)
     assert cut is not None  # rejects
-    t = cut.tiles
-    sides = (h.packed()[0], h.packed()[3], w.packed()[0], w.packed()[3])
-    numbers = (cut.total, *divider(t.count, cut.total), *sides, t.steps, t.room << 32 | t.stage)
     name = "_".join(words_of("argmax_gradient_bulk", g, x, cut))
-    kernel = Kernel("pool/argmax_gradient_bulk.cu", name, ArgmaxGradientBulkConfig(**asdict(config_of(g, x, cut))))
-    return Plan(kernel, (cut.blocks, 1, 1), cut.settings.threads, (Array(0), Array(1), Array(2), *numbers), t.shared)
+    kernel = Kernel("pool/argmax_gradient_bulk.cu", name, ArgmaxGradientBulkConfig(**asdict(config_of(g, x, cut))), ("pool/window",))
+    arguments = ArgmaxGradientBulkArguments(grad=Array(0), x=Array(1), dx=Array(2), **arguments_of(g, cut))
+    return planned(kernel, (cut.blocks, 1, 1), cut.settings.threads, arguments, shared_memory=cut.tiles.shared)
 
 
 def rejects(problem: PoolProblem, device: Device) -> str | None:

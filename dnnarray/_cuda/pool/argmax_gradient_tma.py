@@ -6,11 +6,13 @@ from __future__ import annotations
 import itertools
 import math
 
+from dnnarray._cuda.core.arguments import Arguments, Box, Extent, Int, Out, Unsigned
 from dnnarray._cuda.core.plan import Array, Kernel, Plan, Program, TensorMap
+from dnnarray._cuda.core.planner import planned
 from dnnarray._cuda.pool.argmax_gradient import ArgmaxGradientConfig, reason, strips_by_rounds, wide_of
 from dnnarray._cuda.pool.geometry import Geometry
 from dnnarray._cuda.pool.gradient import geometry_at, one_launch
-from dnnarray._cuda.pool.shared import POOL_SHORT, POOL_TYPES, RESERVED, is_apart, is_large, overtaken, times
+from dnnarray._cuda.pool.shared import POOL_SHORT, POOL_TYPES, RESERVED, Side, is_apart, is_large, overtaken, times
 from dnnarray._problems.pool import PoolProblem
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
@@ -41,6 +43,22 @@ class _Settings:
     room: int
     warps: tuple[int, ...] = _WARPS
     early: bool = False
+
+
+@frozen
+class ArgmaxGradientTmaArguments(Arguments, restrict=True):
+    """What ``kernels/pool/argmax_gradient_tma.cu`` is called with."""
+
+    dx: Out
+    grad_map: Box
+    x_map: Box
+    channels: Extent
+    chunks: Unsigned
+    tiles: Unsigned
+    strips: Unsigned
+    steps: Int
+    h: Side
+    w: Side
 
 
 # By whether windows are large, and are apart by 2; by whether elements are of a half type.
@@ -134,9 +152,11 @@ def _plan(problem: PoolProblem, device: Device, g: Geometry) -> Plan:
     assert b is not None
     base, steps, strips = _strips(g, x, s, b, device)
     chunks = -(-g.channels // (_LANES * wide_of(g, x)))
-    numbers = (g.channels, chunks, b.tiles, strips, h.packed()[0], h.packed()[3], w.packed()[0], w.packed()[3], steps)
-    arguments: tuple[Array | TensorMap | int, ...] = (*_maps(g, x, b, (Array(0), Array(1))), Array(2), *numbers)
-    return Plan(_kernel(g, x, s, b), (base * strips, 1, 1), b.warps * _LANES, arguments, b.shared)
+    grad_map, x_map = _maps(g, x, b, (Array(0), Array(1)))
+    arguments = ArgmaxGradientTmaArguments(
+        Array(2), grad_map, x_map, channels=g.channels, chunks=chunks, tiles=b.tiles, strips=strips, steps=steps, h=h.side, w=w.side
+    )
+    return planned(_kernel(g, x, s, b), (base * strips, 1, 1), b.warps * _LANES, arguments, shared_memory=b.shared)
 
 
 def cost(problem: PoolProblem, device: Device) -> Cost:
@@ -176,4 +196,4 @@ def _kernel(g: Geometry, x: Spec, s: _Settings, b: _Blocks) -> Kernel:
     )  # fmt: skip
     windows = f"w{h.window}x{w.window}_by_{h.stride_used}x{w.stride_used}_at{w.before}"
     name = f"max_pool_argmax_gradient_tma_{POOL_SHORT[x.dtype]}_{windows}_c{s.columns}w{b.warps}s{s.stages}" + "_early" * s.early
-    return Kernel("pool/argmax_gradient_tma.cu", name, config)
+    return Kernel("pool/argmax_gradient_tma.cu", name, config, ("tma", "pool/window"))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+from dnnarray._cuda.core.arguments import Arguments, Extent, Int
 from dnnarray._cuda.core.plan import Config
-from dnnarray._cuda.pool.geometry import Geometry, WindowAxis
-from dnnarray._cuda.pool.shared import POOL_SHORT, POOL_TYPES, RESERVED, is_apart, is_large
+from dnnarray._cuda.pool.geometry import Geometry, WindowAxis, division
+from dnnarray._cuda.pool.shared import POOL_SHORT, POOL_TYPES, RESERVED, Division, Side, is_apart, is_large
 from dnnarray._records import frozen
 from dnnarray._select import Device
 from dnnarray._spec import HALF, Spec
@@ -55,6 +57,19 @@ class GradientConfig(BulkConfig):
     """Compile-time settings of the kernels of gradients."""
 
     turns: bool
+
+
+@frozen
+class GradientArguments(Arguments, restrict=True):
+    """The numbers of the kernels of gradients: how many tiles there are, and of a plane, rows of windows of a strip, bytes of a stage, both axes."""
+
+    total: Extent
+    tiles: Division
+    steps: Int
+    room: Int
+    stage: Int
+    h: Side
+    w: Side
 
 
 @frozen
@@ -175,6 +190,14 @@ def config_of(g: Geometry, x: Spec, cut: Cut) -> GradientConfig:
         POOL_TYPES[x.dtype], h.window, h.stride_used, w.window, w.stride_used, w.before, s.columns, cut.tiles.lanes, s.threads, s.blocks,
         s.stages, s.turns,
     )  # fmt: skip
+
+
+def arguments_of(g: Geometry, cut: Cut) -> dict[str, Any]:
+    """The fields of `GradientArguments`."""
+    (_, h, w), t = g.axes, cut.tiles
+    return {
+        "total": cut.total, "tiles": division(t.count, cut.total), "steps": t.steps, "room": t.room, "stage": t.stage, "h": h.side, "w": w.side,
+    }  # fmt: skip
 
 
 def words_of(algorithm: str, g: Geometry, x: Spec, cut: Cut) -> list[str]:

@@ -5,15 +5,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from dnnarray._cuda.core.arguments import Arguments, Extent, In, Int, Out
 from dnnarray._cuda.core.plan import Array, Kernel, Plan, Program
+from dnnarray._cuda.core.planner import planned
 from dnnarray._cuda.pool.bulk import HEAD, LINE, RUN, WARP, BulkConfig, lanes_of, spread_evenly
-from dnnarray._cuda.pool.geometry import divider
+from dnnarray._cuda.pool.geometry import division
 from dnnarray._cuda.pool.shared import (
     INDICES,
     POOL_SHORT,
     POOL_TYPES,
     RESERVED,
+    Division,
+    Indices,
     Reduction,
+    Side,
     forward,
     forward_reason,
     is_apart,
@@ -42,6 +47,21 @@ class Settings:
     rows: int
     stages: int
     blocks: int
+
+
+@frozen
+class BulkArgmaxArguments(Arguments, restrict=True):
+    """What ``kernels/pool/bulk_argmax.cu`` is called with."""
+
+    x: In
+    y: Out
+    indices: Indices
+    total: Extent
+    tiles: Division
+    steps: Int
+    stage: Int
+    h: Side
+    w: Side
 
 
 _SETTINGS = Settings(4, 128, 7, 1, 8), Settings(8, 64, 7, 1, 8)  # the first that fits
@@ -115,9 +135,10 @@ def plan(r: Reduction, device: Device, aligned: bool, arrays: tuple[Array, Array
     words = (
         f"w{h.window}x{w.window}_by_{h.stride_used}x{w.stride_used}_at{w.before}_c{s.columns}l{t.lanes}t{s.threads}b{s.blocks}s{s.stages}"
     )
-    kernel = Kernel("pool/bulk_argmax.cu", f"max_pool_bulk_argmax_{POOL_SHORT[r.dtype]}_{words}", config)
-    numbers = (t.total, *divider(t.count, t.total), h.packed()[0], h.packed()[3], w.packed()[0], w.packed()[3], t.steps, t.stage)
-    return Plan(kernel, (t.blocks, 1, 1), s.threads, (*arrays, *numbers), t.shared)
+    kernel = Kernel("pool/bulk_argmax.cu", f"max_pool_bulk_argmax_{POOL_SHORT[r.dtype]}_{words}", config, ("pool/window",))
+    tiles = division(t.count, t.total)
+    arguments = BulkArgmaxArguments(*arrays, total=t.total, tiles=tiles, steps=t.steps, stage=t.stage, h=h.side, w=w.side)
+    return planned(kernel, (t.blocks, 1, 1), s.threads, arguments, shared_memory=t.shared)
 
 
 def rejects(problem: PoolProblem, device: Device) -> str | None:

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import math
 
+from dnnarray._cuda.core.arguments import Arguments, Double, Extent, In, Int
 from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Program, vector_length
+from dnnarray._cuda.core.planner import planned
 from dnnarray._cuda.pool.separable import MOST_IN_FLIGHT
 from dnnarray._cuda.pool.shared import (
     INDICES,
     NORM,
     POOL_TYPES,
     THREADS,
+    Indices,
     Reduction,
+    Results,
+    Steps,
+    Windows,
     columns_of,
     forward,
+    grid_of,
     times,
     too_large,
     window_numbers,
@@ -42,6 +49,25 @@ class DirectConfig(Config):
     rows: int
 
 
+@frozen
+class DirectArguments(Arguments, restrict=True):
+    """What ``kernels/pool/direct.cu`` is called with."""
+
+    x: In
+    y: Results
+    indices: Indices
+    rows: Extent
+    planes: Int
+    inner: Int
+    x_strides: Steps
+    y_strides: Steps
+    d: Windows
+    h: Windows
+    w: Windows
+    padded: Int
+    p: Double
+
+
 def reason(r: Reduction, device: Device) -> str | None:
     return None
 
@@ -63,8 +89,8 @@ def plan(r: Reduction, device: Device, aligned: bool, arrays: tuple[Array, Array
     )  # fmt: skip
     words = [*r.words("direct", vector), *["magnitude"] * r.magnitude, *["adaptive"] * g.adaptive]
     words += [f"w{window}"] * (window > 0) + [f"f{flight}"] * (flight > 0) + ["wide"] * (place != "int") + [f"b{columns}"]
-    grid, numbers = window_numbers(g, items, rows, vector, r.padded, r.p)
-    return Plan(Kernel("pool/direct.cu", "_".join(words), config), grid, THREADS, (*arrays, *numbers))
+    arguments = DirectArguments(*arrays, **window_numbers(g, rows, vector, r.padded, r.p))
+    return planned(Kernel("pool/direct.cu", "_".join(words), config, ("pool/window",)), grid_of(items, rows), THREADS, arguments)
 
 
 def _vector(r: Reduction, aligned: bool, busy: int) -> int:

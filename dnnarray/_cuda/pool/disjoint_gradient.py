@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dnnarray._cuda.core.arguments import In, Out
 from dnnarray._cuda.core.plan import Array, Kernel, Plan, Program
+from dnnarray._cuda.core.planner import planned
 from dnnarray._cuda.pool.geometry import Geometry
 from dnnarray._cuda.pool.gradient import backward_reason, geometry_at, one_launch
-from dnnarray._cuda.pool.shared import POOL_SHORT, THREADS, StripConfig, strips_of
+from dnnarray._cuda.pool.shared import POOL_SHORT, THREADS, StripArguments, StripConfig, strips_of
 from dnnarray._problems.pool import PoolProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device
@@ -19,12 +21,22 @@ class DisjointGradientConfig(StripConfig):
     lends: bool = False
 
 
+@frozen
+class DisjointGradientArguments(StripArguments):
+    """What ``kernels/pool/disjoint_gradient.cu`` is called with."""
+
+    grad: In
+    x: In
+    dx: Out
+
+
 def _plan(problem: PoolProblem, aligned: bool, g: Geometry) -> Plan:
     dtype, h = problem.inputs[1].dtype, g.axes[1]
     strips = strips_of(g, dtype, aligned, h.extent + h.before)
     symbol = "_".join([f"max_pool_disjoint_gradient_{POOL_SHORT[dtype]}", *strips.words])
-    kernel = Kernel("pool/disjoint_gradient.cu", symbol, DisjointGradientConfig(**strips.settings))
-    return Plan(kernel, strips.grid, THREADS, (Array(0), Array(1), Array(2), *strips.numbers))
+    kernel = Kernel("pool/disjoint_gradient.cu", symbol, DisjointGradientConfig(**strips.settings), ("pool/strip",))
+    arguments = DisjointGradientArguments(grad=Array(0), x=Array(1), dx=Array(2), **strips.arguments)
+    return planned(kernel, strips.grid, THREADS, arguments)
 
 
 def rejects(problem: PoolProblem, device: Device) -> str | None:

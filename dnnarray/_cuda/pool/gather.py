@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dnnarray._cuda.core.arguments import Arguments, Double, Extent, In, Int, Out
 from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Program, vector_length
+from dnnarray._cuda.core.planner import planned
 from dnnarray._cuda.pool.geometry import Geometry
 from dnnarray._cuda.pool.gradient import (
     BY_PLACE,
@@ -16,7 +18,20 @@ from dnnarray._cuda.pool.gradient import (
     saved_bytes,
     worth_taps,
 )
-from dnnarray._cuda.pool.shared import POOL_SHORT, POOL_TYPES, THREADS, columns_of, overtaken, times, too_large, window_numbers
+from dnnarray._cuda.pool.shared import (
+    POOL_SHORT,
+    POOL_TYPES,
+    THREADS,
+    Saved,
+    Steps,
+    Windows,
+    columns_of,
+    grid_of,
+    overtaken,
+    times,
+    too_large,
+    window_numbers,
+)
 from dnnarray._problems.pool import PoolProblem
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
@@ -38,6 +53,26 @@ class GatherConfig(Config):
     rows: int
 
 
+@frozen
+class GatherArguments(Arguments, restrict=True):
+    """What ``kernels/pool/gather.cu`` is called with."""
+
+    grad: In
+    x: In
+    saved: Saved
+    dx: Out
+    rows: Extent
+    planes: Int
+    inner: Int
+    x_strides: Steps
+    y_strides: Steps
+    d: Windows
+    h: Windows
+    w: Windows
+    padded: Int
+    p: Double
+
+
 def _plan(problem: PoolProblem, aligned: bool, g: Geometry, known: Known) -> Plan:
     x, magnitude, rule = problem.inputs[1], of_magnitudes(problem), known.rule
     d, h, w = g.axes
@@ -52,9 +87,10 @@ def _plan(problem: PoolProblem, aligned: bool, g: Geometry, known: Known) -> Pla
     words = [f"{RULES[rule]}_pool_gather_{POOL_SHORT[x.dtype]}x{vector}"]
     words += [f"by_{POOL_SHORT[known.dtype]}"] * (rule in (BY_TAP, BY_PLACE)) + ["magnitude"] * magnitude + ["small"] * small
     words += ["adaptive"] * g.adaptive + [f"c{cover}"] * (cover > 0) + [f"b{columns}"]
-    grid, numbers = window_numbers(g, items, rows, vector, problem.padded, problem.p)
-    arrays = (Array(0), Array(1), known.saved, dx_of(problem))
-    return Plan(Kernel("pool/gather.cu", "_".join(words), config), grid, THREADS, (*arrays, *numbers))
+    arguments = GatherArguments(
+        Array(0), Array(1), known.saved, dx_of(problem), **window_numbers(g, rows, vector, problem.padded, problem.p)
+    )
+    return planned(Kernel("pool/gather.cu", "_".join(words), config, ("pool/window",)), grid_of(items, rows), THREADS, arguments)
 
 
 def rejects(problem: PoolProblem, device: Device) -> str | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dnnarray._cuda.core.arguments import Arguments, Extent, In, Int, Out
 from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Program, vector_length
-from dnnarray._cuda.pool.geometry import Geometry, divider
+from dnnarray._cuda.core.planner import planned
+from dnnarray._cuda.pool.geometry import Geometry, division
 from dnnarray._cuda.pool.gradient import (
     BY_PLACE,
     BY_TAP,
@@ -19,7 +21,7 @@ from dnnarray._cuda.pool.gradient import (
     saved_bytes,
     worth_taps,
 )
-from dnnarray._cuda.pool.shared import POOL_SHORT, POOL_TYPES, THREADS, overtaken, times
+from dnnarray._cuda.pool.shared import POOL_SHORT, POOL_TYPES, THREADS, Division, Saved, Windows, overtaken, times
 from dnnarray._problems.pool import PoolProblem
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
@@ -40,6 +42,24 @@ class GatherChannelsLastConfig(Config):
     threads: int
 
 
+@frozen
+class GatherChannelsLastArguments(Arguments, restrict=True):
+    """What ``kernels/pool/gather_channels_last.cu`` is called with."""
+
+    grad: In
+    saved: Saved
+    dx: Out
+    total: Extent
+    inner: Division
+    groups: Division
+    heights: Division
+    depths: Division
+    d: Windows
+    h: Windows
+    w: Windows
+    padded: Int
+
+
 def _plan(problem: PoolProblem, aligned: bool, g: Geometry, known: Known) -> Plan:
     """A thread sums for a few columns of a vector of channels."""
     x, rule, (d, h, w) = problem.inputs[1], known.rule, g.axes
@@ -49,11 +69,14 @@ def _plan(problem: PoolProblem, aligned: bool, g: Geometry, known: Known) -> Pla
     config = GatherChannelsLastConfig(POOL_TYPES[x.dtype], POOL_TYPES[known.dtype], rule, g.adaptive, _COLUMNS, wide, THREADS)
     words = [f"{RULES[rule]}_pool_gather_channels_last_{POOL_SHORT[x.dtype]}x{wide}"]
     words += [f"by_{POOL_SHORT[known.dtype]}"] * (rule in (BY_TAP, BY_PLACE))
-    dividers = [n for divisor in (inner, groups, h.extent, d.extent) for n in divider(divisor, total)]
-    axes = [n for axis in g.axes for n in axis.packed(g.adaptive)]
-    kernel = Kernel("pool/gather_channels_last.cu", "_".join([*words, *["adaptive"] * g.adaptive]), config)
-    arrays = (Array(0), known.saved, dx_of(problem))
-    return Plan(kernel, (-(-total // THREADS), 1, 1), THREADS, (*arrays, total, *dividers, *axes, int(problem.padded)))
+    kernel = Kernel("pool/gather_channels_last.cu", "_".join([*words, *["adaptive"] * g.adaptive]), config, ("pool/window",))
+    by_inner, by_group, by_h, by_d = (division(divisor, total) for divisor in (inner, groups, h.extent, d.extent))
+    over_d, over_h, over_w = (axis.numbers(g.adaptive) for axis in g.axes)
+    arguments = GatherChannelsLastArguments(
+        Array(0), known.saved, dx_of(problem), total=total, inner=by_inner, groups=by_group, heights=by_h, depths=by_d, d=over_d, h=over_h,
+        w=over_w, padded=int(problem.padded),
+    )  # fmt: skip
+    return planned(kernel, (-(-total // THREADS), 1, 1), THREADS, arguments)
 
 
 def rejects(problem: PoolProblem, device: Device) -> str | None:

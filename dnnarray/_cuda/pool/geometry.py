@@ -14,11 +14,10 @@ from dnnarray._spec import Spec
 CODES = 255  # taps that a byte can number, and one code for none
 
 
-def divider(divisor: int, largest: int) -> tuple[int, int]:
-    """The two launch arguments by which kernels divide numbers up to `largest` (``Divider`` in ``window.cuh``)."""
+def division(divisor: int, largest: int) -> tuple[int, int, int]:
+    """What kernels divide numbers up to `largest` by (``Divider`` in ``pool/window.cuh``): the divisor, a shift, and a multiplier."""
     shift = max((divisor - 1).bit_length() - 1, 0)
-    magic = 0 if largest >= 1 << 31 or divisor == 1 else -(-(1 << 32 + shift) // divisor)
-    return divisor << 32 | shift, magic
+    return divisor, shift, 0 if largest >= 1 << 31 or divisor == 1 else -(-(1 << 32 + shift) // divisor)
 
 
 @frozen
@@ -34,15 +33,18 @@ class WindowAxis:
     after: int = 0
     uneven: bool = False
 
-    def packed(self, adaptive: bool = False) -> tuple[int, int, int, int]:
-        """As four launch arguments (``Axis`` in ``window.cuh``)."""
-        sizes, step = self.extent << 32 | self.outputs, self.window << 32 | self.stride
+    def numbers(self, adaptive: bool = False) -> tuple[int, ...]:
+        """The members of ``Axis`` in ``pool/window.cuh``; of windows of uneven length, what dividing by the extents takes."""
         if not adaptive:
-            return sizes, step, self.dilation, self.before << 32 | self.after
+            return self.extent, self.outputs, self.window, self.stride, self.dilation, self.before, self.after
         largest = self.extent * self.outputs + self.extent + self.outputs
-        (_, of_extent), (_, of_outputs) = (pairs := [divider(max(n, 1), largest) for n in (self.extent, self.outputs)])
-        shifts = [pair & 0xFFFFFFFF for pair, _ in pairs]
-        return sizes, step, of_extent << 32 | of_outputs, shifts[0] << 32 | shifts[1]
+        (_, *by_extent), (_, *by_outputs) = (division(max(n, 1), largest) for n in (self.extent, self.outputs))
+        return self.extent, self.outputs, self.window, *by_extent, *by_outputs
+
+    @property
+    def side(self) -> tuple[int, int, int, int]:
+        """The members of ``Side`` in ``pool/window.cuh``, for kernels that are compiled for the window."""
+        return self.extent, self.outputs, self.before, self.after
 
     @property
     def whole(self) -> bool:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from dnnarray._cuda.core.arguments import Arguments, Double, Extent, In
 from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Program, ahead_if_small, vector_length
-from dnnarray._cuda.pool.shared import NORM, POOL_TYPES, Reduction, forward, forward_reason, times
+from dnnarray._cuda.core.planner import planned
+from dnnarray._cuda.pool.shared import NORM, POOL_TYPES, Indices, Reduction, Results, forward, forward_reason, times
 from dnnarray._problems.pool import PoolProblem
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
@@ -29,6 +31,19 @@ class GlobalPoolConfig(Config):
     unroll: int
 
 
+@frozen
+class GlobalPoolArguments(Arguments, restrict=True):
+    """What ``kernels/pool/global_pool.cu`` is called with."""
+
+    x: In
+    y: Results
+    indices: Indices
+    columns: Extent
+    length: Extent
+    inner: Extent
+    p: Double
+
+
 def reason(r: Reduction, device: Device) -> str | None:
     if not r.g.whole:
         return "a window is not the whole of its plane, or channels lie between its elements and others do so too"
@@ -45,8 +60,8 @@ def plan(r: Reduction, device: Device, aligned: bool, arrays: tuple[Array, Array
     config = GlobalPoolConfig(POOL_TYPES[r.dtype], POOL_TYPES[r.result], r.kind, r.magnitude, along, vector, lanes, taps, unroll)
     words = [*r.words("global_pool", vector), *["magnitude"] * r.magnitude, *["along"] * along, f"t{taps}_l{lanes}"]
     grid = (min(-(-columns // lanes), 1 << 30), 1, 1)
-    numbers = (columns, g.length, 1 if along else inner // vector, r.p)
-    return ahead_if_small(Plan(Kernel("pool/global_pool.cu", "_".join(words), config), grid, lanes * taps, (*arrays, *numbers)))
+    arguments = GlobalPoolArguments(*arrays, columns=columns, length=g.length, inner=1 if along else inner // vector, p=r.p)
+    return ahead_if_small(planned(Kernel("pool/global_pool.cu", "_".join(words), config), grid, lanes * taps, arguments))
 
 
 def _block(columns: int, steps: int, along: bool, dtype: np.dtype) -> tuple[int, int]:

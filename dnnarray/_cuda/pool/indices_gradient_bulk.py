@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+from dnnarray._cuda.core.arguments import In, Out
 from dnnarray._cuda.core.plan import Array, Kernel, Plan, Program
+from dnnarray._cuda.core.planner import planned
 from dnnarray._cuda.pool.argmax_gradient_bulk import bulk_reason
-from dnnarray._cuda.pool.bulk import GradientConfig, Settings, Table, config_of, cut_of, words_of
-from dnnarray._cuda.pool.geometry import Geometry, divider
+from dnnarray._cuda.pool.bulk import GradientArguments, GradientConfig, Settings, Table, arguments_of, config_of, cut_of, words_of
+from dnnarray._cuda.pool.geometry import Geometry, division
 from dnnarray._cuda.pool.gradient import one_launch
-from dnnarray._cuda.pool.shared import POOL_SHORT, POOL_TYPES
+from dnnarray._cuda.pool.shared import POOL_SHORT, POOL_TYPES, Division, Saved
 from dnnarray._problems.pool import PoolProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device
@@ -29,19 +31,28 @@ class IndicesGradientBulkConfig(GradientConfig):
     saved: str
 
 
+@frozen
+class IndicesGradientBulkArguments(GradientArguments):
+    """What ``kernels/pool/indices_gradient_bulk.cu`` is called with."""
+
+    grad: In
+    places: Saved
+    dx: Out
+    width: Division
+
+
 def _plan(problem: PoolProblem, device: Device, g: Geometry) -> Plan:
     (_, x, indices), (_, h, w) = problem.inputs, g.axes
     cut = cut_of(_TABLE, g, x, indices, device)
     assert cut is not None  # rejects
-    t = cut.tiles
-    sides = (h.packed()[0], h.packed()[3], w.packed()[0], w.packed()[3])
-    by_width = divider(w.extent, h.extent * w.extent)
-    numbers = (cut.total, *divider(t.count, cut.total), *sides, t.steps, t.room << 32 | t.stage, *by_width)
     words = words_of("indices_gradient_bulk", g, x, cut)
     words.insert(1, f"by_{POOL_SHORT[indices.dtype]}")
     config = IndicesGradientBulkConfig(**asdict(config_of(g, x, cut)), saved=POOL_TYPES[indices.dtype])
-    kernel = Kernel("pool/indices_gradient_bulk.cu", "_".join(words), config)
-    return Plan(kernel, (cut.blocks, 1, 1), cut.settings.threads, (Array(0), Array(2), Array(3), *numbers), t.shared)
+    kernel = Kernel("pool/indices_gradient_bulk.cu", "_".join(words), config, ("pool/window",))
+    arguments = IndicesGradientBulkArguments(
+        grad=Array(0), places=Array(2), dx=Array(3), **arguments_of(g, cut), width=division(w.extent, h.extent * w.extent)
+    )
+    return planned(kernel, (cut.blocks, 1, 1), cut.settings.threads, arguments, shared_memory=cut.tiles.shared)
 
 
 def rejects(problem: PoolProblem, device: Device) -> str | None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from dnnarray._cuda.core.arguments import Arguments, Extent, In, Int, Out
 from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Program, vector_length
-from dnnarray._cuda.pool.geometry import Geometry, divider
+from dnnarray._cuda.core.planner import planned
+from dnnarray._cuda.pool.geometry import Geometry
 from dnnarray._cuda.pool.gradient import backward_reason, dx_of, geometry_at, one_launch
-from dnnarray._cuda.pool.shared import POOL_SHORT, POOL_TYPES, THREADS, overtaken, times
+from dnnarray._cuda.pool.shared import POOL_SHORT, POOL_TYPES, THREADS, Partition, Windows, overtaken, partition, times
 from dnnarray._problems.pool import PoolProblem
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
@@ -28,6 +30,20 @@ class MeanGradientConfig(Config):
     threads: int
 
 
+@frozen
+class MeanGradientArguments(Arguments, restrict=True):
+    """What ``kernels/pool/mean_gradient.cu`` is called with."""
+
+    grad: In
+    dx: Out
+    total: Extent
+    among: Partition
+    rows: Int
+    h: Windows
+    w: Windows
+    padded: Int
+
+
 def _vector(g: Geometry, dtype: np.dtype, aligned: bool) -> tuple[int, int]:
     """Elements of a thread's vector, and the most windows that its columns meet."""
     wide = vector_length(dtype, aligned, g.channels if g.last else g.axes[2].extent)
@@ -44,9 +60,12 @@ def _plan(g: Geometry, dtype: np.dtype, padded: bool, aligned: bool, arrays: tup
     config = MeanGradientConfig(POOL_TYPES[dtype], g.last, g.adaptive, most, wide, THREADS)
     words = [f"mean_pool_mean_gradient_{POOL_SHORT[dtype]}x{wide}", "last" if g.last else "first"]
     words += ["adaptive"] * g.adaptive + [f"m{most}"]
-    dividers = [n for divisor in (inner, groups, strips) for n in divider(divisor, total)]
-    numbers = (total, *dividers, rows, *h.packed(g.adaptive), *w.packed(g.adaptive), int(padded))
-    return Plan(Kernel("pool/mean_gradient.cu", "_".join(words), config), (-(-total // THREADS), 1, 1), THREADS, (*arrays, *numbers))
+    arguments = MeanGradientArguments(
+        *arrays, total=total, among=partition(inner, groups, strips, total), rows=rows,
+        h=h.numbers(g.adaptive), w=w.numbers(g.adaptive), padded=int(padded),
+    )  # fmt: skip
+    kernel = Kernel("pool/mean_gradient.cu", "_".join(words), config, ("pool/strip",))
+    return planned(kernel, (-(-total // THREADS), 1, 1), THREADS, arguments)
 
 
 def rejects(problem: PoolProblem, device: Device) -> str | None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from dnnarray._cuda.core.arguments import In, Out
 from dnnarray._cuda.core.plan import Array, Kernel, Plan, Program
+from dnnarray._cuda.core.planner import planned
 from dnnarray._cuda.pool.geometry import Geometry
 from dnnarray._cuda.pool.gradient import backward_reason, geometry_at, is_norm, one_launch
-from dnnarray._cuda.pool.shared import POOL_SHORT, THREADS, StripConfig, strips_of
+from dnnarray._cuda.pool.shared import POOL_SHORT, THREADS, StripArguments, StripConfig, strips_of
 from dnnarray._problems.pool import PoolProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device
@@ -23,14 +25,24 @@ class NormGradientConfig(StripConfig):
     blocks: int
 
 
+@frozen
+class NormGradientArguments(StripArguments):
+    """What ``kernels/pool/norm_gradient.cu`` is called with."""
+
+    grad: In
+    x: In
+    dx: Out
+
+
 def _plan(problem: PoolProblem, aligned: bool, g: Geometry) -> Plan:
     dtype, exponent, h = problem.inputs[1].dtype, int(problem.p), g.axes[1]
     blocks, at_once, most = _settings(g, dtype)
     strips = strips_of(g, dtype, aligned, h.extent + h.before, most=most)
     config = NormGradientConfig(**strips.settings, exponent=exponent, at_once=at_once, blocks=blocks)
     words = [f"norm_pool_norm_gradient_{POOL_SHORT[dtype]}_l{exponent}", *strips.words] + ["at_once"] * at_once
-    kernel = Kernel("pool/norm_gradient.cu", "_".join([*words, f"b{blocks}"]), config)
-    return Plan(kernel, strips.grid, THREADS, (Array(0), Array(1), Array(2), *strips.numbers))
+    kernel = Kernel("pool/norm_gradient.cu", "_".join([*words, f"b{blocks}"]), config, ("pool/strip",))
+    arguments = NormGradientArguments(grad=Array(0), x=Array(1), dx=Array(2), **strips.arguments)
+    return planned(kernel, strips.grid, THREADS, arguments)
 
 
 def _settings(g: Geometry, dtype: np.dtype) -> tuple[int, bool, int]:

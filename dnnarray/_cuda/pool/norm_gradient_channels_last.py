@@ -3,11 +3,13 @@ found."""
 
 from __future__ import annotations
 
+from dnnarray._cuda.core.arguments import Arguments, Extent, In, Int, Out
 from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Program, vector_length
-from dnnarray._cuda.pool.geometry import Geometry, WindowAxis, divider
+from dnnarray._cuda.core.planner import planned
+from dnnarray._cuda.pool.geometry import Geometry, WindowAxis, division
 from dnnarray._cuda.pool.gradient import geometry_at, one_launch
 from dnnarray._cuda.pool.norm_gradient import reason
-from dnnarray._cuda.pool.shared import POOL_SHORT, POOL_TYPES, THREADS
+from dnnarray._cuda.pool.shared import POOL_SHORT, POOL_TYPES, THREADS, Division, Side
 from dnnarray._problems.pool import PoolProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device
@@ -30,6 +32,24 @@ class NormGradientChannelsLastConfig(Config):
     threads: int
 
 
+@frozen
+class NormGradientChannelsLastArguments(Arguments, restrict=True):
+    """What ``kernels/pool/norm_gradient_channels_last.cu`` is called with."""
+
+    grad: In
+    x: In
+    dx: Out
+    inner: Extent
+    lanes: Division
+    chunks: Division
+    tiles: Division
+    strips: Division
+    cells: Int
+    rows: Int
+    h: Side
+    w: Side
+
+
 def plan(problem: PoolProblem, aligned: bool, g: Geometry) -> Plan:
     dtype, exponent, (_, h, w) = problem.inputs[1].dtype, int(problem.p), g.axes
     wide = vector_length(dtype, aligned, g.channels)
@@ -43,11 +63,13 @@ def plan(problem: PoolProblem, aligned: bool, g: Geometry) -> Plan:
     config = NormGradientChannelsLastConfig(POOL_TYPES[dtype], exponent, h.window, h.stride_used, w.window, w.stride_used, wide, THREADS)
     words = f"w{h.window}x{w.window}_by_{h.stride_used}x{w.stride_used}"
     symbol = f"norm_pool_norm_gradient_channels_last_{POOL_SHORT[dtype]}x{wide}_l{exponent}_{words}"
-    dividers = [n for divisor in (chunks, tiles, strips) for n in divider(divisor, total)]
-    numbers = (inner, *divider(lanes, THREADS), *dividers, -(-across // tiles), -(-down // strips))
-    extents = (h.packed()[0], h.packed()[3], w.packed()[0], w.packed()[3])
-    kernel = Kernel("pool/norm_gradient_channels_last.cu", symbol, config)
-    return Plan(kernel, (total, 1, 1), THREADS, (Array(0), Array(1), Array(2), *numbers, *extents))
+    by_chunk, by_tile, by_strip = (division(divisor, total) for divisor in (chunks, tiles, strips))
+    arguments = NormGradientChannelsLastArguments(
+        Array(0), Array(1), Array(2), inner=inner, lanes=division(lanes, THREADS), chunks=by_chunk, tiles=by_tile, strips=by_strip,
+        cells=-(-across // tiles), rows=-(-down // strips), h=h.side, w=w.side,
+    )  # fmt: skip
+    kernel = Kernel("pool/norm_gradient_channels_last.cu", symbol, config, ("pool/window",))
+    return planned(kernel, (total, 1, 1), THREADS, arguments)
 
 
 def _cells(axis: WindowAxis) -> int:

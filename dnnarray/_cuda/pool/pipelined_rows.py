@@ -6,15 +6,20 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dnnarray._cuda.core.arguments import Arguments, Extent, In, Int, Out
 from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Program, vector_length
-from dnnarray._cuda.pool.geometry import WindowAxis, divider
+from dnnarray._cuda.core.planner import planned
+from dnnarray._cuda.pool.geometry import WindowAxis, division
 from dnnarray._cuda.pool.shared import (
     INDICES,
     MAX,
     POOL_SHORT,
     POOL_TYPES,
     REDUCTIONS,
+    Division,
+    Indices,
     Reduction,
+    Side,
     forward,
     forward_reason,
     overtaken,
@@ -47,6 +52,23 @@ class PipelinedRowsConfig(Config):
     groups: int
     threads: int
     blocks: int
+
+
+@frozen
+class PipelinedRowsArguments(Arguments, restrict=True):
+    """What ``kernels/pool/pipelined_rows.cu`` is called with."""
+
+    x: In
+    y: Out
+    indices: Indices
+    channels: Extent
+    chunks: Division
+    tile: Int
+    tiles: Division
+    rows: Int
+    strips: Division
+    h: Side
+    w: Side
 
 
 class Shape(NamedTuple):
@@ -146,10 +168,12 @@ def plan(r: Reduction, device: Device, aligned: bool, arrays: tuple[Array, Array
     )  # fmt: skip
     words = f"w{h.window}x{w.window}_by_{h.stride_used}x{w.stride_used}_l{t.lanes}a{shape.across}g{shape.groups}t{threads}b{shape.blocks}"
     name = f"{REDUCTIONS[r.kind]}_pool_pipelined_rows_{POOL_SHORT[r.dtype]}x{t.wide}_{words}"
-    sizes = (g.channels, *divider(t.chunks, total), t.tile, *divider(t.tiles, total), t.rows, *divider(t.strips, total))
-    axes = (h.packed()[0], h.packed()[3], w.packed()[0], w.packed()[3])
-    kernel = Kernel("pool/pipelined_rows.cu", name, config)
-    return Plan(kernel, (total, 1, 1), threads, (*arrays, *sizes, *axes), _shared(r, shape, t))
+    arguments = PipelinedRowsArguments(
+        *arrays, channels=g.channels, chunks=division(t.chunks, total), tile=t.tile, tiles=division(t.tiles, total), rows=t.rows,
+        strips=division(t.strips, total), h=h.side, w=w.side,
+    )  # fmt: skip
+    kernel = Kernel("pool/pipelined_rows.cu", name, config, ("pool/window",))
+    return planned(kernel, (total, 1, 1), threads, arguments, shared_memory=_shared(r, shape, t))
 
 
 def rejects(problem: PoolProblem, device: Device) -> str | None:

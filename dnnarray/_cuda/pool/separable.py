@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from dnnarray._cuda.core.arguments import Arguments, Extent, In, Int
 from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Program, vector_length
-from dnnarray._cuda.pool.geometry import WindowAxis, divider
-from dnnarray._cuda.pool.shared import NORM, POOL_TYPES, Reduction, forward, forward_reason, row_of_threads
+from dnnarray._cuda.core.planner import planned
+from dnnarray._cuda.pool.geometry import WindowAxis, division
+from dnnarray._cuda.pool.shared import (
+    NORM,
+    POOL_TYPES,
+    Division,
+    Indices,
+    Reduction,
+    Results,
+    Windows,
+    forward,
+    forward_reason,
+    row_of_threads,
+)
 from dnnarray._problems.pool import PoolProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device
@@ -29,6 +42,22 @@ class SeparableConfig(Config):
     lanes: int
     row: int
     threads: int
+
+
+@frozen
+class SeparableArguments(Arguments, restrict=True):
+    """What ``kernels/pool/separable.cu`` is called with."""
+
+    x: In
+    y: Results
+    indices: Indices
+    total: Extent
+    rows: Extent
+    vectors: Division
+    heights: Division
+    h: Windows
+    w: Windows
+    padded: Int
 
 
 def flight_of(h: WindowAxis) -> int:
@@ -63,10 +92,12 @@ def plan(r: Reduction, device: Device, aligned: bool, arrays: tuple[Array, Array
     config = SeparableConfig(POOL_TYPES[r.dtype], POOL_TYPES[r.result], r.kind, r.magnitude, g.adaptive, wide, flight, lanes, row, _THREADS)
     words = [*r.words("separable", wide), *["magnitude"] * r.magnitude, *["adaptive"] * g.adaptive, f"l{lanes}r{row}"]
     words += [f"f{flight}"] * (flight > 8)
-    dividers = [n for divisor, most in ((vectors, rows * vectors), (h.outputs, total)) for n in divider(divisor, most)]
-    numbers = (total, rows, *dividers, *h.packed(g.adaptive), *w.packed(g.adaptive), int(r.padded))
-    kernel = Kernel("pool/separable.cu", "_".join(words), config)
-    return Plan(kernel, (-(-total // rows), 1, 1), _THREADS, (*arrays, *numbers), rows * kept)
+    arguments = SeparableArguments(
+        *arrays, total=total, rows=rows, vectors=division(vectors, rows * vectors), heights=division(h.outputs, total),
+        h=h.numbers(g.adaptive), w=w.numbers(g.adaptive), padded=int(r.padded),
+    )  # fmt: skip
+    kernel = Kernel("pool/separable.cu", "_".join(words), config, ("pool/window",))
+    return planned(kernel, (-(-total // rows), 1, 1), _THREADS, arguments, shared_memory=rows * kept)
 
 
 def rejects(problem: PoolProblem, device: Device) -> str | None:

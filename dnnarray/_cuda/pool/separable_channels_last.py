@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
+from dnnarray._cuda.core.arguments import Arguments, Extent, In, Int, Out
 from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Program, vector_length
-from dnnarray._cuda.pool.geometry import Geometry, divider
+from dnnarray._cuda.core.planner import planned
+from dnnarray._cuda.pool.geometry import Geometry, division
 from dnnarray._cuda.pool.separable import MOST_IN_FLIGHT
 from dnnarray._cuda.pool.shared import (
     MEAN,
     POOL_SHORT,
     POOL_TYPES,
     THREADS,
+    Division,
     Reduction,
+    Windows,
     forward,
     forward_reason,
     overtaken,
@@ -37,6 +41,21 @@ class SeparableChannelsLastConfig(Config):
     wide: int
     flight: int
     threads: int
+
+
+@frozen
+class SeparableChannelsLastArguments(Arguments, restrict=True):
+    """What ``kernels/pool/separable_channels_last.cu`` is called with."""
+
+    x: In
+    y: Out
+    inner: Extent
+    lanes: Division
+    chunks: Division
+    heights: Division
+    h: Windows
+    w: Windows
+    padded: Int
 
 
 def _lanes(g: Geometry, dtype: np.dtype, aligned: bool) -> tuple[int, int, int]:
@@ -80,10 +99,12 @@ def plan(r: Reduction, device: Device, aligned: bool, arrays: tuple[Array, Array
     flight = h.window if 8 < h.window <= MOST_IN_FLIGHT else min(h.window, 8)
     config = SeparableChannelsLastConfig(POOL_TYPES[r.dtype], g.adaptive, wide, flight, THREADS)
     words = [f"mean_pool_separable_channels_last_{POOL_SHORT[r.dtype]}x{wide}"] + ["adaptive"] * g.adaptive + [f"f{flight}"]
-    dividers = [n for divisor, most in ((lanes, vectors), (chunks, total), (h.outputs, total)) for n in divider(divisor, most)]
-    numbers = (inner, *dividers, *h.packed(g.adaptive), *w.packed(g.adaptive), int(r.padded))
-    kernel = Kernel("pool/separable_channels_last.cu", "_".join(words), config)
-    return Plan(kernel, (total, 1, 1), THREADS, (*arrays[:2], *numbers), vectors * size)
+    arguments = SeparableChannelsLastArguments(
+        *arrays[:2], inner=inner, lanes=division(lanes, vectors), chunks=division(chunks, total), heights=division(h.outputs, total),
+        h=h.numbers(g.adaptive), w=w.numbers(g.adaptive), padded=int(r.padded),
+    )  # fmt: skip
+    kernel = Kernel("pool/separable_channels_last.cu", "_".join(words), config, ("pool/window",))
+    return planned(kernel, (total, 1, 1), THREADS, arguments, shared_memory=vectors * size)
 
 
 def rejects(problem: PoolProblem, device: Device) -> str | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dnnarray._cuda.core.arguments import Arguments, Extent, In, Int, Out
 from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Program, vector_length
+from dnnarray._cuda.core.planner import planned
 from dnnarray._cuda.pool.bands import THREADS, Bands, bands_of, blocks_of, width_of, windows_of
 from dnnarray._cuda.pool.geometry import Geometry
 from dnnarray._cuda.pool.gradient import backward_reason, dx_of, geometry_at, one_launch
-from dnnarray._cuda.pool.shared import POOL_SHORT, POOL_TYPES, row_of_threads, times
+from dnnarray._cuda.pool.shared import POOL_SHORT, POOL_TYPES, Windows, row_of_threads, times
 from dnnarray._problems.pool import PoolProblem
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
@@ -24,6 +26,22 @@ class SeparableGradientConfig(Config):
     wide: int
     row: int
     threads: int
+
+
+@frozen
+class SeparableGradientArguments(Arguments, restrict=True):
+    """What ``kernels/pool/separable_gradient.cu`` is called with."""
+
+    grad: In
+    dx: Out
+    outer: Extent
+    planes: Extent
+    rows: Extent
+    bands: Extent
+    room: Extent
+    h: Windows
+    w: Windows
+    padded: Int
 
 
 def _line(g: Geometry, x: Spec) -> int:
@@ -44,10 +62,13 @@ def _plan(problem: PoolProblem, device: Device, aligned: bool, g: Geometry) -> P
     row, windows = row_of_threads(w.extent // wide), windows_of(g, bands.rows)
     config = SeparableGradientConfig(POOL_TYPES[x.dtype], g.adaptive, wide, row, THREADS)
     words = [f"mean_pool_separable_gradient_{POOL_SHORT[x.dtype]}x{wide}"] + ["adaptive"] * g.adaptive + [f"r{row}"]
-    numbers = (g.outer, *bands, windows, *h.packed(g.adaptive), *w.packed(g.adaptive), int(problem.padded))
-    kernel = Kernel("pool/separable_gradient.cu", "_".join(words), config)
+    arguments = SeparableGradientArguments(
+        Array(0), dx_of(problem), outer=g.outer, planes=bands.planes, rows=bands.rows, bands=bands.bands, room=windows,
+        h=h.numbers(g.adaptive), w=w.numbers(g.adaptive), padded=int(problem.padded),
+    )  # fmt: skip
+    kernel = Kernel("pool/separable_gradient.cu", "_".join(words), config, ("pool/window",))
     shared = bands.planes * windows * _line(g, x) + _COVER * bands.rows
-    return Plan(kernel, (blocks_of(g, bands), 1, 1), THREADS, (Array(0), dx_of(problem), *numbers), shared)
+    return planned(kernel, (blocks_of(g, bands), 1, 1), THREADS, arguments, shared_memory=shared)
 
 
 def rejects(problem: PoolProblem, device: Device) -> str | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
 
 import numpy as np
 
+from dnnarray._cuda.core.arguments import Arguments, Extent, Nested, Pointer
 from dnnarray._cuda.core.plan import INTEGERS, SHORT, TYPES, Array, Config, Plan, Program, vector_length
-from dnnarray._cuda.pool.geometry import Geometry, divider, geometry_of
+from dnnarray._cuda.pool.geometry import Geometry, division, geometry_of
 from dnnarray._problems.base import remembered
 from dnnarray._problems.pool import PoolProblem
 from dnnarray._records import frozen
@@ -23,6 +24,21 @@ REDUCTIONS = ("max", "max_indices", "max_tap", "mean", "norm")
 THREADS = 128
 RESERVED = 1024  # bytes of shared memory that a block takes beside its own
 _GRID = 65_535  # rows of blocks; a kernel goes on with the next ones
+
+# Structs of numbers in ``kernels/pool/window.cuh``; the numbers are those of `division`, of `WindowAxis.numbers` and `WindowAxis.side`, and steps in memory.
+Division = Annotated[Sequence[int], Nested("dnnarray::Divider", "3I")]
+Windows = Annotated[Sequence[int], Nested("dnnarray::Axis<Config::kAdaptive>", "7I")]
+PlainWindows = Annotated[Sequence[int], Nested("dnnarray::Axis<false>", "7I")]
+Side = Annotated[Sequence[int], Nested("dnnarray::Side", "4I")]
+Steps = Annotated[Sequence[int], Nested("dnnarray::Strides", "5q")]
+Partition = Annotated[Sequence[int], Nested("dnnarray::Partition", "9I")]  # in ``kernels/pool/strip.cuh``: three divisions
+
+Places = Annotated[Array | None, Pointer("Config::Index", True)]
+Indices = Annotated[Array | None, Pointer("long long", False)]
+Results = Annotated[Array | None, Pointer("Config::Result", False)]
+CodesOut = Annotated[Array | None, Pointer("unsigned char", False)]
+Codes = Annotated[Array | None, Pointer("unsigned char", True)]
+Saved = Annotated[Array | None, Pointer("Config::Saved", True)]
 
 
 # --- reductions -------------------------------------------------------------------------------------------------------
@@ -128,24 +144,41 @@ def row_of_threads(items: int) -> int:
     return max(8, min(32, 1 << (items - 1).bit_length()))
 
 
+def partition(inner: int, groups: int, strips: int, total: int) -> tuple[int, ...]:
+    """The members of ``Partition`` in ``pool/strip.cuh``: `total` threads are vectors of channels, then groups along W, then strips along H, then planes."""
+    return *division(inner, total), *division(groups, total), *division(strips, total)
+
+
 def grid_of(items: int, rows: int) -> tuple[int, int, int]:
     """The blocks of the kernels that take each window, or each element, by itself; `items` stand in a row."""
     columns = columns_of(items)
     return -(-items // columns), min(-(-rows // (THREADS // columns)), _GRID), 1
 
 
-def window_numbers(g: Geometry, items: int, rows: int, vector: int, padded: bool, p: float) -> tuple[tuple[int, int, int], tuple[Any, ...]]:
-    """The grid, and the launch arguments after the pointers, of the kernels over windows; `items` stand in a row."""
-    inner = g.channels // vector if g.last else 1
-    planes = 1 if g.last or g.first else g.channels
+def window_numbers(g: Geometry, rows: int, vector: int, padded: bool, p: float) -> dict[str, Any]:
+    """What the kernels that take each window, or each element, by itself are called with beside their arrays."""
     x_strides, y_strides = (_merged(g, s) if g.first else s for s in (g.x_strides, g.y_strides))
-    axes = [number for axis in g.axes for number in axis.packed(g.adaptive)]
-    return grid_of(items, rows), (rows, planes << 32 | inner, *x_strides, *y_strides, *axes, int(padded), p)
+    d, h, w = (axis.numbers(g.adaptive) for axis in g.axes)
+    planes, inner = 1 if g.last or g.first else g.channels, g.channels // vector if g.last else 1
+    return {
+        "rows": rows, "planes": planes, "inner": inner, "x_strides": x_strides, "y_strides": y_strides, "d": d, "h": h, "w": w,
+        "padded": int(padded), "p": p,
+    }  # fmt: skip
 
 
 def _merged(g: Geometry, strides: tuple[int, ...]) -> tuple[int, ...]:
     """The strides with batch and channels counted as one axis."""
     return (strides[1] if g.channels > 1 else strides[0], *strides[1:])
+
+
+@frozen
+class StripArguments(Arguments, restrict=True):
+    """The numbers of every kernel whose threads walk down the rows of small windows: how many threads there are, how they share the work, both axes."""
+
+    total: Extent
+    among: Partition
+    h: Side
+    w: Side
 
 
 @frozen
@@ -172,7 +205,7 @@ class Strips:
 
     settings: dict[str, Any]  # by the names of StripConfig
     words: list[str]
-    numbers: tuple[int, ...]
+    arguments: dict[str, Any]  # by the names of StripArguments
     grid: tuple[int, int, int]
 
 
@@ -198,15 +231,14 @@ def strips_of(g: Geometry, dtype: np.dtype, aligned: bool, rows: int, outputs: i
     steps = _steps(g.outer * groups * inner * count, count, shared, most)
     strips = -(-count // steps)
     total = g.outer * strips * groups * inner
-    dividers = [n for divisor in (inner, groups, strips) for n in divider(divisor, total)]
-    numbers = (total, *dividers, h.packed()[0], h.packed()[3], w.packed()[0], w.packed()[3])
     settings = {
         "element": POOL_TYPES[dtype], "last": g.last, "threads": THREADS, "wide": wide, "group": group, "piece": piece, "steps": steps,
         "window_h": h.window, "stride_h": h.stride_used, "window_w": w.window, "stride_w": stride, "before": w.before,
     }  # fmt: skip
     words = [f"w{h.window}x{w.window}_by_{h.stride_used}x{stride}_at{w.before}", "last" if g.last else "first"]
     words += [f"x{wide}" + (f"g{group}p{piece}" if g.first else ""), f"s{steps}"]
-    return Strips(settings, words, numbers, (-(-total // THREADS), 1, 1))
+    arguments = {"total": total, "among": partition(inner, groups, strips, total), "h": h.side, "w": w.side}
+    return Strips(settings, words, arguments, (-(-total // THREADS), 1, 1))
 
 
 def _most_rows(g: Geometry, dtype: np.dtype, plain: bool, norm: bool, much: bool) -> int:

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+from dnnarray._cuda.core.arguments import Arguments, Double, Extent, In, Int
 from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Program, vector_length
-from dnnarray._cuda.pool.geometry import Geometry, WindowAxis, divider
-from dnnarray._cuda.pool.shared import MEAN, POOL_TYPES, Reduction, forward, forward_reason, overtaken, reduction_of, times
+from dnnarray._cuda.core.planner import planned
+from dnnarray._cuda.pool.geometry import Geometry, WindowAxis, division
+from dnnarray._cuda.pool.shared import (
+    MEAN,
+    POOL_TYPES,
+    Division,
+    Indices,
+    Reduction,
+    Results,
+    Windows,
+    forward,
+    forward_reason,
+    overtaken,
+    reduction_of,
+    times,
+)
 from dnnarray._problems.pool import PoolProblem
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
@@ -32,6 +47,23 @@ class SharedPlanesConfig(Config):
     wide: int
     lanes: int
     threads: int
+
+
+@frozen
+class SharedPlanesArguments(Arguments, restrict=True):
+    """What ``kernels/pool/shared_planes.cu`` is called with."""
+
+    x: In
+    y: Results
+    indices: Indices
+    total: Extent
+    planes: Extent
+    windows: Division
+    outputs: Division
+    h: Windows
+    w: Windows
+    padded: Int
+    p: Double
 
 
 def reason(r: Reduction, device: Device) -> str | None:
@@ -67,11 +99,13 @@ def plan(r: Reduction, device: Device, aligned: bool, arrays: tuple[Array, Array
     )
     words = [*r.words("shared_planes", wide), *["magnitude"] * r.magnitude, *["adaptive"] * g.adaptive, *["whole"] * g.whole, f"l{lanes}"]
     limit = planes * windows
-    dividers = [n for divisor in (windows, w.outputs) for n in divider(divisor, limit)]
-    numbers = (g.outer, planes, *dividers, *h.packed(g.adaptive), *w.packed(g.adaptive), int(r.padded), r.p)
-    kernel = Kernel("pool/shared_planes.cu", "_".join([*words, *["pairs"] * pairs]), config)
+    arguments = SharedPlanesArguments(
+        *arrays, total=g.outer, planes=planes, windows=division(windows, limit), outputs=division(w.outputs, limit),
+        h=h.numbers(g.adaptive), w=w.numbers(g.adaptive), padded=int(r.padded), p=r.p,
+    )  # fmt: skip
+    kernel = Kernel("pool/shared_planes.cu", "_".join([*words, *["pairs"] * pairs]), config, ("pool/window",))
     shared = -(-planes * g.length * itemsize // 16) * 16
-    return Plan(kernel, (-(-g.outer // planes), 1, 1), _THREADS, (*arrays, *numbers), shared)
+    return planned(kernel, (-(-g.outer // planes), 1, 1), _THREADS, arguments, shared_memory=shared)
 
 
 def _planes_of_a_block(g: Geometry, wide: int, busy: int, itemsize: int) -> int:

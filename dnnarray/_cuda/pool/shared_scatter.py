@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dnnarray._cuda.core.arguments import Arguments, Extent, In, Int, Out
 from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Program, vector_length
+from dnnarray._cuda.core.planner import planned
 from dnnarray._cuda.pool.bands import THREADS, Bands, bands_of, blocks_of, width_of, windows_of
-from dnnarray._cuda.pool.geometry import Geometry, divider
+from dnnarray._cuda.pool.geometry import Geometry, division
 from dnnarray._cuda.pool.gradient import (
     BY_PLACE,
     BY_TAP,
@@ -18,7 +20,7 @@ from dnnarray._cuda.pool.gradient import (
     rule_of,
     saved_bytes,
 )
-from dnnarray._cuda.pool.shared import POOL_SHORT, POOL_TYPES, row_of_threads, times
+from dnnarray._cuda.pool.shared import POOL_SHORT, POOL_TYPES, Division, Saved, Windows, row_of_threads, times
 from dnnarray._problems.pool import PoolProblem
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
@@ -38,6 +40,25 @@ class SharedScatterConfig(Config):
     wide: int
     row: int
     threads: int
+
+
+@frozen
+class SharedScatterArguments(Arguments, restrict=True):
+    """What ``kernels/pool/shared_scatter.cu`` is called with."""
+
+    grad: In
+    saved: Saved
+    dx: Out
+    outer: Extent
+    planes: Extent
+    rows: Extent
+    bands: Extent
+    room: Extent
+    taps: Division
+    h_kinds: Int
+    w_kinds: Int
+    h: Windows
+    w: Windows
 
 
 def _kinds(g: Geometry) -> tuple[int, int]:
@@ -64,11 +85,15 @@ def _plan(problem: PoolProblem, device: Device, aligned: bool, g: Geometry, know
     config = SharedScatterConfig(POOL_TYPES[x.dtype], POOL_TYPES[known.dtype], place, g.adaptive, wide, row, THREADS)
     words = [f"max_pool_shared_scatter_{POOL_SHORT[x.dtype]}x{wide}_by_{POOL_SHORT[known.dtype]}"]
     words += ["place"] * place + ["adaptive"] * g.adaptive
-    taps = divider(w.extent if place else w.window, (1 << 31) - 1)
-    numbers = (g.outer, *bands, windows, *taps, *_kinds(g), *h.packed(g.adaptive), *w.packed(g.adaptive))
+    h_kinds, w_kinds = _kinds(g)
+    arguments = SharedScatterArguments(
+        Array(0), known.saved, dx_of(problem), outer=g.outer, planes=bands.planes, rows=bands.rows, bands=bands.bands, room=windows,
+        taps=division(w.extent if place else w.window, (1 << 31) - 1), h_kinds=h_kinds, w_kinds=w_kinds, h=h.numbers(g.adaptive),
+        w=w.numbers(g.adaptive),
+    )  # fmt: skip
     shared = bands.planes * (width_of(x.dtype) * bands.rows * w.extent + windows * _line(g, x)) + 32
-    kernel, arrays = Kernel("pool/shared_scatter.cu", "_".join([*words, f"r{row}"]), config), (Array(0), known.saved, dx_of(problem))
-    return Plan(kernel, (blocks_of(g, bands), 1, 1), THREADS, (*arrays, *numbers), shared)
+    kernel = Kernel("pool/shared_scatter.cu", "_".join([*words, f"r{row}"]), config, ("pool/window",))
+    return planned(kernel, (blocks_of(g, bands), 1, 1), THREADS, arguments, shared_memory=shared)
 
 
 def rejects(problem: PoolProblem, device: Device) -> str | None:

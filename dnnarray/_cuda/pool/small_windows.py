@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dnnarray._cuda.core.arguments import In, Int
 from dnnarray._cuda.core.plan import Array, Kernel, Plan, Program, ahead_if_small
+from dnnarray._cuda.core.planner import planned
 from dnnarray._cuda.pool.shared import (
     INDICES,
     MAX,
@@ -10,7 +12,10 @@ from dnnarray._cuda.pool.shared import (
     NORM,
     POOL_TYPES,
     THREADS,
+    Indices,
     Reduction,
+    Results,
+    StripArguments,
     StripConfig,
     forward,
     forward_reason,
@@ -31,6 +36,16 @@ class SmallWindowsConfig(StripConfig):
     magnitude: bool
     exponent: int
     lends: bool
+
+
+@frozen
+class SmallWindowsArguments(StripArguments):
+    """What ``kernels/pool/small_windows.cu`` is called with."""
+
+    x: In
+    y: Results
+    indices: Indices
+    padded: Int
 
 
 def reason(r: Reduction, device: Device) -> str | None:
@@ -54,8 +69,9 @@ def plan(r: Reduction, device: Device, aligned: bool, arrays: tuple[Array, Array
         **strips.settings, result=POOL_TYPES[r.result], reduction=r.kind, magnitude=r.magnitude and not norm, exponent=exponent, lends=lends
     )
     words = [*r.words("small_windows"), *["magnitude"] * config.magnitude, *[f"l{exponent}"] * norm, *["lends"] * lends, *strips.words]
-    kernel = Kernel("pool/small_windows.cu", "_".join(words), config)
-    plan = Plan(kernel, strips.grid, THREADS, (*arrays, *strips.numbers, int(r.padded)))
+    kernel = Kernel("pool/small_windows.cu", "_".join(words), config, ("pool/strip",))
+    x, y, indices = arrays
+    plan = planned(kernel, strips.grid, THREADS, SmallWindowsArguments(x=x, y=y, indices=indices, **strips.arguments, padded=int(r.padded)))
     return ahead_if_small(plan) if config.steps == 1 and not norm else plan
 
 

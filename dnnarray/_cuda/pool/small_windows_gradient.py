@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dnnarray._cuda.core.arguments import In, Int, Out
 from dnnarray._cuda.core.plan import Array, Kernel, Plan, Program, ahead_if_small
+from dnnarray._cuda.core.planner import planned
 from dnnarray._cuda.pool.geometry import Geometry
 from dnnarray._cuda.pool.gradient import (
     BY_PLACE,
@@ -20,7 +22,7 @@ from dnnarray._cuda.pool.gradient import (
     taps_bytes,
     worth_taps,
 )
-from dnnarray._cuda.pool.shared import POOL_SHORT, POOL_TYPES, THREADS, StripConfig, overtaken, strips_of, times
+from dnnarray._cuda.pool.shared import POOL_SHORT, POOL_TYPES, THREADS, Saved, StripArguments, StripConfig, overtaken, strips_of, times
 from dnnarray._problems.pool import PoolProblem
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
@@ -34,14 +36,27 @@ class SmallWindowsGradientConfig(StripConfig):
     rule: int
 
 
+@frozen
+class SmallWindowsGradientArguments(StripArguments):
+    """What ``kernels/pool/small_windows_gradient.cu`` is called with."""
+
+    grad: In
+    saved: Saved
+    dx: Out
+    padded: Int
+
+
 def _plan(problem: PoolProblem, aligned: bool, g: Geometry, known: Known) -> Plan:
     dtype, rule, h = problem.inputs[1].dtype, known.rule, g.axes[1]
     strips = strips_of(g, dtype, aligned, h.extent + h.before)
     config = SmallWindowsGradientConfig(**strips.settings, saved=POOL_TYPES[known.dtype], rule=rule)
     words = [f"{RULES[rule]}_pool_small_windows_gradient_{POOL_SHORT[dtype]}"]
     words += [f"by_{POOL_SHORT[known.dtype]}"] * (rule in (BY_TAP, BY_PLACE)) + strips.words
-    kernel, arrays = Kernel("pool/small_windows_gradient.cu", "_".join(words), config), (Array(0), known.saved, dx_of(problem))
-    plan = Plan(kernel, strips.grid, THREADS, (*arrays, *strips.numbers, int(problem.padded)))
+    kernel = Kernel("pool/small_windows_gradient.cu", "_".join(words), config, ("pool/strip",))
+    arguments = SmallWindowsGradientArguments(
+        grad=Array(0), saved=known.saved, dx=dx_of(problem), **strips.arguments, padded=int(problem.padded)
+    )
+    plan = planned(kernel, strips.grid, THREADS, arguments)
     return ahead_if_small(plan) if config.steps == 1 else plan
 
 

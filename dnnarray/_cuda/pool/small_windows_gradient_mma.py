@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dnnarray._cuda.core.arguments import In, Out
 from dnnarray._cuda.core.plan import Array, Kernel, Plan, Program, vector_length
+from dnnarray._cuda.core.planner import planned
 from dnnarray._cuda.pool.geometry import Geometry
 from dnnarray._cuda.pool.gradient import Known, dx_of, geometry_at, launches, saved_bytes, taps_bytes
-from dnnarray._cuda.pool.shared import POOL_SHORT, THREADS, StripConfig, strips_of, times
+from dnnarray._cuda.pool.shared import POOL_SHORT, THREADS, Codes, StripArguments, StripConfig, strips_of, times
 from dnnarray._cuda.pool.small_windows_gradient import no_taps, reason, taps_cost
 from dnnarray._problems.pool import PoolProblem
 from dnnarray._records import frozen
@@ -18,12 +20,22 @@ class SmallWindowsGradientMmaConfig(StripConfig):
     """Compile-time settings of ``kernels/pool/small_windows_gradient_mma.cu``."""
 
 
+@frozen
+class SmallWindowsGradientMmaArguments(StripArguments):
+    """What ``kernels/pool/small_windows_gradient_mma.cu`` is called with."""
+
+    grad: In
+    saved: Codes
+    dx: Out
+
+
 def _plan(problem: PoolProblem, aligned: bool, g: Geometry, known: Known) -> Plan:
     dtype, h = problem.inputs[1].dtype, g.axes[1]
     strips = strips_of(g, dtype, aligned, h.extent + h.before)
     symbol = "_".join([f"max_pool_small_windows_gradient_mma_{POOL_SHORT[dtype]}", *strips.words])
-    kernel = Kernel("pool/small_windows_gradient_mma.cu", symbol, SmallWindowsGradientMmaConfig(**strips.settings))
-    return Plan(kernel, strips.grid, THREADS, (Array(0), known.saved, dx_of(problem), *strips.numbers))
+    kernel = Kernel("pool/small_windows_gradient_mma.cu", symbol, SmallWindowsGradientMmaConfig(**strips.settings), ("pool/strip",))
+    arguments = SmallWindowsGradientMmaArguments(grad=Array(0), saved=known.saved, dx=dx_of(problem), **strips.arguments)
+    return planned(kernel, strips.grid, THREADS, arguments)
 
 
 def rejects(problem: PoolProblem, device: Device) -> str | None:

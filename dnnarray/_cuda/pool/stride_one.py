@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from dnnarray._cuda.core.arguments import Arguments, Extent, In, Int, Out
 from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Program, ahead_if_small, vector_length
-from dnnarray._cuda.pool.geometry import Geometry, divider
+from dnnarray._cuda.core.planner import planned
+from dnnarray._cuda.pool.geometry import Geometry
 from dnnarray._cuda.pool.gradient import backward_reason, dx_of, geometry_at, one_launch
-from dnnarray._cuda.pool.shared import POOL_SHORT, POOL_TYPES, THREADS, forward, forward_reason
+from dnnarray._cuda.pool.shared import POOL_SHORT, POOL_TYPES, THREADS, Partition, forward, forward_reason, partition
 from dnnarray._problems.pool import PoolProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device
@@ -32,6 +34,23 @@ class StrideOneConfig(Config):
     across: int
     steps: int
     threads: int
+
+
+@frozen
+class StrideOneArguments(Arguments, restrict=True):
+    """What ``kernels/pool/stride_one.cu`` is called with."""
+
+    x: In
+    y: Out
+    total: Extent
+    among: Partition
+    in_height: Int
+    out_height: Int
+    in_width: Int
+    out_width: Int
+    after_h: Int
+    after_w: Int
+    padded: Int
 
 
 def _reason(g: Geometry, dtype: np.dtype, device: Device) -> str | None:
@@ -61,9 +80,12 @@ def _plan(g: Geometry, dtype: np.dtype, gradient: bool, padded: bool, aligned: b
     config = StrideOneConfig(POOL_TYPES[dtype], gradient, g.last, h.window, top, w.window, before, wide, across, steps, THREADS)
     words = ["mean_pool_stride_one"] + ["gradient"] * gradient + [f"{POOL_SHORT[dtype]}x{wide}", f"w{h.window}x{w.window}_at{top}x{before}"]
     words += ["last" if g.last else "first"] + [f"a{across}"] * (across > 1) + [f"s{steps}"]
-    dividers = [n for divisor in (inner, groups, strips) for n in divider(divisor, total)]
-    numbers = (total, *dividers, in_h << 32 | out_h, in_w << 32 | out_w, h.after << 32 | w.after, int(padded))
-    plan = Plan(Kernel("pool/stride_one.cu", "_".join(words), config), (-(-total // THREADS), 1, 1), THREADS, (*arrays, *numbers))
+    arguments = StrideOneArguments(
+        *arrays, total=total, among=partition(inner, groups, strips, total), in_height=in_h,
+        out_height=out_h, in_width=in_w, out_width=out_w, after_h=h.after, after_w=w.after, padded=int(padded),
+    )  # fmt: skip
+    kernel = Kernel("pool/stride_one.cu", "_".join(words), config, ("pool/strip",))
+    plan = planned(kernel, (-(-total // THREADS), 1, 1), THREADS, arguments)
     return ahead_if_small(plan) if steps == 1 else plan
 
 

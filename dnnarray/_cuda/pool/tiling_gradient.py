@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dnnarray._cuda.core.arguments import Arguments, Double, Extent, In, Int, Out
 from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Program, ahead_if_small, vector_length
-from dnnarray._cuda.pool.geometry import Geometry, WindowAxis, divider
+from dnnarray._cuda.core.planner import planned
+from dnnarray._cuda.pool.geometry import Geometry, WindowAxis, division
 from dnnarray._cuda.pool.gradient import (
     BY_PLACE,
     BY_TAP,
@@ -18,7 +20,7 @@ from dnnarray._cuda.pool.gradient import (
     rule_of,
     saved_bytes,
 )
-from dnnarray._cuda.pool.shared import POOL_SHORT, POOL_TYPES, THREADS, overtaken, times
+from dnnarray._cuda.pool.shared import POOL_SHORT, POOL_TYPES, THREADS, Division, Saved, overtaken, times
 from dnnarray._problems.pool import PoolProblem
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
@@ -39,6 +41,29 @@ class TilingGradientConfig(Config):
     threads: int
 
 
+@frozen
+class TilingGradientArguments(Arguments, restrict=True):
+    """What ``kernels/pool/tiling_gradient.cu`` is called with."""
+
+    grad: In
+    x: In
+    saved: Saved
+    dx: Out
+    total: Extent
+    heights: Division
+    widths: Division
+    inner: Division
+    h_window: Division
+    h_extent: Int
+    h_outputs: Int
+    h_counted: Int
+    w_window: Division
+    w_extent: Int
+    w_outputs: Int
+    w_counted: Int
+    p: Double
+
+
 def _plan(problem: PoolProblem, aligned: bool, g: Geometry, known: Known) -> Plan:
     """Whole planes count as one row: a thread writes a vector of what they get."""
     x, rule, magnitude = problem.inputs[1], known.rule, of_magnitudes(problem)
@@ -56,11 +81,19 @@ def _plan(problem: PoolProblem, aligned: bool, g: Geometry, known: Known) -> Pla
     words += [f"last_s{steps}" if g.last else f"first_r{reach}"]
     inner, widths = (g.channels // wide, -(-w.extent // steps)) if g.last else (1, w.extent)
     total = g.outer * h.extent * widths * inner if g.last else x.size
-    dividers = [n for divisor in (h.extent, widths, inner) for n in divider(divisor, total)]
-    tilings = [n for a in (h, w) for n in (*divider(a.stride_used, 0), a.packed()[0], a.extent + a.after * problem.padded)]
+    by_h, by_w, by_inner = (division(divisor, total) for divisor in (h.extent, widths, inner))
+    tilings: dict[str, int] = {}
+    for name, axis in (("h", h), ("w", w)):
+        counted = axis.extent + axis.after * problem.padded
+        tilings |= {f"{name}_extent": axis.extent, f"{name}_outputs": axis.outputs, f"{name}_counted": counted}
+    windows = division(h.stride_used, 0), division(w.stride_used, 0)
     grid = (-(-total // (THREADS if g.last else THREADS * wide)), 1, 1)
-    kernel, arrays = Kernel("pool/tiling_gradient.cu", "_".join(words), config), (Array(0), Array(1), known.saved, dx_of(problem))
-    plan = Plan(kernel, grid, THREADS, (*arrays, total, *dividers, *tilings, problem.p))
+    kernel = Kernel("pool/tiling_gradient.cu", "_".join(words), config, ("pool/window",))
+    arguments = TilingGradientArguments(
+        Array(0), Array(1), known.saved, dx_of(problem), total=total, heights=by_h, widths=by_w, inner=by_inner, h_window=windows[0],
+        w_window=windows[1], **tilings, p=problem.p,
+    )  # fmt: skip
+    plan = planned(kernel, grid, THREADS, arguments)
     return ahead_if_small(plan) if steps == 1 else plan
 
 

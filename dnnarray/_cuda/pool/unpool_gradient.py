@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 
+from dnnarray._cuda.core.arguments import Arguments, Extent, In, Out
 from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Program
-from dnnarray._cuda.pool.geometry import Geometry, divider
-from dnnarray._cuda.pool.shared import POOL_SHORT, POOL_TYPES, THREADS
+from dnnarray._cuda.core.planner import planned
+from dnnarray._cuda.pool.geometry import Geometry, division
+from dnnarray._cuda.pool.shared import POOL_SHORT, POOL_TYPES, THREADS, Division, Places
 from dnnarray._cuda.pool.unpooling import geometry_at, too_large, unpooled
 from dnnarray._problems.pool import UnpoolProblem
 from dnnarray._records import frozen
@@ -26,13 +28,30 @@ class UnpoolGradientConfig(Config):
     threads: int
 
 
+@frozen
+class UnpoolGradientArguments(Arguments, restrict=True):
+    """What ``kernels/pool/unpool_gradient.cu`` is called with."""
+
+    grad: In
+    indices: Places
+    dx: Out
+    total: Extent
+    channels: Division
+    places: Division
+    size: Extent
+
+
 def _plan(g: Geometry, x: Spec, indices: Spec) -> Plan:
     """The launch."""
     config = UnpoolGradientConfig(POOL_TYPES[x.dtype], POOL_TYPES[indices.dtype], _FLIGHT, THREADS)
-    dividers = [n for divisor in (g.channels if g.last else 1, math.prod(g.space)) for n in divider(divisor, x.size + THREADS * _FLIGHT)]
-    kernel = Kernel("pool/unpool_gradient.cu", f"max_unpool_gradient_{POOL_SHORT[x.dtype]}_by_{POOL_SHORT[indices.dtype]}", config)
-    pointers, grid = (Array(0), Array(2), Array(3)), (-(-x.size // (THREADS * _FLIGHT)), 1, 1)
-    return Plan(kernel, grid, THREADS, (*pointers, x.size, *dividers, math.prod(g.out_space)))
+    most = x.size + THREADS * _FLIGHT
+    channels, places = (division(n, most) for n in (g.channels if g.last else 1, math.prod(g.space)))
+    symbol = f"max_unpool_gradient_{POOL_SHORT[x.dtype]}_by_{POOL_SHORT[indices.dtype]}"
+    kernel, grid = Kernel("pool/unpool_gradient.cu", symbol, config, ("pool/window",)), (-(-x.size // (THREADS * _FLIGHT)), 1, 1)
+    arguments = UnpoolGradientArguments(
+        Array(0), Array(2), Array(3), total=x.size, channels=channels, places=places, size=math.prod(g.out_space)
+    )
+    return planned(kernel, grid, THREADS, arguments)
 
 
 def rejects(problem: UnpoolProblem, device: Device) -> str | None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
+from dnnarray._cuda.core.arguments import Arguments, Extent, In, Int, Out, Pointer
 from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Program, vector_length
+from dnnarray._cuda.core.planner import planned
 from dnnarray._cuda.pool.geometry import Geometry
-from dnnarray._cuda.pool.shared import POOL_SHORT, POOL_TYPES
+from dnnarray._cuda.pool.shared import POOL_SHORT, POOL_TYPES, Places
 from dnnarray._cuda.pool.unpooling import items_of, span_of, unpooled, unstaged
 from dnnarray._problems.pool import UnpoolProblem
 from dnnarray._records import frozen
@@ -15,6 +18,9 @@ from dnnarray._spec import Spec
 
 _MARKS_LAST, _MARKS_FIRST = 100 << 10, 32 << 10  # bytes of marks
 _REPAIRS = 528  # blocks that look after what others have left undone
+
+
+Notes = Annotated[Array | None, Pointer("unsigned", True)]
 
 
 @frozen
@@ -27,6 +33,26 @@ class UnpoolSharedConfig(Config):
     group: int
     wide: int
     threads: int
+
+
+@frozen
+class UnpoolSharedArguments(Arguments, restrict=True):
+    """What ``kernels/pool/unpool_shared.cu`` is called with."""
+
+    x: In
+    indices: Places
+    y: Out
+    notes: Notes
+    channels: Int
+    x_size: Int
+    y_size: Int
+    chunk: Int
+    chunks: Int
+    groups: Int
+    span: Int
+    parts: Extent
+    own: Extent
+    total: Extent
 
 
 def _group(g: Geometry, x: Spec) -> int:
@@ -51,10 +77,13 @@ def plan(g: Geometry, x: Spec, indices: Spec, aligned: bool, marks: tuple[int, i
     config = UnpoolSharedConfig(POOL_TYPES[x.dtype], POOL_TYPES[indices.dtype], parts > 0, group, wide, threads)
     symbol = f"max_unpool_shared_{'repairs_' * (parts > 0)}{POOL_SHORT[x.dtype]}x{wide}_by_{POOL_SHORT[indices.dtype]}_g{group}"
     own = -(-items // _REPAIRS)
-    numbers = (channels, math.prod(g.space), size, places, chunks, -(-channels // span), Array(3 if parts else 2), parts, own, items, span)
+    arguments = UnpoolSharedArguments(
+        Array(0), Array(1), Array(2), Array(3) if parts else None, channels=channels, x_size=math.prod(g.space), y_size=size, chunk=places,
+        chunks=chunks, groups=-(-channels // span), span=span, parts=parts, own=own, total=items,
+    )  # fmt: skip
     grid = (-(-items // own) if parts else items * chunks, 1, 1)
     kernel = Kernel("pool/unpool_shared.cu", symbol, config)
-    return Plan(kernel, grid, threads, (Array(0), Array(1), Array(2), *numbers), 2 * group * places, early=parts > 0)
+    return planned(kernel, grid, threads, arguments, shared_memory=2 * group * places, early=parts > 0)
 
 
 def rejects(problem: UnpoolProblem, device: Device) -> str | None:

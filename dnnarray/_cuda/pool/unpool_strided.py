@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
+from dnnarray._cuda.core.arguments import Arguments, Extent, In, Int, Out, Pointer
 from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Program
+from dnnarray._cuda.core.planner import planned
 from dnnarray._cuda.pool.geometry import Geometry
-from dnnarray._cuda.pool.shared import POOL_SHORT, POOL_TYPES, THREADS
+from dnnarray._cuda.pool.shared import POOL_SHORT, POOL_TYPES, THREADS, Places, Steps
 from dnnarray._cuda.pool.unpooling import too_large, unpooled
 from dnnarray._problems.pool import UnpoolProblem
 from dnnarray._records import frozen
@@ -15,6 +18,9 @@ from dnnarray._spec import Spec
 
 _CLEAR, _MARK, _FETCH, _BACKWARD = range(4)
 _STAGES = ("clear", "mark", "fetch", "backward")
+
+
+Marks = Annotated[Array | None, Pointer("int", False)]
 
 
 @frozen
@@ -27,13 +33,36 @@ class UnpoolStridedConfig(Config):
     threads: int
 
 
-def _plan(g: Geometry, stage: int, total: int, x: Spec, indices: Spec, arrays: tuple[Array, ...]) -> Plan:
+@frozen
+class UnpoolStridedArguments(Arguments, restrict=True):
+    """What ``kernels/pool/unpool_strided.cu`` is called with."""
+
+    x: In
+    indices: Places
+    y: Out
+    marks: Marks
+    total: Extent
+    channels: Extent
+    x_strides: Steps
+    y_strides: Steps
+    x_height: Int
+    x_width: Int
+    y_height: Int
+    y_width: Int
+    x_size: Extent
+    y_size: Extent
+
+
+def _plan(g: Geometry, stage: int, total: int, x: Spec, indices: Spec, arrays: tuple[Array, Array, Array, Array]) -> Plan:
     """The launch of a stage; `arrays` are x, the indices, y and the marks, of the gradient that and dx."""
     config = UnpoolStridedConfig(POOL_TYPES[x.dtype], POOL_TYPES[indices.dtype], stage, THREADS)
     symbol = f"max_unpool_strided_{_STAGES[stage]}_{POOL_SHORT[x.dtype]}_by_{POOL_SHORT[indices.dtype]}"
     (_, h, w), (_, p, q) = g.space, g.out_space
-    numbers = (total, g.channels, *g.x_strides, *g.y_strides, h << 32 | w, p << 32 | q, math.prod(g.space), math.prod(g.out_space))
-    return Plan(Kernel("pool/unpool_strided.cu", symbol, config), (-(-total // THREADS), 1, 1), THREADS, (*arrays, *numbers))
+    arguments = UnpoolStridedArguments(
+        *arrays, total=total, channels=g.channels, x_strides=g.x_strides, y_strides=g.y_strides, x_height=h, x_width=w, y_height=p,
+        y_width=q, x_size=math.prod(g.space), y_size=math.prod(g.out_space),
+    )  # fmt: skip
+    return planned(Kernel("pool/unpool_strided.cu", symbol, config, ("pool/window",)), (-(-total // THREADS), 1, 1), THREADS, arguments)
 
 
 def rejects(problem: UnpoolProblem, device: Device) -> str | None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Annotated
 
+from dnnarray._cuda.core.arguments import Arguments, In, Int, Nested, Out, Pointer
 from dnnarray._cuda.core.extents import divisor
 from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Program, vector_length
+from dnnarray._cuda.core.planner import planned
 from dnnarray._cuda.pool import unpool_shared
 from dnnarray._cuda.pool.geometry import Geometry
-from dnnarray._cuda.pool.shared import POOL_SHORT, POOL_TYPES
+from dnnarray._cuda.pool.shared import POOL_SHORT, POOL_TYPES, Places
 from dnnarray._cuda.pool.unpooling import geometry_at, items_of, span_of, unpooled, unstaged
 from dnnarray._problems.pool import UnpoolProblem
 from dnnarray._records import frozen
@@ -19,6 +23,11 @@ _NEAR = 28 << 10  # bytes of shared memory of a block
 _THREADS, _BLOCKS = 256, 6  # its threads, and how many such blocks run side by side
 _CELL = 4  # rows and columns of the largest windows whose elements are put back one by one
 _AGAIN = 6  # how often elements may be looked at
+
+
+Notes = Annotated[Array | None, Pointer("unsigned", False)]
+Multiplier = Annotated[Sequence[int], Nested("dnnarray::Divisor", "3I")]
+CutAxis = Annotated[Sequence[int], Nested("dnnarray::Cut", "10I")]
 
 
 @frozen
@@ -38,6 +47,32 @@ class UnpoolTilesConfig(Config):
     flight: int
     threads: int
     blocks: int
+
+
+@frozen
+class UnpoolTilesArguments(Arguments, restrict=True):
+    """What ``kernels/pool/unpool_tiles.cu`` is called with."""
+
+    x: In
+    indices: Places
+    y: Out
+    notes: Notes
+    channels: Int
+    groups: Multiplier
+    across: Multiplier
+    down: Multiplier
+    h: CutAxis
+    w: CutAxis
+    room: Int
+    row: Multiplier
+    seen: Multiplier
+    width: Multiplier
+
+
+def _multiplier(n: int) -> tuple[int, int, int]:
+    """The members of ``Divisor`` in ``core/division.cuh``."""
+    packed = divisor(n)
+    return n, packed & 0xFFFFFFFF, packed >> 32
 
 
 @frozen
@@ -69,9 +104,9 @@ class Cut:
         return min(self.own + 2, self.x)
 
     def numbers(self) -> tuple[int, ...]:
-        """As launch arguments."""
+        """The members of ``Cut`` in ``pool/cut.cuh``."""
         share, of = (1, self.cell) if self.cell else (self.x, self.y)
-        return self.x << 32 | self.y, self.tiles << 32 | self.tile, divisor(self.tile), share << 32 | of, divisor(of)
+        return self.x, self.y, self.tiles, *_multiplier(self.tile), *_multiplier(of), share
 
 
 def _cells(x: int, y: int) -> int:
@@ -134,12 +169,14 @@ def _plans(g: Geometry, x: Spec, indices: Spec, aligned: bool, cuts: tuple[Cut, 
     symbol += f"_cell{h.cell}x{w.cell}o{own}p{piece}" + "_ragged" * ragged
     channels, groups = (g.channels, -(-g.channels // span)) if g.last else (1, 1)
     per_row = max(w.own * span // own, 1)
-    dividers = [n for number in (per_row, w.seen, w.y) for n in (number, divisor(number))]
-    shares = channels, groups, divisor(groups), divisor(w.tiles), divisor(h.tiles)
-    pointers = Array(0), Array(1), Array(2), Array(3) if tiles > 1 else 0
+    arguments = UnpoolTilesArguments(
+        Array(0), Array(1), Array(2), Array(3) if tiles > 1 else None, channels=channels, groups=_multiplier(groups),
+        across=_multiplier(w.tiles), down=_multiplier(h.tiles), h=h.numbers(), w=w.numbers(), room=room, row=_multiplier(per_row),
+        seen=_multiplier(w.seen), width=_multiplier(w.y),
+    )  # fmt: skip
     shared = -(-2 * x.dtype.itemsize * span * room // 16) * 16
-    kernel, items = Kernel("pool/unpool_tiles.cu", symbol, config), items_of(g, span)
-    plan = Plan(kernel, (items * tiles, 1, 1), _THREADS, (*pointers, *shares, *h.numbers(), *w.numbers(), room, *dividers), shared)
+    kernel, items = Kernel("pool/unpool_tiles.cu", symbol, config, ("pool/cut",)), items_of(g, span)
+    plan = planned(kernel, (items * tiles, 1, 1), _THREADS, arguments, shared_memory=shared)
     return (plan,) if tiles == 1 else (plan, unpool_shared.plan(g, x, indices, aligned, unpool_shared.marks_of(g, x, device), tiles))
 
 

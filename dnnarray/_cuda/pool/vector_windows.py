@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dnnarray._cuda.core.arguments import Arguments, Extent, In, Int
 from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Program, vector_length
-from dnnarray._cuda.pool.geometry import divider
+from dnnarray._cuda.core.planner import planned
+from dnnarray._cuda.pool.geometry import division
 from dnnarray._cuda.pool.separable import flight_of
-from dnnarray._cuda.pool.shared import NORM, POOL_TYPES, THREADS, Reduction, forward, forward_reason
+from dnnarray._cuda.pool.shared import NORM, POOL_TYPES, THREADS, Division, Indices, Reduction, Results, Windows, forward, forward_reason
 from dnnarray._problems.pool import PoolProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device
@@ -25,6 +27,21 @@ class VectorWindowsConfig(Config):
     lanes: int
     own: int
     threads: int
+
+
+@frozen
+class VectorWindowsArguments(Arguments, restrict=True):
+    """What ``kernels/pool/vector_windows.cu`` is called with."""
+
+    x: In
+    y: Results
+    indices: Indices
+    total: Extent
+    vectors: Division
+    heights: Division
+    width: Extent
+    h: Windows
+    padded: Int
 
 
 def _sharing(r: Reduction, aligned: bool) -> tuple[int, int, int] | None:
@@ -57,9 +74,12 @@ def plan(r: Reduction, device: Device, aligned: bool, arrays: tuple[Array, Array
         POOL_TYPES[r.dtype], POOL_TYPES[r.result], r.kind, r.magnitude, g.adaptive, wide, flight, lanes, own, THREADS
     )
     words = [*r.words("vector_windows", wide), *["magnitude"] * r.magnitude, *["adaptive"] * g.adaptive, f"l{lanes}o{own}f{flight}"]
-    dividers = [n for divisor in (vectors, h.outputs) for n in divider(divisor, total)]
-    numbers = (total, *dividers, w.extent, *h.packed(g.adaptive), int(r.padded))
-    return Plan(Kernel("pool/vector_windows.cu", "_".join(words), config), (-(-total // THREADS), 1, 1), THREADS, (*arrays, *numbers))
+    arguments = VectorWindowsArguments(
+        *arrays, total=total, vectors=division(vectors, total), heights=division(h.outputs, total), width=w.extent,
+        h=h.numbers(g.adaptive), padded=int(r.padded),
+    )  # fmt: skip
+    kernel = Kernel("pool/vector_windows.cu", "_".join(words), config, ("pool/window",))
+    return planned(kernel, (-(-total // THREADS), 1, 1), THREADS, arguments)
 
 
 def rejects(problem: PoolProblem, device: Device) -> str | None:

@@ -39,6 +39,16 @@ __device__ __forceinline__ unsigned long long ld_shared_u64(unsigned address) {
   return w;
 }
 
+// The line of memory with this address, to the L2.
+__device__ __forceinline__ void prefetch_l2(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
+
+// The number of the thread, such that nothing that was computed from it before has to be kept.
+__device__ __forceinline__ unsigned late_thread() {
+  unsigned tid;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(tid));
+  return tid;
+}
+
 // Orders ordinary accesses of shared memory before those of TMA and the tensor cores behind the next barrier.
 __device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
