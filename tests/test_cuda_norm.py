@@ -2,8 +2,9 @@
 
 import pytest
 
-from dnnarray._cuda import norm, norm_block, norm_cluster, norm_rows, norm_view
+from dnnarray._cuda import norm
 from dnnarray._cuda.core.plan import Array
+from dnnarray._cuda.norm import channel_block, channel_view, cluster_rows, rows
 from dnnarray._operation import find
 from dnnarray._options import DEFAULT
 from dnnarray._select import Device, choose
@@ -26,8 +27,8 @@ def _problem(op, x, parameters, **options):
 def test_a_gradient_in_registers_has_no_more_blocks_than_are_at_work_at_once(op, columns, dtype):
     problem = _problem(op, Spec((1 << 16, columns), dtype), (columns,))
     for aligned in (True, False):
-        if norm_rows.fits(problem, _DEVICE) is None:
-            plan = norm_rows.backward(problem, _DEVICE, aligned).plans[0]
+        if rows.fits(problem, _DEVICE) is None:
+            plan = rows.backward(problem, _DEVICE, aligned).plans[0]
             config = plan.kernel.config
             assert plan.grid[0] <= _DEVICE.units * config.resident
             assert config.resident * config.threads <= 2048
@@ -62,11 +63,11 @@ def test_small_gradients_whose_statistics_were_saved_take_one_launch(rows, colum
 @pytest.mark.parametrize(("columns", "vectors"), [(20_000, 3), (32_768, 4), (131_072, 4)])
 def test_long_rows_whose_statistics_were_saved_wait_for_nobody(columns, vectors):
     """Three rows and the weight, as it came, in the shared memory of a block of a cluster."""
-    (plan, _) = norm_cluster.backward(_saved(1000, columns, BFLOAT16), _DEVICE, True).plans
+    (plan, _) = cluster_rows.backward(_saved(1000, columns, BFLOAT16), _DEVICE, True).plans
     config = plan.kernel.config
     assert (config.split, config.stages, config.vectors) == (True, 3, vectors)
     assert plan.shared_memory <= _DEVICE.shared_memory - 2048
-    assert not norm_cluster.backward(_saved(1000, columns, FLOAT32), _DEVICE, True).plans[0].kernel.config.split
+    assert not cluster_rows.backward(_saved(1000, columns, FLOAT32), _DEVICE, True).plans[0].kernel.config.split
 
 
 def _channel_problems(shape, dtype):
@@ -84,7 +85,7 @@ def test_statistics_of_small_arrays_take_one_launch(shape, dtype):
     for problem in _channel_problems(shape, dtype):
         method = next(m for m in norm.ALGORITHMS[problem.op] if m.rejects(problem, _DEVICE) is None)
         assert method.name == "block"
-        found = norm_view.view(problem)
+        found = channel_view.view(problem)
         (plan,) = method.run(problem, _DEVICE, True).plans
         config = plan.kernel.config
         threads = plan.block // getattr(config, "rows", 1)
@@ -94,15 +95,15 @@ def test_statistics_of_small_arrays_take_one_launch(shape, dtype):
 
 def test_memory_that_is_not_aligned_goes_to_shared_memory_where_single_elements_are_too_many():
     problem = _problem("group_norm_backward", Spec((4, 64, 14, 14), FLOAT32), (64,), num_groups=8)
-    kernels = [[k.source for k in norm_block.backward(problem, _DEVICE, aligned).kernels] for aligned in (True, False)]
+    kernels = [[k.source for k in channel_block.backward(problem, _DEVICE, aligned).kernels] for aligned in (True, False)]
     assert kernels == [["norm/channel_block_backward.cu"], ["norm/channel_slab_backward.cu", "norm/fold.cu"]]
-    assert norm_block.workspace(problem) > 0
+    assert channel_block.workspace(problem) > 0
 
 
 def test_large_arrays_and_doubles_are_left_to_others():
-    assert "bytes" in norm_block.fits(next(_channel_problems((64, 256, 56, 56), FLOAT32)), _DEVICE)
-    assert "float" in norm_block.fits(next(_channel_problems((4, 16, 14, 14), FLOAT64)), _DEVICE)
-    assert "registers" in norm_block.fits(next(_channel_problems((1, 1, 1 << 17), FLOAT32)), _DEVICE)
+    assert "bytes" in channel_block.fits(next(_channel_problems((64, 256, 56, 56), FLOAT32)), _DEVICE)
+    assert "float" in channel_block.fits(next(_channel_problems((4, 16, 14, 14), FLOAT64)), _DEVICE)
+    assert "registers" in channel_block.fits(next(_channel_problems((1, 1, 1 << 17), FLOAT32)), _DEVICE)
 
 
 def test_many_channels_last_of_half_types_whose_statistics_were_saved_take_whole_sectors():
@@ -114,7 +115,7 @@ def test_many_channels_last_of_half_types_whose_statistics_were_saved_take_whole
 
 def test_more_batch_indices_than_a_grid_has():
     for x in (Spec((65_536, 2, 2), FLOAT16), Spec((65_536, 4), FLOAT16)):
-        assert "65,536" in norm_block.fits(_problem("group_norm", x, (x.shape[1],), num_groups=2), _DEVICE)
+        assert "65,536" in channel_block.fits(_problem("group_norm", x, (x.shape[1],), num_groups=2), _DEVICE)
 
 
 def _of_samples(op, x, **options):
@@ -178,7 +179,7 @@ def _last(op, shape, dtype, groups=32):
     ],
 )
 def test_small_arrays_channels_last_take_one_launch_as_well(op, shape, vector, blocks, together, dtype):
-    problem, run = _last(op, shape, dtype), norm_block.backward if op.endswith("_backward") else norm_block.forward
+    problem, run = _last(op, shape, dtype), channel_block.backward if op.endswith("_backward") else channel_block.forward
     assert choose(problem, _DEVICE, DEFAULT, norm.ALGORITHMS[op]).name == "block"
     for aligned in (True, False):
         (plan,) = run(problem, _DEVICE, aligned).plans
@@ -237,17 +238,17 @@ def test_gradients_of_batch_norm_channels_last(shape, dtype, plain, residual):
 def test_too_many_rows_for_a_block_and_no_clusters():
     older = Device("made-up A100", "cuda", 108, {"float32": 19e12}, 1.5e12, 4e-6, (8, 0), 166_912)
     problem = _last("batch_norm_train", (4, 64, 28, 28), FLOAT16)
-    assert "registers" in norm_block.fits(problem, older)
-    assert norm_block.fits(problem, _DEVICE) is None
+    assert "registers" in channel_block.fits(problem, older)
+    assert channel_block.fits(problem, _DEVICE) is None
 
 
 def test_groups_of_any_number_of_channels():
     """Lanes that make no whole row of a group are idle."""
     for shape, groups, neighbours in (((2, 96, 7, 7), 32, 3), ((2, 320, 4, 4), 32, 5), ((2, 640, 4, 4), 32, 5)):
-        (plan,) = norm_block.forward(_last("group_norm", shape, FLOAT16, groups), _DEVICE, True).plans
+        (plan,) = channel_block.forward(_last("group_norm", shape, FLOAT16, groups), _DEVICE, True).plans
         config = plan.kernel.config
         assert plan.block // neighbours * neighbours * config.vectors * config.vector >= shape[1] // groups * shape[2] * shape[3]
-    assert "registers" in norm_block.fits(_last("group_norm", (2, 521, 3, 3), FLOAT16, 1), _DEVICE)  # a row is longer than a block
+    assert "registers" in channel_block.fits(_last("group_norm", (2, 521, 3, 3), FLOAT16, 1), _DEVICE)  # a row is longer than a block
 
 
 @pytest.mark.parametrize(

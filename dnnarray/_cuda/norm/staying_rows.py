@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dnnarray._cuda import norm_cluster
 from dnnarray._cuda.core.extents import blocks_of
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, Program
-from dnnarray._cuda.norm_common import Arguments, orders
-from dnnarray._cuda.norm_rows import extents, operands
+from dnnarray._cuda.norm import cluster_rows
+from dnnarray._cuda.norm.rows import extents, operands
+from dnnarray._cuda.norm.shared import Arguments, orders
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device
@@ -73,7 +73,7 @@ def forward(problem: NormProblem, device: Device, aligned: bool) -> Program:
     specs, arguments = operands(problem, problem.inputs, None), Arguments(problem)
     given, x = operands(problem, arguments.inputs, 0), specs.x
     if not aligned:
-        return norm_cluster.forward(problem, device, aligned)
+        return cluster_rows.forward(problem, device, aligned)
     found = extents(problem)
     assert found is not None
     rows, columns = found

@@ -7,9 +7,9 @@ from typing import NamedTuple
 from dnnarray._cuda.common.formula import formula
 from dnnarray._cuda.core.extents import blocks_of
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, Program, vector_length
-from dnnarray._cuda.norm_common import Arguments, Pointer, orders, wide
-from dnnarray._cuda.norm_rows import fold
-from dnnarray._cuda.norm_view import Inputs, View, inputs, shares, view
+from dnnarray._cuda.norm.channel_view import Inputs, View, inputs, shares, view
+from dnnarray._cuda.norm.rows import fold
+from dnnarray._cuda.norm.shared import Arguments, Pointer, orders, wide
 from dnnarray._problems.checks import statistics_dtype
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._records import frozen

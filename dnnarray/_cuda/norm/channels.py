@@ -11,8 +11,8 @@ from typing import NamedTuple
 from dnnarray._cuda.common.formula import formula
 from dnnarray._cuda.core.extents import blocks_of, divisor
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
-from dnnarray._cuda.norm_common import Arguments, Pointer, discarded, orders, wide
-from dnnarray._cuda.norm_view import View, exact_gradient, inputs, shares, view
+from dnnarray._cuda.norm.channel_view import View, exact_gradient, inputs, shares, view
+from dnnarray._cuda.norm.shared import Arguments, Pointer, discarded, orders, wide
 from dnnarray._problems.checks import statistics_dtype
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._records import frozen

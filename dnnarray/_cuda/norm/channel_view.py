@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any, NamedTuple
 
-from dnnarray._cuda.norm_common import memory_order
+from dnnarray._cuda.norm.shared import memory_order
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._spec import HALF
 

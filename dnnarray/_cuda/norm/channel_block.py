@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dnnarray._cuda import norm_folded, norm_slab, norm_tile
 from dnnarray._cuda.common.formula import formula
 from dnnarray._cuda.core.extents import blocks_of, divisor
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, Program, ahead_if_small, vector_length
-from dnnarray._cuda.norm_common import Arguments, Pointer, orders, wide
-from dnnarray._cuda.norm_view import View, inputs, shares, view
+from dnnarray._cuda.norm import channel_slab, channel_tile, folded
+from dnnarray._cuda.norm.channel_view import View, inputs, shares, view
+from dnnarray._cuda.norm.shared import Arguments, Pointer, orders, wide
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
@@ -140,7 +140,7 @@ def fits(problem: NormProblem, device: Device) -> str | None:
         return "in the memory of x the axes of batch, channels and space are interleaved; copy x to C order"
     if x.dtype == FLOAT64 or v.size == 0 or _large(v, x, _gradient(problem)):
         return f"only float and half types, up to {_SMALL:,} bytes or {_PIECES:,} vectors of neighbouring channels, and not nothing"
-    if _several(v) and _gradient(problem) and norm_tile.holds(problem, device) is None:
+    if _several(v) and _gradient(problem) and channel_tile.holds(problem, device) is None:
         return "so many channels that blocks with whole sectors of each row fill the card"
     if v.batch > _GRID_Y:
         return f"{v.batch:,} batch indices are more than a grid has in its second axis"
@@ -149,7 +149,7 @@ def fits(problem: NormProblem, device: Device) -> str | None:
         return f"a statistic of {_elements(v):,} values is more than a block holds in registers"
     if _several(v) and (_slow(problem, v, share) or _shared(problem, device, v, share)):
         return f"{v.inner:,} rows of {v.channels} channels take longer than in several launches"
-    return norm_slab.fits(problem, device) if _falls_back(problem, _clusters(device)) else None
+    return channel_slab.fits(problem, device) if _falls_back(problem, _clusters(device)) else None
 
 
 def _large(v: View, x: Spec, gradient: bool) -> bool:
@@ -171,7 +171,7 @@ def _shared(problem: NormProblem, device: Device, v: View, share: Share) -> bool
     specs, gradient = inputs(problem, problem.inputs, None), _gradient(problem)
     most = _ALONE_ROWS[2 if gradient and specs.residual is not None else int(gradient or share.blocks > 1)]
     long = v.channels * specs.x.dtype.itemsize > _SECTOR
-    return long and blocks_of(v.inner, share.blocks) > most and norm_folded.fits(problem, device) is None
+    return long and blocks_of(v.inner, share.blocks) > most and folded.fits(problem, device) is None
 
 
 def _clusters(device: Device) -> bool:
@@ -183,14 +183,14 @@ def _gradient(problem: NormProblem) -> bool:
 
 
 def _falls_back(problem: NormProblem, clusters: bool) -> bool:
-    """Whether memory that is not aligned is left to `norm_slab`: vectors of one element are too many for registers."""
+    """Whether memory that is not aligned is left to `channel_slab`: vectors of one element are too many for registers."""
     v, x = view(problem), inputs(problem, problem.inputs, None).x
     return v is None or _share(v, x, _gradient(problem), False, clusters) is None
 
 
 def workspace(problem: NormProblem) -> int:
     """What memory that is not aligned needs, on any card."""
-    return norm_slab.workspace(problem) if _falls_back(problem, False) else 0
+    return channel_slab.workspace(problem) if _falls_back(problem, False) else 0
 
 
 def cost(problem: NormProblem, device: Device) -> Cost:
@@ -237,7 +237,7 @@ def _plan(
 def forward(problem: NormProblem, device: Device, aligned: bool) -> Program:
     """One launch."""
     if not aligned and _falls_back(problem, _clusters(device)):
-        return norm_slab.forward(problem, device, aligned)
+        return channel_slab.forward(problem, device, aligned)
     specs, arguments = inputs(problem, problem.inputs, None), Arguments(problem)
     g = inputs(problem, arguments.inputs, 0)
     y, mean, rstd, next_mean, next_var = (*arguments.outputs, 0, 0, 0, 0)[:5]
@@ -249,7 +249,7 @@ def forward(problem: NormProblem, device: Device, aligned: bool) -> Program:
 def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
     """One launch."""
     if not aligned and _falls_back(problem, _clusters(device)):
-        return norm_slab.backward(problem, device, aligned)
+        return channel_slab.backward(problem, device, aligned)
     specs, arguments = inputs(problem, problem.inputs, None), Arguments(problem)
     g = inputs(problem, arguments.inputs, 0)
     dx, dweight, dbias, dresidual = (*arguments.outputs, 0)[:4]

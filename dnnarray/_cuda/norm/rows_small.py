@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dnnarray._cuda.core.extents import blocks_of
 from dnnarray._cuda.core.plan import Program
-from dnnarray._cuda.norm_common import Arguments, orders
-from dnnarray._cuda.norm_rows import Blocks, Rows, extents, fits, gradient, operands, results, spread_of, wants_parameters
+from dnnarray._cuda.norm.rows import Blocks, Rows, extents, fits, gradient, operands, results, spread_of, wants_parameters
+from dnnarray._cuda.norm.shared import Arguments, orders
 from dnnarray._problems.checks import statistics_dtype
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._select import Device

@@ -5,12 +5,12 @@ from __future__ import annotations
 from math import gcd
 from typing import NamedTuple
 
-from dnnarray._cuda import norm_channels
 from dnnarray._cuda.common.formula import formula
 from dnnarray._cuda.core.extents import blocks_of
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, Program, vector_length
-from dnnarray._cuda.norm_common import Arguments, Pointer, orders, wide
-from dnnarray._cuda.norm_view import View, inputs, shares, view
+from dnnarray._cuda.norm import channels
+from dnnarray._cuda.norm.channel_view import View, inputs, shares, view
+from dnnarray._cuda.norm.shared import Arguments, Pointer, orders, wide
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
@@ -122,7 +122,7 @@ def fits(problem: NormProblem, device: Device) -> str | None:
     fold = _fold(v, x)
     if fold.rows < 2 or fold.columns < fold.lanes * _vector(x) or fold.parts * fold.columns > _SHARES * v.channels:
         return "a single row, rows shorter than a block reads at a time, or so few channels that too many blocks have a share of each"
-    return norm_channels.fits(problem, device)  # which takes what is not aligned
+    return channels.fits(problem, device)  # which takes what is not aligned
 
 
 def workspace(problem: NormProblem) -> int:
@@ -131,7 +131,7 @@ def workspace(problem: NormProblem) -> int:
     if v is None or not v.size:
         return 0
     fold = _fold(v, inputs(problem, problem.inputs, None).x)
-    return max(_NUMBERS * fold.columns * fold.parts, norm_channels.workspace(problem))
+    return max(_NUMBERS * fold.columns * fold.parts, channels.workspace(problem))
 
 
 def cost(problem: NormProblem, device: Device) -> Cost:
@@ -172,7 +172,7 @@ def _program(
 def forward(problem: NormProblem, device: Device, aligned: bool) -> Program:
     """Two launches: sums of x; statistics and result."""
     if not aligned:
-        return norm_channels.forward(problem, device, aligned)
+        return channels.forward(problem, device, aligned)
     specs, arguments = inputs(problem, problem.inputs, None), Arguments(problem)
     g = inputs(problem, arguments.inputs, 0)
     y, mean, rstd, next_mean, next_var = (*arguments.outputs, 0, 0, 0, 0)[:5]
@@ -184,7 +184,7 @@ def forward(problem: NormProblem, device: Device, aligned: bool) -> Program:
 def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
     """Two launches: sums of the gradient; gradients."""
     if not aligned:
-        return norm_channels.backward(problem, device, aligned)
+        return channels.backward(problem, device, aligned)
     specs, arguments = inputs(problem, problem.inputs, None), Arguments(problem)
     g = inputs(problem, arguments.inputs, 0)
     dx, dweight, dbias, dresidual = (*arguments.outputs, 0)[:4]

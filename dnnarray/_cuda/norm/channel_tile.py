@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from dnnarray._cuda import norm_folded, norm_slab
 from dnnarray._cuda.common.formula import formula
 from dnnarray._cuda.core.extents import blocks_of, divisor
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, Program
-from dnnarray._cuda.norm_common import Arguments, orders, wide
-from dnnarray._cuda.norm_view import View, inputs, shares, view
+from dnnarray._cuda.norm import channel_slab, folded
+from dnnarray._cuda.norm.channel_view import View, inputs, shares, view
+from dnnarray._cuda.norm.shared import Arguments, orders, wide
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device
@@ -88,7 +88,7 @@ def fits(problem: NormProblem, device: Device) -> str | None:
     """Why the problem is not one of such channels, or not faster so, or None."""
     v, specs = view(problem), inputs(problem, problem.inputs, None)
     slow = specs.residual is not None or _MEDIUM[0] <= specs.x.nbytes < _MEDIUM[1]
-    if v is not None and v.last and slow and norm_folded.fits(problem, device) is None:
+    if v is not None and v.last and slow and folded.fits(problem, device) is None:
         return "rows that all blocks of the card take less time for, in two launches"
     return holds(problem, device)
 
@@ -114,7 +114,7 @@ def holds(problem: NormProblem, device: Device) -> str | None:
         return "the channels of a block, with rows that are worth reading, are more than its threads hold in registers"
     if blocks_of(c.total, how.columns) * _SHARED < device.units:
         return "too few blocks for all multiprocessors"
-    return norm_slab.fits(problem, device)  # which takes what is not aligned
+    return channel_slab.fits(problem, device)  # which takes what is not aligned
 
 
 def _gradient(problem: NormProblem) -> bool:
@@ -141,7 +141,7 @@ def _program(
 def forward(problem: NormProblem, device: Device, aligned: bool) -> Program:
     """One launch."""
     if not aligned:
-        return norm_slab.forward(problem, device, aligned)
+        return channel_slab.forward(problem, device, aligned)
     specs, arguments = inputs(problem, problem.inputs, None), Arguments(problem)
     g, curve = inputs(problem, arguments.inputs, 0), formula(problem.activation, specs.x.dtype)
     pointers = (g.x, g.residual, g.weight, g.bias, g.running_mean, g.running_var, *(*arguments.outputs, 0, 0, 0, 0)[:5])
@@ -153,7 +153,7 @@ def forward(problem: NormProblem, device: Device, aligned: bool) -> Program:
 def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
     """One launch."""
     if not aligned:
-        return norm_slab.backward(problem, device, aligned)
+        return channel_slab.backward(problem, device, aligned)
     specs, arguments = inputs(problem, problem.inputs, None), Arguments(problem)
     g = inputs(problem, arguments.inputs, 0)
     flags = _flags(specs.x, specs.weight, specs.bias, specs.mean, specs.rstd)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dnnarray._cuda.core.extents import blocks_of
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, Program, vector_length
-from dnnarray._cuda.norm_common import Arguments, discarded, orders, short, type_of, wide
-from dnnarray._cuda.norm_rows import Operands, extents, fold, operands, pass_on, results, wants_parameters
+from dnnarray._cuda.norm.rows import Operands, extents, fold, operands, pass_on, results, wants_parameters
+from dnnarray._cuda.norm.shared import Arguments, discarded, orders, short, type_of, wide
 from dnnarray._problems.checks import statistics_dtype
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._records import frozen

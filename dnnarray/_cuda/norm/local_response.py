@@ -7,7 +7,7 @@ from typing import Any
 
 from dnnarray._cuda.core.extents import blocks_of, divisor
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, Program, vector_length
-from dnnarray._cuda.norm_common import Arguments, memory_order, orders
+from dnnarray._cuda.norm.shared import Arguments, memory_order, orders
 from dnnarray._problems.checks import statistics_dtype
 from dnnarray._problems.norm import LocalResponseProblem
 from dnnarray._records import frozen

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from dnnarray._cuda.core.extents import blocks_of
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, Program
-from dnnarray._cuda.norm_common import Arguments, memory_order, orders, wide
-from dnnarray._cuda.norm_rows import Operands, fold, operands, pass_on, results, wants_parameters
+from dnnarray._cuda.norm.rows import Operands, fold, operands, pass_on, results, wants_parameters
+from dnnarray._cuda.norm.shared import Arguments, memory_order, orders, wide
 from dnnarray._problems.checks import statistics_dtype
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._records import frozen

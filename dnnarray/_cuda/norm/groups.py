@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dnnarray._cuda.core.plan import Program, vector_length
-from dnnarray._cuda.norm_common import Arguments, orders
-from dnnarray._cuda.norm_rows import Operands, Rows, launch, spread
-from dnnarray._cuda.norm_view import View, inputs, view
+from dnnarray._cuda.norm.channel_view import View, inputs, view
+from dnnarray._cuda.norm.rows import Operands, Rows, launch, spread
+from dnnarray._cuda.norm.shared import Arguments, orders
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._select import Device
 from dnnarray._spec import FLOAT64

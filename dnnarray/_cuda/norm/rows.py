@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from dnnarray._cuda.common.formula import formula
 from dnnarray._cuda.core.extents import blocks_of, divisor
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, Program, ahead_if_small, vector_length
-from dnnarray._cuda.norm_common import Arguments, discarded, memory_order, orders, short, type_of, wide
+from dnnarray._cuda.norm.shared import Arguments, discarded, memory_order, orders, short, type_of, wide
 from dnnarray._problems.checks import statistics_dtype
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._records import frozen

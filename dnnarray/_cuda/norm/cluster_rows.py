@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from dnnarray._cuda import norm_long, norm_rows
 from dnnarray._cuda.core.extents import blocks_of
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, Program
-from dnnarray._cuda.norm_common import Arguments, orders, short, type_of
-from dnnarray._cuda.norm_rows import extents, fold, of_parameters, operands, pass_on, results, wants_parameters
+from dnnarray._cuda.norm import long_rows, rows
+from dnnarray._cuda.norm.rows import extents, fold, of_parameters, operands, pass_on, results, wants_parameters
+from dnnarray._cuda.norm.shared import Arguments, orders, short, type_of
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device
@@ -227,7 +227,7 @@ def _clusters(share: Share, rows: int) -> int:
 
 def _otherwise(problem: NormProblem, device: Device) -> Any:
     """The method for memory that is not aligned to 16 bytes."""
-    return norm_rows if norm_rows.fits(problem, device) is None else norm_long
+    return rows if rows.fits(problem, device) is None else long_rows
 
 
 def workspace(problem: NormProblem) -> int:
@@ -236,7 +236,7 @@ def workspace(problem: NormProblem) -> int:
     if found is None or not wants_parameters(problem):
         return 0
     own = min(found[0] * found[1], _UNITS * _RESIDENT * 16) * 4 * sum(s is not None for s in of_parameters(problem))
-    return max(own, norm_rows.workspace(problem), norm_long.workspace(problem))
+    return max(own, rows.workspace(problem), long_rows.workspace(problem))
 
 
 def forward(problem: NormProblem, device: Device, aligned: bool) -> Program:
