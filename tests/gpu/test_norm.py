@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray._cuda.norm import ALGORITHMS, channel_tile, staying_rows
+from dnnarray._cuda.norm import ALGORITHMS, channel_tile, folded_shared, staying_rows
 from dnnarray._cuda.norm import folded as folded_plans
 from dnnarray._dispatch import forget
 from dnnarray._problems.base import leaves, tree_map
@@ -176,7 +176,7 @@ def test_groups_as_rows(shape, dtype, monkeypatch):
 def test_channels_in_the_registers_of_blocks(shape, last, dtype, monkeypatch):
     """Several pieces a thread, fewer pieces than threads, blocks with fewer channels; both kinds of parameters; far from zero; memory that is not aligned."""
     for op in ("batch_norm_train", "batch_norm_train_backward"):
-        monkeypatch.setitem(ALGORITHMS, op, tuple(m for m in ALGORITHMS[op] if m.name == "tile"))
+        monkeypatch.setitem(ALGORITHMS, op, tuple(m for m in ALGORITHMS[op] if m.name.startswith(("channel_tile", "channels"))))
     monkeypatch.setattr(channel_tile, "_SHARED", 1 << 20)
     monkeypatch.setattr(folded_plans, "_SMALL", 1 << 60)  # which would be faster for some
     forget()
@@ -261,11 +261,11 @@ def test_batch_indices_that_are_missing_bring_no_nan_where_eps_is_zero(last):
 @pytest.fixture(params=["_LITTLE", "_MANY", "_TALL", "_WIDE", "_HUGE"])
 def folded(request, monkeypatch):
     """Batch norm of arrays of any size in two launches, with the settings of each size."""
-    how = getattr(folded_plans, request.param)
+    how = getattr(folded_shared, request.param)
     monkeypatch.setattr(folded_plans, "_SMALL", 0)
-    monkeypatch.setattr(folded_plans, "_settings", lambda v, x: how)
+    monkeypatch.setattr(folded_shared, "_settings", lambda v, x: how)
     for op in ("batch_norm_train", "batch_norm_train_backward"):
-        monkeypatch.setitem(ALGORITHMS, op, tuple(m for m in ALGORITHMS[op] if m.name == "folded"))
+        monkeypatch.setitem(ALGORITHMS, op, tuple(m for m in ALGORITHMS[op] if m.name in ("folded", "channels")))
     forget()
     yield
     forget()

@@ -1,258 +1,73 @@
-"""Batch, group and instance norm of small arrays: a block or a cluster has a statistic, or those of neighbouring channels, in registers."""
+"""The algorithm ``channel_block``: batch, group and instance norm of small arrays, with a statistic in the registers of a block."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from dnnarray._cuda.common.formula import formula
-from dnnarray._cuda.core.extents import blocks_of, divisor
-from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, Program, ahead_if_small, vector_length
-from dnnarray._cuda.norm import channel_slab, channel_tile, folded
-from dnnarray._cuda.norm.channel_view import View, inputs, shares, view
-from dnnarray._cuda.norm.shared import Arguments, Pointer, orders, wide
+from dnnarray._cuda.core.arguments import Arguments, Double, Extent, In, Int, Out, OutArithmetic
+from dnnarray._cuda.core.plan import Program
+from dnnarray._cuda.norm.blocks import BlockConfig, begun, cost, launched, rejects_of, workspace
+from dnnarray._cuda.norm.channel_view import operands, shares, specs_of, view_of
+from dnnarray._cuda.norm.shared import AnyType, AnyTypeOut, Arrays, Flag, wide_bits
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._records import frozen
-from dnnarray._select import Cost, Device
-from dnnarray._spec import FLOAT64, Spec
+from dnnarray._select import Device
 
-_SMALL, _PIECES = 1 << 20, 1 << 17  # bytes of x, or vectors that each have a line of memory, up to which latency is what counts
-_THREADS = 512  # of a block, at the most
-_EACH = (1, 2, 4, 8, 16)  # vectors of a thread; of groups, where each may have a weight and sums of its own, at most _APART
-_APART = 4
-_WORD, _WIDEST = 4, 4  # channels last: bytes of the least vector, and neighbours whose statistics a block has at the most
-_BLOCKS, _APART_BLOCKS = 16, 128  # blocks that are enough, with narrow vectors; in gradients of few rows of batch indices apart
-_LINES, _LARGEST, _AT_ONCE = 400, 8, 132  # rows that are worth a block of a cluster, its blocks at the most, and of all clusters
-_PLACES = 112  # blocks of _THREADS in clusters of _LARGEST, one a multiprocessor, that find a place at once
-_MANY, _MOVED, _SECTOR = (
-    4096,
-    2048,
-    32,
-)  # rows that three launches take as fast, where a block moves more than so many, longer than so many bytes
-# Rows of a block, from which two launches that share them out are faster: batch norm; in clusters, or its gradient; that with a residual.
-_ALONE_ROWS = 1000, 600, 300
-_ALONE = 1024  # rows of single elements of a group in a gradient, at the most
-_CLUSTERS_FROM, _GRID_Y = (9, 0), 65_535
-_VALUES, _FEW = 16, 8  # of a thread, of each array: at the most, and up to which more threads are not worth their meeting
+__all__ = ["cost", "rejects", "run", "workspace"]
 
 
 @frozen
-class BlockConfig(Config):
-    """Compile-time settings of ``kernels/norm/channel_block.cu``."""
-
-    element: str
-    activation: str
-    group: bool
-    last: bool
-    vector: int
-    vectors: int
-    threads: int
-    blocks: int
+class ChannelBlockConfig(BlockConfig):
+    """Compile-time settings of ``kernels/norm/channel_block.cu`` and ``channel_block_cluster.cu``."""
 
 
-@frozen
-class BlockBackwardConfig(BlockConfig):
-    """Compile-time settings of ``kernels/norm/channel_block_backward.cu``."""
+@frozen(kw_only=True)
+class ChannelBlockArguments(Arguments, restrict=("x", "y", "residual")):
+    """What ``kernels/norm/channel_block.cu`` is called with; `wide` has a bit for each of weight, bias, running mean and variance. What is read by few comes
+    last.
+    """
 
-    rows: int
-    apart: bool
-
-
-class Share(NamedTuple):
-    """How a statistic is spread: elements of a vector, vectors of a thread, threads of it, how many a block has, blocks of a cluster."""
-
-    vector: int
-    vectors: int
-    lanes: int
-    rows: int
-    blocks: int = 1
-
-
-def _elements(v: View) -> int:
-    """Values behind a statistic."""
-    return v.channels // v.groups * v.inner if v.per_batch else v.outer * v.inner
-
-
-def _several(v: View) -> bool:
-    """Whether the elements of a vector have statistics of their own: those of neighbouring channels."""
-    return v.last and v.groups == v.channels
-
-
-def _vector(v: View, x: Spec, gradient: bool, aligned: bool) -> int:
-    """Elements that a thread moves at once: of an image, of the channels of a group, or of as many channels as keep blocks few."""
-    if not _several(v):
-        return vector_length(x.dtype, aligned, v.channels // v.groups if v.last else v.inner)
-    widest = min(vector_length(x.dtype, aligned, v.channels), _WIDEST)
-    statistics, vector = v.channels * (1 if gradient else v.batch), min(_WORD // x.dtype.itemsize, widest)
-    enough = _APART_BLOCKS if gradient and v.batch > 1 and v.inner * v.batch <= _LINES else _BLOCKS
-    while vector < widest and (statistics > vector * enough or v.size > vector * _PIECES):
-        vector *= 2
-    return vector
+    x: In
+    y: Out
+    residual: In
+    weight: AnyType
+    bias: AnyType
+    mean_of: OutArithmetic
+    rstd_of: OutArithmetic
+    vectors: Int
+    each: Int
+    each_divisor: Extent
+    pitch: Int
+    span: Int
+    wide: Flag
+    members: Int
+    share: Double
+    eps: Double
+    running_mean: AnyType
+    running_var: AnyType
+    next_mean: AnyTypeOut
+    next_var: AnyTypeOut
+    count: Double
+    momentum: Double
+    p: Double
+    q: Double
 
 
-def _vectors(v: View, vector: int) -> tuple[int, int]:
-    """Vectors of a block (gradient: of a batch index), and how many of them are neighbours."""
-    if v.last:
-        each = 1 if _several(v) else v.channels // v.groups // vector
-        return v.inner * each, each
-    return blocks_of(_elements(v), vector), v.inner // vector
+def rejects(problem: NormProblem, device: Device) -> str | None:
+    return rejects_of(problem, device, cluster=False)
 
 
-def _share(v: View, x: Spec, gradient: bool, aligned: bool, clusters: bool) -> Share | None:
-    """As few threads as take few values each; None where the largest block does not hold a statistic (gradient: of every batch index)."""
-    rows, vector = 1 << (v.batch - 1).bit_length() if gradient else 1, _vector(v, x, gradient, aligned)
-    if _several(v):
-        return _share_several(v, vector, rows, clusters)
-    vectors, neighbours = _vectors(v, vector)
-    if v.last and gradient and vector == 1 and v.outer * v.inner > _ALONE:
-        return None
-    for most in (_FEW, _VALUES):
-        lanes = 32
-        while lanes * rows <= _THREADS:
-            used = lanes // neighbours * neighbours if v.last else lanes  # so that a thread comes by the same channels
-            each = next((n for n in _EACH if n * used >= vectors), 0)
-            if 0 < each <= min(max(most // vector, 1), _APART if v.per_batch and not v.last else _EACH[-1]):
-                return Share(vector, each, lanes, rows)
-            lanes *= 2
-    return None
-
-
-def _share_several(v: View, vector: int, rows: int, clusters: bool) -> Share | None:
-    """The same where statistics are neighbours. Each vector is a line of memory, 1 ns of its block: a cluster shares out many rows."""
-    blocks, tiles = 1, v.channels // vector
-    if v.batch == 1 and clusters:
-        while blocks < _LARGEST and v.inner > blocks * _LINES and 2 * blocks * tiles <= _AT_ONCE:
-            blocks *= 2
-    lanes = 32
-    while lanes * _APART < blocks_of(v.inner, blocks):
-        lanes *= 2
-    vectors = next(n for n in _EACH if n * lanes * blocks >= v.inner)
-    while clusters and rows > 1 and blocks < _LARGEST:  # batch indices apart: a cluster shares out these
-        if lanes * rows <= _THREADS and (v.inner * rows <= _LINES or 2 * blocks * tiles > _AT_ONCE):
-            break
-        rows, blocks = rows // 2, 2 * blocks
-    return Share(vector, vectors, lanes, rows, blocks) if lanes * rows <= _THREADS else None
-
-
-def fits(problem: NormProblem, device: Device) -> str | None:
-    """Why the problem is not one of small statistics, or None."""
-    v, x = view(problem), inputs(problem, problem.inputs, None).x
-    if v is None:
-        return "in the memory of x the axes of batch, channels and space are interleaved; copy x to C order"
-    if x.dtype == FLOAT64 or v.size == 0 or _large(v, x, _gradient(problem)):
-        return f"only float and half types, up to {_SMALL:,} bytes or {_PIECES:,} vectors of neighbouring channels, and not nothing"
-    if _several(v) and _gradient(problem) and channel_tile.holds(problem, device) is None:
-        return "so many channels that blocks with whole sectors of each row fill the card"
-    if v.batch > _GRID_Y:
-        return f"{v.batch:,} batch indices are more than a grid has in its second axis"
-    share = _share(v, x, _gradient(problem), True, _clusters(device))
-    if share is None:
-        return f"a statistic of {_elements(v):,} values is more than a block holds in registers"
-    if _several(v) and (_slow(problem, v, share) or _shared(problem, device, v, share)):
-        return f"{v.inner:,} rows of {v.channels} channels take longer than in several launches"
-    return channel_slab.fits(problem, device) if _falls_back(problem, _clusters(device)) else None
-
-
-def _large(v: View, x: Spec, gradient: bool) -> bool:
-    """Whether more counts than latency."""
-    return v.size > _PIECES * _vector(v, x, gradient, True) if _several(v) else x.nbytes > _SMALL
-
-
-def _slow(problem: NormProblem, v: View, share: Share) -> bool:
-    """Whether blocks have more rows than are worth one launch, or clusters of the largest blocks are more than find a place at once."""
-    specs, blocks = inputs(problem, problem.inputs, None), share.blocks * (v.channels // share.vector)
-    if _gradient(problem):
-        return share.blocks == _LARGEST and share.lanes * share.rows == _THREADS and blocks > _PLACES
-    moved = blocks_of(v.inner, share.blocks) * (2 + (specs.residual is not None))
-    return v.inner > _MANY and moved > _MOVED and v.channels * specs.x.dtype.itemsize > _SECTOR
-
-
-def _shared(problem: NormProblem, device: Device, v: View, share: Share) -> bool:
-    """Whether all blocks of the card that share out the rows, in two launches, are faster than blocks with so many rows each."""
-    specs, gradient = inputs(problem, problem.inputs, None), _gradient(problem)
-    most = _ALONE_ROWS[2 if gradient and specs.residual is not None else int(gradient or share.blocks > 1)]
-    long = v.channels * specs.x.dtype.itemsize > _SECTOR
-    return long and blocks_of(v.inner, share.blocks) > most and folded.fits(problem, device) is None
-
-
-def _clusters(device: Device) -> bool:
-    return (device.capability or (0, 0)) >= _CLUSTERS_FROM
-
-
-def _gradient(problem: NormProblem) -> bool:
-    return problem.op.endswith("_backward")
-
-
-def _falls_back(problem: NormProblem, clusters: bool) -> bool:
-    """Whether memory that is not aligned is left to `channel_slab`: vectors of one element are too many for registers."""
-    v, x = view(problem), inputs(problem, problem.inputs, None).x
-    return v is None or _share(v, x, _gradient(problem), False, clusters) is None
-
-
-def workspace(problem: NormProblem) -> int:
-    """What memory that is not aligned needs, on any card."""
-    return channel_slab.workspace(problem) if _falls_back(problem, False) else 0
-
-
-def cost(problem: NormProblem, device: Device) -> Cost:
-    """Everything once, in one launch."""
-    return Cost(problem.flops, problem.bytes, launches=1)
-
-
-def _plan(
-    problem: NormProblem,
-    device: Device,
-    aligned: bool,
-    pointers: tuple[Pointer, ...],
-    parameters: tuple[Spec | None, ...],
-    statistics: tuple[Pointer, ...] = (),
-) -> Program:
-    """The launch; `pointers` are its arrays, `statistics` the running ones, the types of `parameters` are told to it."""
-    found, x, gradient = view(problem), inputs(problem, problem.inputs, None).x, _gradient(problem)
-    assert found is not None
-    share, how = _share(found, x, gradient, aligned, _clusters(device)), formula(problem.activation, x.dtype)
-    assert share is not None
-    several, last, threads = _several(found), found.last, share.lanes * share.rows
-    group = found.per_batch and not several
-    settings = (TYPES[x.dtype], how.type, group, last, share.vector, share.vectors, threads, share.blocks)
-    apart = gradient and share.blocks > 1 and found.batch > 1
-    config = BlockBackwardConfig(*settings, share.rows, apart) if gradient else BlockConfig(*settings)
-    stage = f"channel_block{'_backward' * gradient}{'_cluster' * (share.blocks > 1)}"
-    kind = f"{'group' if group else 'batch'}{'_last' * last}{'_apart' * apart}"
-    name = f"norm_{stage}_{kind}_{SHORT[x.dtype]}_{'x'.join(map(str, share))}_{how.name}"
-    vectors, each = _vectors(found, share.vector)
-    members = share.vector if several else found.channels // found.groups  # of a block
-    span, pitch = members * (1 if last else found.inner), found.channels if last else found.inner if group else found.channels * found.inner
-    flags = sum(wide(s, x) << i for i, s in enumerate(parameters))
-    sizes = (flags, vectors << 32 | each, divisor(each), pitch << 32 | span)
-    count, part = shares(problem)
-    if gradient:
-        numbers: tuple[Pointer | float, ...] = (part, found.batch, float(problem.eps), members)
-    else:
-        numbers = (part, float(problem.eps), members, *statistics, count, float(problem.momentum))
-    grid = (found.channels // members * share.blocks, 1 if gradient else found.batch, 1)
-    kernel = Kernel(f"norm/{stage}.cu", name, config, ("activation",))
-    return Program((ahead_if_small(Plan(kernel, grid, threads, (*pointers, *sizes, *numbers, how.p, how.q))),), orders(problem, x))
-
-
-def forward(problem: NormProblem, device: Device, aligned: bool) -> Program:
+def run(problem: NormProblem, device: Device, aligned: bool) -> Program:
     """One launch."""
-    if not aligned and _falls_back(problem, _clusters(device)):
-        return channel_slab.forward(problem, device, aligned)
-    specs, arguments = inputs(problem, problem.inputs, None), Arguments(problem)
-    g = inputs(problem, arguments.inputs, 0)
-    y, mean, rstd, next_mean, next_var = (*arguments.outputs, 0, 0, 0, 0)[:5]
-    parameters = (specs.weight, specs.bias, specs.running_mean, specs.running_var)
-    statistics = (g.running_mean, g.running_var, next_mean, next_var)
-    return _plan(problem, device, aligned, (g.x, g.weight, g.bias, y, mean, rstd, g.residual), parameters, statistics)
+    return launch(problem, device, aligned, "channel_block", ChannelBlockArguments)
 
 
-def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
-    """One launch."""
-    if not aligned and _falls_back(problem, _clusters(device)):
-        return channel_slab.backward(problem, device, aligned)
-    specs, arguments = inputs(problem, problem.inputs, None), Arguments(problem)
-    g = inputs(problem, arguments.inputs, 0)
-    dx, dweight, dbias, dresidual = (*arguments.outputs, 0)[:4]
-    residual = g.residual if problem.activation else 0
-    pointers = (g.grad, g.x, g.weight, g.bias, g.mean, g.rstd, dx, dweight, dbias, residual, dresidual)
-    return _plan(problem, device, aligned, pointers, (specs.weight, specs.bias, specs.mean, specs.rstd))
+def launch(problem: NormProblem, device: Device, aligned: bool, stem: str, record: type[ChannelBlockArguments]) -> Program:
+    """The launch of the kernel for a block, or of that for a cluster."""
+    specs, arrays = specs_of(problem), Arrays(problem)
+    g, begin, found = operands(problem, arrays.inputs), begun(problem, device, aligned), view_of(problem)
+    y, mean, rstd, next_mean, next_var = (*arrays.outputs, None, None, None, None)[:5]
+    arguments = record(
+        **begin.arguments, x=g.x, y=y, residual=g.residual, weight=g.weight, bias=g.bias, mean_of=mean, rstd_of=rstd,
+        wide=wide_bits(specs.x, specs.weight, specs.bias, specs.running_mean, specs.running_var), running_mean=g.running_mean,
+        running_var=g.running_var, next_mean=next_mean, next_var=next_var, count=shares(problem)[0], momentum=float(problem.momentum),
+    )  # fmt: skip
+    return launched(problem, stem, begin, ChannelBlockConfig(*begin.settings), arguments, found.batch)

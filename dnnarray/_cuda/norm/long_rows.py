@@ -1,19 +1,32 @@
-"""Layer and RMS norm over rows of any length: a block per row, which reads it twice; sums over the rows for the parameters."""
+"""The algorithm ``long_rows``: rows of any length, read twice by one block; gradients of parameters by sums over the rows."""
 
 from __future__ import annotations
 
+from dnnarray._cuda.core.arguments import Arguments, Double, Extent, In, Out, OutArithmetic
 from dnnarray._cuda.core.extents import blocks_of
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, Program, vector_length
-from dnnarray._cuda.norm.rows import Operands, extents, fold, operands, pass_on, results, wants_parameters
-from dnnarray._cuda.norm.shared import Arguments, discarded, orders, short, type_of, wide
+from dnnarray._cuda.core.planner import planned
+from dnnarray._cuda.norm.column_sums import column_sums, rows_step
+from dnnarray._cuda.norm.fold import fold
+from dnnarray._cuda.norm.layer import (
+    NO_ROWS,
+    extents,
+    gradients,
+    name_of,
+    no_gradient,
+    operands,
+    results,
+    rows_of,
+    specs_of,
+    wants_parameters,
+)
+from dnnarray._cuda.norm.shared import NOTHING, AnyType, Arrays, Bias, Flag, Pointer, Weight, discarded, orders, short, type_of, wide
 from dnnarray._problems.checks import statistics_dtype
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
 
 _THREADS = 512
-_SUMS = 256
-_BLOCKS = 132 * 8
 
 
 @frozen
@@ -30,22 +43,35 @@ class LongRowsConfig(Config):
     threads: int
 
 
-@frozen
-class ColumnSumsConfig(Config):
-    """Compile-time settings of ``kernels/norm/column_sums.cu``."""
+@frozen(kw_only=True)
+class LongRowsArguments(Arguments, restrict=("grad", "grad_sum", "x", "residual", "weight", "bias", "out")):
+    """What ``kernels/norm/long_rows.cu`` is called with: `out` is y or dx, `more` the sum or the gradient of the residual."""
 
-    element: str
-    add: bool
-    vector: int
-    threads: int
+    grad: In
+    grad_sum: In
+    x: In
+    residual: In
+    weight: Weight
+    bias: Bias
+    given_mean: AnyType
+    given_rstd: AnyType
+    out: Out
+    more: Out
+    mean_of: OutArithmetic
+    rstd_of_row: OutArithmetic
+    columns: Extent
+    eps: Double
+    wide_mean: Flag
+    wide_rstd: Flag
 
 
-def fits(problem: NormProblem, device: Device) -> str | None:
-    """Why x has no rows, or too many, or None."""
+def rejects(problem: NormProblem, device: Device) -> str | None:
     found = extents(problem)
     if found is None:
-        return "the normalised axes are not the fastest in memory"
-    return f"{found[0]:,} rows are more than a grid has blocks" if found[0] >= 1 << 31 else None
+        return NO_ROWS
+    if found[0] >= 1 << 31:
+        return f"{found[0]:,} rows are more than a grid has blocks"
+    return no_gradient(problem)
 
 
 def cost(problem: NormProblem, device: Device) -> Cost:
@@ -53,95 +79,77 @@ def cost(problem: NormProblem, device: Device) -> Cost:
     gradient = problem.op.endswith("_backward")
     if gradient and _sums_alone(problem):
         return Cost(problem.flops, problem.bytes, launches=2)
-    x = operands(problem, problem.inputs, None).x
-    more = (4 if gradient else 1) * x.nbytes + discarded(problem)
+    more = (4 if gradient else 1) * specs_of(problem).x.nbytes + discarded(problem)
     return Cost(problem.flops, problem.bytes + more, launches=3 if gradient else 1)
 
 
 def _sums_alone(problem: NormProblem) -> bool:
     """Whether the gradients of the parameters are all that is wanted, and the statistics were saved as the sums over the rows take them."""
-    specs = operands(problem, problem.inputs, None)
+    specs = specs_of(problem)
     saved = wide(specs.rstd, specs.x) and (wide(specs.mean, specs.x) or not problem.centred)
     return bool(discarded(problem)) and bool(saved) and wants_parameters(problem)
 
 
-def _rows_step(rows: int, columns: int) -> int:
-    """Rows of a part of the sums: enough parts to fill the card, the same for any alignment."""
-    tiles = blocks_of(columns, 256)
-    return max(blocks_of(rows, max(blocks_of(_BLOCKS, max(tiles, 1)), 1)), 32)
-
-
-def _layout(problem: NormProblem) -> tuple[int, int, int, int]:
-    """Rows, columns, bytes of a statistic of all rows, bytes of a parameter's parts."""
-    found = extents(problem)
-    assert found is not None
-    rows, columns = found
-    item = statistics_dtype(operands(problem, problem.inputs, None).x).itemsize
-    parts = blocks_of(rows, _rows_step(rows, columns))
-    return rows, columns, blocks_of(rows * item, 16) * 16, blocks_of(parts * columns * item, 16) * 16
+def _scratch(problem: NormProblem) -> tuple[int, int]:
+    """Bytes of a statistic of all rows, and of the parts of a parameter's gradient."""
+    rows, columns = rows_of(problem)
+    item = statistics_dtype(specs_of(problem).x).itemsize
+    parts = blocks_of(rows, rows_step(rows, columns))
+    return blocks_of(rows * item, 16) * 16, blocks_of(parts * columns * item, 16) * 16
 
 
 def workspace(problem: NormProblem) -> int:
     """The statistics, and the parts of the gradients of weight and bias."""
     if extents(problem) is None:
         return 0
-    _, _, statistic, share = _layout(problem)
-    sums = 2 * statistic + 2 * share if wants_parameters(problem) else 0
+    statistic, part = _scratch(problem)
+    sums = 2 * statistic + 2 * part if wants_parameters(problem) else 0
     return sums + (0 if _sums_alone(problem) else discarded(problem))
 
 
-def _plan(problem: NormProblem, aligned: bool, specs: Operands, given: Operands, gradient: bool, results: tuple) -> Plan:
-    rows, columns, _, _ = _layout(problem)
-    x, add = specs.x, specs.residual is not None
-    vector = vector_length(x.dtype, aligned, columns)
-    bias = None if gradient else specs.bias
-    config = LongRowsConfig(TYPES[x.dtype], type_of(specs.weight, x), type_of(bias, x), problem.centred, add, gradient, vector, _THREADS)
-    name = f"{'add_' if add else ''}{'layer' if problem.centred else 'rms'}_norm_long_rows_{'backward_' if gradient else ''}"
-    symbol = f"{name}{SHORT[x.dtype]}x{vector}_{short(specs.weight, x)}_{short(bias, x)}"
-    kernel = Kernel("norm/long_rows.cu", symbol, config)
-    pointers = (given.grad, given.grad_sum, given.x, given.residual, given.weight, 0 if gradient else given.bias, given.mean, given.rstd)
-    flags = wide(specs.mean, x), wide(specs.rstd, x)
-    return Plan(kernel, (rows, 1, 1), _THREADS, (*pointers, *results, *flags, columns, float(problem.eps)))
+def _rows(problem: NormProblem, arrays: Arrays, aligned: bool, outputs: tuple[Pointer, ...]) -> Plan:
+    """The launch for rows; `outputs` are (out, more, mean, rstd)."""
+    specs, given, gradient = specs_of(problem), operands(problem, arrays.inputs), problem.op.endswith("_backward")
+    x, (rows, columns), bias = specs.x, rows_of(problem), None if gradient else specs.bias
+    vector, types = vector_length(x.dtype, aligned, columns), (type_of(specs.weight, x), type_of(bias, x))
+    config = LongRowsConfig(TYPES[x.dtype], *types, problem.centred, specs.residual is not None, gradient, vector, _THREADS)
+    name = f"{name_of(problem)}_long_rows_{'backward_' if gradient else ''}{SHORT[x.dtype]}x{vector}"
+    kernel = Kernel("norm/long_rows.cu", f"{name}_{short(specs.weight, x)}_{short(bias, x)}", config)
+    out, more, mean, rstd = outputs
+    arguments = LongRowsArguments(
+        grad=given.grad, grad_sum=given.grad_sum, x=given.x, residual=given.residual, weight=given.weight,
+        bias=None if gradient else given.bias, given_mean=given.mean, given_rstd=given.rstd, out=out, more=more, mean_of=mean,
+        rstd_of_row=rstd, columns=columns, eps=float(problem.eps), wide_mean=wide(specs.mean, x), wide_rstd=wide(specs.rstd, x),
+    )  # fmt: skip
+    return planned(kernel, (rows, 1, 1), _THREADS, arguments)
 
 
-def forward(problem: NormProblem, device: Device, aligned: bool) -> Program:
+def run(problem: NormProblem, device: Device, aligned: bool) -> Program:
     """One launch: statistics and result."""
-    specs, arguments = operands(problem, problem.inputs, None), Arguments(problem)
-    given = operands(problem, arguments.inputs, 0)
-    if _layout(problem)[0] == 0:
-        return Program(())
-    y, *rest = arguments.outputs
-    total, mean, rstd = (rest[0], 0, 0) if specs.residual is not None else (0, *rest) if problem.centred else (0, 0, *rest)
-    return Program((_plan(problem, aligned, specs, given, False, (y, total, mean, rstd)),), orders(problem, specs.x))
+    if rows_of(problem)[0] == 0:
+        return NOTHING
+    arrays = Arrays(problem)
+    return Program((_rows(problem, arrays, aligned, results(problem, arrays)),), orders(problem, specs_of(problem).x))
 
 
-def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
+def run_backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
     """The gradient of x, sums over parts of the rows, then their sum."""
     sums_alone = _sums_alone(problem)
-    specs, arguments = operands(problem, problem.inputs, None), Arguments(problem, beside=not sums_alone)
-    given, x = operands(problem, arguments.inputs, 0), specs.x
-    if specs.grad is None:
-        return pass_on(problem, aligned)
-    rows, columns, statistic, share = _layout(problem)
-    dx, dresidual, dweight, dbias = results(problem, arguments)
+    specs, arrays = specs_of(problem), Arrays(problem, beside=not sums_alone)
+    given, x, (rows, columns) = operands(problem, arrays.inputs), specs.x, rows_of(problem)
+    dx, dresidual, dweight, dbias = gradients(problem, arrays)
+    parameters, wanted = (specs.weight, specs.bias), wants_parameters(problem)
     if x.size == 0:
-        empty = (fold(x, 0, 0, dweight, dbias, 0, columns, specs.weight, specs.bias),) if columns and (dweight or dbias) else ()
-        return Program(empty, orders(problem, x))
-    wanted = wants_parameters(problem)
-    mean = arguments.scratch() if wanted and problem.centred else 0
-    rstd = arguments.scratch(statistic) if wanted else 0
-    plans = [] if sums_alone else [_plan(problem, aligned, specs, given, True, (dx, dresidual, mean, rstd))]
-    if sums_alone:
-        mean, rstd = given.mean, given.rstd
+        empty = columns and (dweight or dbias)
+        plans = [fold(x, (None, None), (dweight, dbias), 0, columns, parameters)] if empty else []
+        return Program(tuple(plans), orders(problem, x))
+    statistic, part = _scratch(problem)
+    mean = arrays.scratch() if wanted and problem.centred else None
+    rstd = arrays.scratch(statistic) if wanted else None
+    plans = [] if sums_alone else [_rows(problem, arrays, aligned, (dx, dresidual, mean, rstd))]
     if wanted:
-        of_weight = arguments.scratch(2 * statistic) if dweight else 0
-        of_bias = arguments.scratch(2 * statistic + share) if dbias else 0
-        vector, step, add = vector_length(x.dtype, aligned, columns), _rows_step(rows, columns), specs.residual is not None
-        config = ColumnSumsConfig(TYPES[x.dtype], add, vector, _SUMS)
-        kernel = Kernel("norm/column_sums.cu", f"norm_column_sums_{'add_' if add else ''}{SHORT[x.dtype]}x{vector}", config)
-        parts = blocks_of(rows, step)
-        grid = (blocks_of(columns // vector, 32) * parts, 1, 1)
-        arrays = (given.grad, given.x, given.residual, mean, rstd, of_weight, of_bias)
-        plans.append(Plan(kernel, grid, _SUMS, (*arrays, rows, columns, step)))
-        plans.append(fold(x, of_weight, of_bias, dweight, dbias, parts, columns, specs.weight, specs.bias, aligned))
+        statistics = (given.mean, given.rstd) if sums_alone else (mean, rstd)
+        parts = (arrays.scratch(2 * statistic) if dweight else None, arrays.scratch(2 * statistic + part) if dbias else None)
+        plans.append(column_sums(problem, given, statistics, parts, aligned))
+        plans.append(fold(x, parts, (dweight, dbias), blocks_of(rows, rows_step(rows, columns)), columns, parameters, aligned))
     return Program(tuple(plans), orders(problem, x))
