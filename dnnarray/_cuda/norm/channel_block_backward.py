@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dnnarray._cuda.core.arguments import Arguments, Double, Extent, In, Int, Out
 from dnnarray._cuda.core.plan import Program
 from dnnarray._cuda.norm.blocks import BlockConfig, begun, cost, launched, rejects_of, share_of, workspace
@@ -71,4 +73,5 @@ def launch(problem: NormProblem, device: Device, aligned: bool, stem: str, recor
         weight=g.weight, bias=g.bias, given_mean=g.mean, given_rstd=g.rstd, dweight=dweight, dbias=dbias,
         wide=wide_bits(specs.x, specs.weight, specs.bias, specs.mean, specs.rstd), rows=found.batch,
     )  # fmt: skip
-    return launched(problem, stem, begin, ChannelBlockBackwardConfig(*begin.settings, share.rows, apart), arguments)
+    settings: tuple[Any, ...] = (*begin.settings, share.rows, apart)
+    return launched(problem, stem, begin, ChannelBlockBackwardConfig(*settings), arguments)

@@ -4,6 +4,7 @@ once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dnnarray._cuda.common.formula import formula
@@ -215,7 +216,7 @@ class Launch:
             threads *= 2
         return threads
 
-    def plan(self, stem: str, record: type[Arguments], arrays: dict[str, Any]) -> Plan:
+    def plan(self, stem: str, record: Callable[..., Arguments], arrays: dict[str, Any]) -> Plan:
         """The launch of a kernel; `arrays` are the fields of its record that the kernels do not have in common."""
         v, x, held = self.view, self.x, self.tile.channels
         if v.last:

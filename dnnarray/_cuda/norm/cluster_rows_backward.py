@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dnnarray._cuda.core.arguments import Arguments, Double, Extent, In, Out, OutArithmetic
 from dnnarray._cuda.core.extents import blocks_of
@@ -212,9 +212,9 @@ def run(problem: NormProblem, device: Device, aligned: bool) -> Program:
     wanted, clusters = wants_parameters(problem), _clusters(share, rows)
     size = clusters * columns * 4
     parts = (arrays.scratch() if dweight else None, arrays.scratch(size if dweight else 0) if dbias else None)
-    types = [type_of(s, x) for s in (specs.weight, specs.mean, specs.rstd)]
-    settings = (problem.centred, specs.residual is not None, wanted, _given(problem))
-    config = ClusterRowsBackwardConfig(TYPES[x.dtype], *types, *settings, *share)
+    types = (type_of(specs.weight, x), type_of(specs.mean, x), type_of(specs.rstd, x))
+    settings: tuple[Any, ...] = (problem.centred, specs.residual is not None, wanted, _given(problem), *share)
+    config = ClusterRowsBackwardConfig(TYPES[x.dtype], *types, *settings)
     name = f"{name_of(problem)}_cluster_rows_backward_{SHORT[x.dtype]}_{'x'.join(map(str, share[:-1]))}"
     name += "".join(f"_{short(s, x)}" for s in (specs.weight, specs.mean, specs.rstd))
     name += f"{'_parameters' * wanted}{'_given' * _given(problem)}{'_split' * share.split}"

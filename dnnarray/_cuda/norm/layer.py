@@ -80,7 +80,8 @@ def results(problem: NormProblem, arrays: Arrays) -> tuple[Pointer, Pointer, Poi
     y, *rest = arrays.outputs
     if specs_of(problem).residual is not None:
         return y, rest[0], None, None
-    return (y, None, *rest) if problem.centred else (y, None, None, *rest)
+    mean, rstd = rest if problem.centred else (None, *rest)
+    return y, None, mean, rstd
 
 
 def gradients(problem: NormProblem, arrays: Arrays) -> tuple[Pointer, Pointer, Pointer, Pointer]:

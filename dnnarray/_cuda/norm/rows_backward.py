@@ -6,7 +6,7 @@ Small arrays have blocks of columns, which read x and grad again for the gradien
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dnnarray._cuda.core.arguments import Arguments, Double, Extent, In, Out, OutArithmetic
 from dnnarray._cuda.core.extents import blocks_of
@@ -156,9 +156,9 @@ def _launch(
     add, shares = specs.residual is not None, bool(parameters[0] or parameters[1]) and not side
     alone = blocks.number * how.per_block >= rows and x.dtype != FLOAT64  # a weight in double is more than registers hold
     once = side > 0 or alone
-    types = [type_of(s, x) for s in (specs.weight, specs.mean, specs.rstd)]
-    settings = (*how, how.threads, blocks.resident, once, side, blocks.behind)
-    config = RowsBackwardConfig(TYPES[x.dtype], *types, problem.centred, add, shares, *settings)
+    types = (type_of(specs.weight, x), type_of(specs.mean, x), type_of(specs.rstd, x))
+    settings: tuple[Any, ...] = (problem.centred, add, shares, *how, how.threads, blocks.resident, once, side, blocks.behind)
+    config = RowsBackwardConfig(TYPES[x.dtype], *types, *settings)
     words = {"parameters": shares, "once": once, f"columns{side}": side > 0, "behind": blocks.behind, "found": any(found)}
     name = f"{name_of(problem)}_rows_backward_{SHORT[x.dtype]}{how.text}"
     name = "_".join([name, *(short(s, x) for s in (specs.weight, specs.mean, specs.rstd)), *(w for w, on in words.items() if on)])
