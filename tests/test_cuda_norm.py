@@ -1,9 +1,12 @@
 """Plans of norms that need no GPU: which algorithm takes small arrays, and blocks that stay are all at work at once."""
 
+from dataclasses import replace
+from itertools import product
+
 import pytest
 
-from dnnarray._cuda import norm, norm_block, norm_cluster, norm_rows, norm_view
-from dnnarray._cuda.core.plan import Array
+from dnnarray._cuda import norm
+from dnnarray._cuda.norm import blocks, channel_block, channel_block_cluster, channel_view, cluster_rows_backward, rows_backward
 from dnnarray._operation import find
 from dnnarray._options import DEFAULT
 from dnnarray._select import Device, choose
@@ -26,8 +29,8 @@ def _problem(op, x, parameters, **options):
 def test_a_gradient_in_registers_has_no_more_blocks_than_are_at_work_at_once(op, columns, dtype):
     problem = _problem(op, Spec((1 << 16, columns), dtype), (columns,))
     for aligned in (True, False):
-        if norm_rows.fits(problem, _DEVICE) is None:
-            plan = norm_rows.backward(problem, _DEVICE, aligned).plans[0]
+        if rows_backward.rejects(problem, _DEVICE) is None:
+            plan = rows_backward.run(problem, _DEVICE, aligned).plans[0]
             config = plan.kernel.config
             assert plan.grid[0] <= _DEVICE.units * config.resident
             assert config.resident * config.threads <= 2048
@@ -47,7 +50,7 @@ def _saved(rows, columns, dtype):
 def test_small_gradients_whose_statistics_were_saved_take_one_launch(rows, columns, dtype):
     problem = _saved(rows, columns, dtype)
     method = next(m for m in norm.ALGORITHMS[problem.op] if m.rejects(problem, _DEVICE) is None)
-    assert method.name == "rows_apart"
+    assert method.name == "rows_backward_with_columns"
     for aligned in (True, False):
         (plan,) = method.run(problem, _DEVICE, aligned).plans
         config = plan.kernel.config
@@ -62,11 +65,11 @@ def test_small_gradients_whose_statistics_were_saved_take_one_launch(rows, colum
 @pytest.mark.parametrize(("columns", "vectors"), [(20_000, 3), (32_768, 4), (131_072, 4)])
 def test_long_rows_whose_statistics_were_saved_wait_for_nobody(columns, vectors):
     """Three rows and the weight, as it came, in the shared memory of a block of a cluster."""
-    (plan, _) = norm_cluster.backward(_saved(1000, columns, BFLOAT16), _DEVICE, True).plans
+    (plan, _) = cluster_rows_backward.run(_saved(1000, columns, BFLOAT16), _DEVICE, True).plans
     config = plan.kernel.config
     assert (config.split, config.stages, config.vectors) == (True, 3, vectors)
     assert plan.shared_memory <= _DEVICE.shared_memory - 2048
-    assert not norm_cluster.backward(_saved(1000, columns, FLOAT32), _DEVICE, True).plans[0].kernel.config.split
+    assert not cluster_rows_backward.run(_saved(1000, columns, FLOAT32), _DEVICE, True).plans[0].kernel.config.split
 
 
 def _channel_problems(shape, dtype):
@@ -83,8 +86,8 @@ def _channel_problems(shape, dtype):
 def test_statistics_of_small_arrays_take_one_launch(shape, dtype):
     for problem in _channel_problems(shape, dtype):
         method = next(m for m in norm.ALGORITHMS[problem.op] if m.rejects(problem, _DEVICE) is None)
-        assert method.name == "block"
-        found = norm_view.view(problem)
+        assert method.name == "channel_block" + "_backward" * problem.op.endswith("_backward")
+        found = channel_view.view(problem)
         (plan,) = method.run(problem, _DEVICE, True).plans
         config = plan.kernel.config
         threads = plan.block // getattr(config, "rows", 1)
@@ -94,27 +97,28 @@ def test_statistics_of_small_arrays_take_one_launch(shape, dtype):
 
 def test_memory_that_is_not_aligned_goes_to_shared_memory_where_single_elements_are_too_many():
     problem = _problem("group_norm_backward", Spec((4, 64, 14, 14), FLOAT32), (64,), num_groups=8)
-    kernels = [[k.source for k in norm_block.backward(problem, _DEVICE, aligned).kernels] for aligned in (True, False)]
-    assert kernels == [["norm/channel_block_backward.cu"], ["norm/channel_slab_backward.cu", "norm/fold.cu"]]
-    assert norm_block.workspace(problem) > 0
+    devices = (_DEVICE, replace(_DEVICE, aligned=False))
+    names = [choose(problem, device, DEFAULT, norm.ALGORITHMS[problem.op]).name for device in devices]
+    assert names == ["channel_block_backward", "channel_slab_backward"]
+    assert blocks.workspace(problem) > 0
 
 
 def test_large_arrays_and_doubles_are_left_to_others():
-    assert "bytes" in norm_block.fits(next(_channel_problems((64, 256, 56, 56), FLOAT32)), _DEVICE)
-    assert "float" in norm_block.fits(next(_channel_problems((4, 16, 14, 14), FLOAT64)), _DEVICE)
-    assert "registers" in norm_block.fits(next(_channel_problems((1, 1, 1 << 17), FLOAT32)), _DEVICE)
+    assert "bytes" in channel_block.rejects(next(_channel_problems((64, 256, 56, 56), FLOAT32)), _DEVICE)
+    assert "float" in channel_block.rejects(next(_channel_problems((4, 16, 14, 14), FLOAT64)), _DEVICE)
+    assert "registers" in channel_block.rejects(next(_channel_problems((1, 1, 1 << 17), FLOAT32)), _DEVICE)
 
 
 def test_many_channels_last_of_half_types_whose_statistics_were_saved_take_whole_sectors():
     operation, x, each = find("batch_norm_train_backward"), _channels_last((4, 1024, 7, 7), FLOAT16), Spec((1024,), FLOAT32)
     chosen = {n: v for n, v in operation.defaults.items() if n in operation.static}
     problem = operation.problem(tuple({"x": x, "grad": x, "mean": each, "rstd": each}.get(n) for n in operation.arrays), chosen)
-    assert choose(problem, _DEVICE, DEFAULT, norm.ALGORITHMS[problem.op]).name == "tile"
+    assert choose(problem, _DEVICE, DEFAULT, norm.ALGORITHMS[problem.op]).name == "channel_tile_backward"
 
 
 def test_more_batch_indices_than_a_grid_has():
     for x in (Spec((65_536, 2, 2), FLOAT16), Spec((65_536, 4), FLOAT16)):
-        assert "65,536" in norm_block.fits(_problem("group_norm", x, (x.shape[1],), num_groups=2), _DEVICE)
+        assert "65,536" in channel_block.rejects(_problem("group_norm", x, (x.shape[1],), num_groups=2), _DEVICE)
 
 
 def _of_samples(op, x, **options):
@@ -139,16 +143,14 @@ def test_statistics_of_samples_are_written_and_taken_by_every_algorithm(op, opti
             problem = _of_samples(op + step, x, **options)
             inputs = len([s for s in problem.inputs if s is not None])
             mean = inputs - 2 if step else inputs + 1  # the place of the mean among the arrays, before that of rstd
-            for method in norm.ALGORITHMS[op + step]:
-                if method.rejects(problem, _DEVICE) is not None:
+            for method, device in product(norm.ALGORITHMS[op + step], (_DEVICE, replace(_DEVICE, aligned=False))):
+                if method.rejects(problem, device) is not None:
                     continue
                 ways.add(method.name)
-                for aligned in (True, False):
-                    given = {
-                        a.index for plan in method.run(problem, _DEVICE, aligned).plans for a in plan.arguments if isinstance(a, Array)
-                    }
-                    assert not x.size or {mean, mean + 1} <= given, (method.name, shape)
-    assert ways >= {"channels", "slab"} | ({"block"} if dtype != FLOAT64 else set())
+                given = {a.index for plan in method.run(problem, device, device.aligned).plans for a in plan.arrays}
+                assert not x.size or {mean, mean + 1} <= given, (method.name, shape)
+    small = set() if dtype == FLOAT64 else {"channel_block", "channel_block_backward"}
+    assert ways >= {"channels", "channel_slab", "channel_slab_backward"} | small
 
 
 def _channels_last(shape, dtype):
@@ -178,10 +180,13 @@ def _last(op, shape, dtype, groups=32):
     ],
 )
 def test_small_arrays_channels_last_take_one_launch_as_well(op, shape, vector, blocks, together, dtype):
-    problem, run = _last(op, shape, dtype), norm_block.backward if op.endswith("_backward") else norm_block.forward
-    assert choose(problem, _DEVICE, DEFAULT, norm.ALGORITHMS[op]).name == "block"
+    problem, stem = _last(op, shape, dtype), f"channel_block{'_backward' * op.endswith('_backward')}"
     for aligned in (True, False):
-        (plan,) = run(problem, _DEVICE, aligned).plans
+        device = replace(_DEVICE, aligned=aligned)
+        method = choose(problem, device, DEFAULT, norm.ALGORITHMS[op])
+        assert method.name.removesuffix("_cluster") == stem
+        assert not aligned or method.name.endswith("_cluster") == (together > 1)
+        (plan,) = method.run(problem, device, aligned).plans
         config = plan.kernel.config
         assert (config.last, plan.block % 32) == (True, 0)
         if aligned:
@@ -194,19 +199,19 @@ def test_small_arrays_channels_last_take_one_launch_as_well(op, shape, vector, b
     ("op", "shape", "dtype", "expected"),
     [
         ("batch_norm_train", (13, 32, 26, 26), FLOAT32, "folded"),  # 1,098 rows a block
-        ("batch_norm_train", (16, 8, 28, 28), FLOAT16, "block"),  # eight of which share a line of memory
-        ("batch_norm_train", (2, 512, 14, 14), FLOAT16, "block"),
+        ("batch_norm_train", (16, 8, 28, 28), FLOAT16, "channel_block_cluster"),  # eight of which share a line of memory
+        ("batch_norm_train", (2, 512, 14, 14), FLOAT16, "channel_block"),
         ("batch_norm_train", (4, 255, 24, 24), FLOAT16, "folded"),
         ("batch_norm_train", (16, 5, 100, 100), FLOAT16, "channels"),  # so few channels that all blocks have a share of each
-        ("batch_norm_train", (4, 320, 14, 14), FLOAT16, "block"),  # 784 rows a block
+        ("batch_norm_train", (4, 320, 14, 14), FLOAT16, "channel_block"),  # 784 rows a block
         ("batch_norm_train", (16, 128, 14, 14), FLOAT16, "folded"),  # as many, in clusters
-        ("batch_norm_train", (32, 2048, 7, 7), FLOAT16, "tile"),
+        ("batch_norm_train", (32, 2048, 7, 7), FLOAT16, "channel_tile"),
         ("batch_norm_train", (8, 1024, 14, 14), FLOAT16, "folded"),
         ("batch_norm_train", (64, 256, 28, 28), FLOAT16, "channels"),
         ("batch_norm_train", (64, 255, 56, 56), FLOAT16, "folded"),  # whose vectors would be single elements
-        ("batch_norm_train_backward", (13, 32, 26, 26), FLOAT16, "block"),
-        ("instance_norm_backward", (9, 64, 24, 24), FLOAT32, "slab"),  # 16 clusters of 8 blocks, of 512 threads each
-        ("instance_norm_backward", (13, 64, 21, 21), FLOAT32, "block"),
+        ("batch_norm_train_backward", (13, 32, 26, 26), FLOAT16, "channel_block_backward_cluster"),
+        ("instance_norm_backward", (9, 64, 24, 24), FLOAT32, "channel_slab_backward"),  # 16 clusters of 8 blocks, of 512 threads each
+        ("instance_norm_backward", (13, 64, 21, 21), FLOAT32, "channel_block_backward_cluster"),
     ],
 )
 def test_what_one_launch_is_worth_channels_last(op, shape, dtype, expected):
@@ -217,8 +222,8 @@ def test_what_one_launch_is_worth_channels_last(op, shape, dtype, expected):
 @pytest.mark.parametrize(
     ("shape", "dtype", "plain", "residual"),
     [
-        ((2, 128, 14, 14), FLOAT16, "block", "block"),
-        ((4, 64, 28, 28), FLOAT16, "block", "folded"),  # 392 rows a block, of three arrays or of five
+        ((2, 128, 14, 14), FLOAT16, "channel_block_backward", "channel_block_backward"),
+        ((4, 64, 28, 28), FLOAT16, "channel_block_backward_cluster", "folded"),  # 392 rows a block, of three arrays or of five
         ((16, 128, 14, 14), FLOAT32, "folded", "folded"),
         ((4, 255, 24, 24), FLOAT16, "folded", "folded"),
         ((64, 256, 28, 28), FLOAT16, "channels", "channels"),
@@ -237,25 +242,26 @@ def test_gradients_of_batch_norm_channels_last(shape, dtype, plain, residual):
 def test_too_many_rows_for_a_block_and_no_clusters():
     older = Device("made-up A100", "cuda", 108, {"float32": 19e12}, 1.5e12, 4e-6, (8, 0), 166_912)
     problem = _last("batch_norm_train", (4, 64, 28, 28), FLOAT16)
-    assert "registers" in norm_block.fits(problem, older)
-    assert norm_block.fits(problem, _DEVICE) is None
+    assert "registers" in channel_block.rejects(problem, older)
+    assert channel_block_cluster.rejects(problem, _DEVICE) is None
+    assert "cluster" in channel_block.rejects(problem, _DEVICE)
 
 
 def test_groups_of_any_number_of_channels():
     """Lanes that make no whole row of a group are idle."""
     for shape, groups, neighbours in (((2, 96, 7, 7), 32, 3), ((2, 320, 4, 4), 32, 5), ((2, 640, 4, 4), 32, 5)):
-        (plan,) = norm_block.forward(_last("group_norm", shape, FLOAT16, groups), _DEVICE, True).plans
+        (plan,) = channel_block.run(_last("group_norm", shape, FLOAT16, groups), _DEVICE, True).plans
         config = plan.kernel.config
         assert plan.block // neighbours * neighbours * config.vectors * config.vector >= shape[1] // groups * shape[2] * shape[3]
-    assert "registers" in norm_block.fits(_last("group_norm", (2, 521, 3, 3), FLOAT16, 1), _DEVICE)  # a row is longer than a block
+    assert "registers" in channel_block.rejects(_last("group_norm", (2, 521, 3, 3), FLOAT16, 1), _DEVICE)  # a row is longer than a block
 
 
 @pytest.mark.parametrize(
     ("op", "shape", "dtype", "expected"),
     [
         ("batch_norm_train", (64, 256, 28, 28), "bfloat16", "channels"),  # two channels a block: rows of 4 bytes
-        ("batch_norm_train", (64, 2048, 7, 7), "float32", "slab"),
-        ("group_norm", (64, 512, 14, 14), "float32", "slab"),
+        ("batch_norm_train", (64, 2048, 7, 7), "float32", "channel_slab"),
+        ("group_norm", (64, 512, 14, 14), "float32", "channel_slab"),
         ("group_norm", (64, 256, 28, 28), "bfloat16", "channels"),
     ],
 )
@@ -270,12 +276,12 @@ def test_what_is_held_on_chip_channels_last(op, shape, dtype, expected):
 @pytest.mark.parametrize(
     ("op", "shape", "dtype", "expected"),
     [
-        ("batch_norm_train", (64, 2048, 7, 7), "bfloat16", "tile"),
-        ("batch_norm_train", (64, 512, 7, 7), "float16", "tile"),
-        ("batch_norm_train", (64, 1024, 14, 14), "bfloat16", "slab"),
-        ("batch_norm_train", (64, 2048, 7, 7), "float32", "slab"),
+        ("batch_norm_train", (64, 2048, 7, 7), "bfloat16", "channel_tile"),
+        ("batch_norm_train", (64, 512, 7, 7), "float16", "channel_tile"),
+        ("batch_norm_train", (64, 1024, 14, 14), "bfloat16", "channel_slab"),
+        ("batch_norm_train", (64, 2048, 7, 7), "float32", "channel_slab"),
         ("group_norm", (64, 2048, 7, 7), "float32", "rows"),
-        ("group_norm", (64, 1024, 14, 14), "bfloat16", "slab"),
+        ("group_norm", (64, 1024, 14, 14), "bfloat16", "channel_slab"),
     ],
 )
 def test_what_is_held_on_chip_channels_first(op, shape, dtype, expected):
@@ -313,8 +319,7 @@ def test_clusters_that_stay_for_long_rows(op, rows, columns, dtype, blocks):
     assert config.blocks * config.threads * config.vectors * 16 >= columns * dtype.itemsize
     assert plan.grid[0] <= _DEVICE.units
     assert plan.grid[0] % blocks == 0
-    (elsewhere,) = method.run(problem, _DEVICE, False).plans
-    assert elsewhere.kernel.source != plan.kernel.source
+    assert "no multiple of 16" in method.rejects(problem, replace(_DEVICE, aligned=False))
 
 
 def test_no_cluster_stays_on_a_card_that_places_none():

@@ -36,6 +36,27 @@ struct Config {
   static constexpr int kBatch = 4;
   static constexpr int kThreads = 128;
 };
+struct Arguments {
+  const dnnarray::arithmetic_t<Config::Element>* coefficients;
+  const dnnarray::arithmetic_t<Config::Element>* slopes;
+  Config::Element* out;
+  Config::Element* more;
+  long long wide_mean;
+  long long wide_variance;
+  long long wide_weight;
+  long long wide_bias;
+  long long size;
+  long long batch;
+  long long channels;
+  long long inner;
+  long long rows_step;
+  long long steps;
+  long long inner_divisor;
+  long long instances_divisor;
+  double eps;
+  double p;
+  double q;
+};
 #define DNNARRAY_ENTRY norm_channel_apply_default
 #endif
 
@@ -203,12 +224,16 @@ __device__ __forceinline__ void apply_single(const Arrays& arrays, const Coeffic
 // Null: what is absent. `batch` is 1 where instances are channels; `steps` times `rows_step` cover the rows of a batch index.
 extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
     DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ grad, const T* __restrict__ residual,
-                   const A* __restrict__ coefficients, const A* __restrict__ slopes, const void* __restrict__ mean,
-                   const void* __restrict__ variance, const void* __restrict__ weight, const void* __restrict__ bias, T* __restrict__ out,
-                   T* __restrict__ more, long long wide_mean, long long wide_variance, long long wide_weight, long long wide_bias,
-                   long long size, long long batch, long long channels, long long inner, long long rows_step, long long steps,
-                   long long inner_divisor, long long instances_divisor, double eps, double p64, double q64) {
-  Arrays arrays = {x, grad, residual, out, more, A(p64), A(q64)};
+                   const void* __restrict__ mean, const void* __restrict__ variance, const void* __restrict__ weight,
+                   const void* __restrict__ bias, const __grid_constant__ Arguments a) {
+  const A *const coefficients = a.coefficients, *const slopes = a.slopes;
+  T *const out = a.out, *const more = a.more;
+  const long long wide_mean = a.wide_mean, wide_variance = a.wide_variance, wide_weight = a.wide_weight,
+      wide_bias = a.wide_bias, size = a.size, batch = a.batch, channels = a.channels, inner = a.inner,
+      rows_step = a.rows_step, steps = a.steps, inner_divisor = a.inner_divisor,
+      instances_divisor = a.instances_divisor;
+  const double eps = a.eps;
+  Arrays arrays = {x, grad, residual, out, more, A(a.p), A(a.q)};
   if constexpr (Config::kSettled) arrays.grad = after_previous_kernel(arrays.grad);
   Source from = {coefficients,          slopes, {mean, wide_mean != 0}, {variance, wide_variance != 0}, {weight, wide_weight != 0},
                        {bias, wide_bias != 0}, A(eps)};

@@ -87,9 +87,9 @@ struct BlockPlace {
   int block, vectors, pitch, base;
 
   __device__ __forceinline__ static int share() { return static_cast<int>(blockIdx.x) % kBlocks; }
-  __device__ __forceinline__ BlockPlace(long long vectors_and_each, long long pitch_and_span, int row)
-      : block(static_cast<int>(blockIdx.x) / kBlocks), vectors(static_cast<int>(vectors_and_each >> 32)), pitch(static_cast<int>(pitch_and_span >> 32)) {
-    base = row * (static_cast<int>(gridDim.x) / kBlocks) * vectors * kVector + block * static_cast<int>(pitch_and_span);
+  __device__ __forceinline__ BlockPlace(int all, int between, int span, int row)
+      : block(static_cast<int>(blockIdx.x) / kBlocks), vectors(all), pitch(between) {
+    base = row * (static_cast<int>(gridDim.x) / kBlocks) * vectors * kVector + block * span;
     if constexpr (kJoint > 1) {
       const int each = (vectors + kJoint - 1) / kJoint;
       base += share() * each * pitch;

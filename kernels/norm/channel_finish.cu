@@ -11,6 +11,37 @@ struct Config {
   using Element = float;
   static constexpr int kLanes = 32;
 };
+struct Arguments {
+  const void* weight;
+  const void* bias;
+  const void* given_mean;
+  const void* given_rstd;
+  const void* variance;
+  const void* running_mean;
+  const void* running_var;
+  dnnarray::arithmetic_t<Config::Element>* mean_of;
+  dnnarray::arithmetic_t<Config::Element>* rstd_of_statistic;
+  void* next_mean;
+  void* next_var;
+  long long wide_weight;
+  long long wide_bias;
+  long long wide_mean;
+  long long wide_rstd;
+  long long wide_variance;
+  long long wide_running_mean;
+  long long wide_running_var;
+  long long last;
+  long long statistics;
+  long long parts;
+  long long channels;
+  long long members;
+  long long batch_pitch;
+  long long channel_pitch;
+  double count;
+  double share;
+  double momentum;
+  double eps;
+};
 #define DNNARRAY_ENTRY norm_channel_finish_default
 #endif
 
@@ -22,12 +53,18 @@ constexpr int kThreads = 128, kLanes = Config::kLanes;
 // x may be null where no parts were summed, or, as `partial`, where there are none. The first value of a statistic is that many elements
 // from x: its batch times `batch_pitch` plus its channel times `channel_pitch`.
 extern "C" __global__ void __launch_bounds__(kThreads, 4)
-    DNNARRAY_ENTRY(const T* __restrict__ x, const Shares* __restrict__ partial, const void* weight, const void* bias, const void* given_mean,
-                   const void* given_rstd, const void* variance, const void* running_mean, const void* running_var,
-                   A* __restrict__ coefficients, A* mean_of, A* rstd_of_statistic, void* next_mean, void* next_var,
-                   long long wide_weight, long long wide_bias, long long wide_mean, long long wide_rstd, long long wide_variance,
-                   long long wide_running_mean, long long wide_running_var, long long statistics, long long parts, long long channels,
-                   long long members, long long batch_pitch, long long channel_pitch, long long last, double count, double share, double momentum, double eps) {
+    DNNARRAY_ENTRY(const T* __restrict__ x, const Shares* __restrict__ partial, A* __restrict__ coefficients,
+                   const __grid_constant__ Arguments a) {
+  const void *const weight = a.weight, *const bias = a.bias, *const given_mean = a.given_mean,
+      *const given_rstd = a.given_rstd, *const variance = a.variance, *const running_mean = a.running_mean,
+      *const running_var = a.running_var;
+  A *const mean_of = a.mean_of, *const rstd_of_statistic = a.rstd_of_statistic;
+  void *const next_mean = a.next_mean, *const next_var = a.next_var;
+  const long long wide_weight = a.wide_weight, wide_bias = a.wide_bias, wide_mean = a.wide_mean,
+      wide_rstd = a.wide_rstd, wide_variance = a.wide_variance, wide_running_mean = a.wide_running_mean,
+      wide_running_var = a.wide_running_var, last = a.last, statistics = a.statistics, parts = a.parts,
+      channels = a.channels, members = a.members, batch_pitch = a.batch_pitch, channel_pitch = a.channel_pitch;
+  const double count = a.count, share = a.share, momentum = a.momentum, eps = a.eps;
   __shared__ Shares smem[kThreads / kWarp];
   let_next_kernel_begin();
   const Parameter<T> w = {weight, wide_weight != 0}, b = {bias, wide_bias != 0};

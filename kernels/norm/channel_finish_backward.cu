@@ -16,6 +16,30 @@ struct Config {
   static constexpr int kLanes = 32;
   static constexpr int kOver = 32;
 };
+struct Arguments {
+  const void* weight;
+  const void* given_mean;
+  const void* given_rstd;
+  void* dweight;
+  void* dbias;
+  void* dmean;
+  void* dvariance;
+  long long wide_weight;
+  long long wide_bias;
+  long long wide_mean;
+  long long wide_rstd;
+  long long wide_variance;
+  long long fixed;
+  long long last;
+  long long statistics;
+  long long parts;
+  long long channels;
+  long long members;
+  long long batch_pitch;
+  long long channel_pitch;
+  long long blocks;
+  double share;
+};
 #define DNNARRAY_ENTRY norm_channel_finish_backward_default
 #endif
 
@@ -27,11 +51,15 @@ constexpr int kThreads = 128;
 // Null: what is absent or not asked for. With `given_mean` and `given_rstd`, which go with channels as statistics and no activation, nobody
 // has written the coefficients yet that kernels/norm/channel_apply.cu needs then.
 extern "C" __global__ void __launch_bounds__(kThreads, 4)
-    DNNARRAY_ENTRY(const T* __restrict__ x, const Shares* __restrict__ partial, const void* weight, A* __restrict__ coefficients,
-                   A* __restrict__ slopes, const void* given_mean, const void* given_rstd, void* dweight, void* dbias, void* dmean, void* dvariance, long long wide_weight,
-                   long long wide_bias, long long wide_mean, long long wide_rstd, long long wide_variance, long long statistics, long long parts,
-                   long long channels, long long members, long long batch_pitch,
-                   long long channel_pitch, double share, long long fixed, long long last, long long blocks) {
+    DNNARRAY_ENTRY(const T* __restrict__ x, const Shares* __restrict__ partial, A* __restrict__ coefficients,
+                   A* __restrict__ slopes, const __grid_constant__ Arguments a) {
+  const void *const weight = a.weight, *const given_mean = a.given_mean, *const given_rstd = a.given_rstd;
+  void *const dweight = a.dweight, *const dbias = a.dbias, *const dmean = a.dmean, *const dvariance = a.dvariance;
+  const long long wide_weight = a.wide_weight, wide_bias = a.wide_bias, wide_mean = a.wide_mean,
+      wide_rstd = a.wide_rstd, wide_variance = a.wide_variance, fixed = a.fixed, last = a.last,
+      statistics = a.statistics, parts = a.parts, channels = a.channels, members = a.members,
+      batch_pitch = a.batch_pitch, channel_pitch = a.channel_pitch, blocks = a.blocks;
+  const double share = a.share;
   __shared__ Shares smem[kThreads / kWarp];
   let_next_kernel_begin();
   partial = after_previous_kernel(partial), coefficients = after_previous_kernel(coefficients);
@@ -74,8 +102,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 4)
     constexpr int kLanes = Config::kOver;
     const int lane = threadIdx.x % kLanes;
     const long long task = (blockIdx.x - blocks) * (kThreads / kLanes) + threadIdx.x / kLanes, channel = min(task, channels - 1);
-    const auto brought = [&](const Shares& share, long long batch) {  // to the mean, in units of its standard deviation
-      return Shares{share.plain, (share.along - distance(batch, channel) * share.plain) * double(rstd_of(batch * channels + channel))};
+    const auto brought = [&](const Shares& own, long long batch) {  // to the mean, in units of its standard deviation
+      return Shares{own.plain, (own.along - distance(batch, channel) * own.plain) * double(rstd_of(batch * channels + channel))};
     };
     if (2 * batches >= kLanes) {
       for (long long batch = lane; batch < batches; batch += kLanes) {

@@ -20,6 +20,34 @@ struct Config {
   static constexpr int kSide = 4;
   static constexpr int kThreads = 512;
 };
+struct Arguments {
+  const void* weight;
+  const void* bias;
+  const void* running_mean;
+  const void* running_var;
+  dnnarray::arithmetic_t<Config::Element>* mean_of;
+  dnnarray::arithmetic_t<Config::Element>* rstd_of;
+  void* next_mean;
+  void* next_var;
+  long long wide_weight;
+  long long wide_bias;
+  long long wide_running_mean;
+  long long wide_running_var;
+  long long per_batch;
+  long long outer;
+  long long channels;
+  long long inner;
+  long long tile;
+  long long tiles;
+  long long members;
+  long long groups;
+  double count;
+  double share;
+  double momentum;
+  double eps;
+  double p;
+  double q;
+};
 #define DNNARRAY_ENTRY norm_channel_slab_default
 #endif
 
@@ -32,11 +60,16 @@ constexpr int kResident = kOwn > 4 || sizeof(A) > 4 ? 512 : 1024;  // threads of
 
 // Null: what is absent or not asked for. Shared memory holds x, the residual if there is one, and for each channel its sums and coefficients.
 extern "C" __global__ void __launch_bounds__(kThreads, kResident / kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ residual, const void* weight, const void* bias, const void* running_mean,
-                   const void* running_var, T* __restrict__ y, A* mean_of, A* rstd_of, void* next_mean, void* next_var, long long wide_weight,
-                   long long wide_bias, long long wide_running_mean, long long wide_running_var, long long outer, long long channels,
-                   long long inner, long long tile, long long tiles, long long members, long long groups, long long per_batch, double count, double share, double momentum, double eps,
-                   double p64, double q64) {
+    DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ residual, T* __restrict__ y,
+                   const __grid_constant__ Arguments a) {
+  const void *const weight = a.weight, *const bias = a.bias, *const running_mean = a.running_mean,
+      *const running_var = a.running_var;
+  A *const mean_of = a.mean_of, *const rstd_of = a.rstd_of;
+  void *const next_mean = a.next_mean, *const next_var = a.next_var;
+  const long long wide_weight = a.wide_weight, wide_bias = a.wide_bias, wide_running_mean = a.wide_running_mean,
+      wide_running_var = a.wide_running_var, per_batch = a.per_batch, outer = a.outer, channels = a.channels,
+      inner = a.inner, tile = a.tile, tiles = a.tiles, members = a.members, groups = a.groups;
+  const double count = a.count, share = a.share, momentum = a.momentum, eps = a.eps;
   extern __shared__ __align__(16) char smem[];
   __shared__ Shares smem_warps[kThreads / kWarp * (Config::kLast ? kSide : 1)];
   const Held held(Config::kLast, outer, channels, inner, tile, tiles, per_batch);
@@ -58,7 +91,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kResident / kThreads)
   find_affine(held, units, smem_x, static_cast<int>(members), static_cast<int>(tile), groups, false, statistic, smem_affine, smem_sums, smem_warps);
   __syncthreads();
 
-  const A p = A(p64), q = A(q64);
+  const A p = A(a.p), q = A(a.q);
 #pragma unroll 1
   for (int unit = units.side; unit < units.count; unit += kSide) {
     Affine<A> own[kOwn];

@@ -20,6 +20,35 @@ struct Config {
   static constexpr int kSide = 4;
   static constexpr int kThreads = 512;
 };
+struct Arguments {
+  const void* weight;
+  const void* bias;
+  const void* given_mean;
+  const void* given_rstd;
+  const void* variance;
+  void* dweight;
+  void* dbias;
+  void* dmean;
+  void* dvariance;
+  long long wide_weight;
+  long long wide_bias;
+  long long wide_mean;
+  long long wide_rstd;
+  long long wide_variance;
+  long long per_batch;
+  long long outer;
+  long long channels;
+  long long inner;
+  long long tile;
+  long long tiles;
+  long long members;
+  long long groups;
+  double count;
+  double share;
+  double eps;
+  double p;
+  double q;
+};
 #define DNNARRAY_ENTRY norm_channel_slab_backward_default
 #endif
 
@@ -76,17 +105,21 @@ struct Gradient {
 
 // Null: what is absent or not asked for. `per_batch` says that dweight and dbias are shares of a batch index, in the arithmetic dtype.
 extern "C" __global__ void __launch_bounds__(kThreads, kResident / kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, const T* __restrict__ residual, const void* weight, const void* bias,
-                   const void* given_mean, const void* given_rstd, const void* variance, T* __restrict__ dx, T* __restrict__ dresidual,
-                   void* dweight, void* dbias, void* dmean, void* dvariance, long long wide_weight, long long wide_bias, long long wide_mean,
-                   long long wide_rstd, long long wide_variance, long long outer, long long channels, long long inner, long long tile, long long tiles,
-                   long long members, long long groups, long long per_batch, double count, double share, double eps, double p64, double q64) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, const T* __restrict__ residual,
+                   T* __restrict__ dx, T* __restrict__ dresidual, const __grid_constant__ Arguments a) {
+  const void *const weight = a.weight, *const bias = a.bias, *const given_mean = a.given_mean,
+      *const given_rstd = a.given_rstd, *const variance = a.variance;
+  void *const dweight = a.dweight, *const dbias = a.dbias, *const dmean = a.dmean, *const dvariance = a.dvariance;
+  const long long wide_weight = a.wide_weight, wide_bias = a.wide_bias, wide_mean = a.wide_mean,
+      wide_rstd = a.wide_rstd, wide_variance = a.wide_variance, per_batch = a.per_batch, outer = a.outer,
+      channels = a.channels, inner = a.inner, tile = a.tile, tiles = a.tiles, members = a.members, groups = a.groups;
+  const double count = a.count, share = a.share, eps = a.eps;
   extern __shared__ __align__(16) char smem[];
   __shared__ Shares smem_warps[kThreads / kWarp * (Config::kLast ? kSide : 1)];
   let_next_kernel_begin();
   const Held held(Config::kLast, outer, channels, inner, tile, tiles, per_batch);
   T* smem_x = reinterpret_cast<T*>(smem);
-  const Arrays arrays = {smem_x, smem_x + held.room, residual != nullptr ? smem_x + 2 * held.room : nullptr, A(p64), A(q64)};
+  const Arrays arrays = {smem_x, smem_x + held.room, residual != nullptr ? smem_x + 2 * held.room : nullptr, A(a.p), A(a.q)};
   Shares* smem_sums = reinterpret_cast<Shares*>(smem_x + (residual != nullptr ? 3 : 2) * held.room);
   Affine<A>* smem_affine = reinterpret_cast<Affine<A>*>(smem_sums + tile);
   Slope<A>* smem_slope = reinterpret_cast<Slope<A>*>(smem_affine + tile);

@@ -28,6 +28,19 @@ struct Config {
   static constexpr int kSide = 1;
   static constexpr int kThreads = 256;
 };
+struct Arguments {
+  long long outer;
+  long long channels;
+  long long inner;
+  long long outer_step;
+  long long inner_step;
+  long long inner_parts;
+  long long members;
+  long long mean_step;
+  long long per_batch;
+  double p;
+  double q;
+};
 #define DNNARRAY_ENTRY norm_channel_sums_default
 #endif
 
@@ -198,13 +211,15 @@ constexpr int kResident = kCurved ? 2 : kOwn <= 4 ? 0 : kThreads == 128 && __CUD
 // Without an activation `coefficients` may be the means alone, `mean_step` numbers apart.
 extern "C" __global__ void __launch_bounds__(kThreads, kResident)
     DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ grad, const T* __restrict__ residual,
-                   const A* __restrict__ coefficients, T* __restrict__ more, Shares* __restrict__ partial, Shares* __restrict__ gradients,
-                   long long outer, long long channels, long long inner, long long outer_step, long long inner_step, long long inner_parts, long long members, long long per_batch,
-                   long long mean_step, double p64, double q64) {
+                   const A* __restrict__ coefficients, T* __restrict__ more, Shares* __restrict__ partial,
+                   Shares* __restrict__ gradients, const __grid_constant__ Arguments a) {
+  const long long outer = a.outer, channels = a.channels, inner = a.inner, outer_step = a.outer_step,
+      inner_step = a.inner_step, inner_parts = a.inner_parts, members = a.members, mean_step = a.mean_step,
+      per_batch = a.per_batch;
   __shared__ Shares smem[kThreads / kWarp * kSide * kOwn];
   let_next_kernel_begin();
   if constexpr (kGradient) coefficients = after_previous_kernel(coefficients);
-  const Arrays arrays = {x, grad, residual, more, A(p64), A(q64)};
+  const Arrays arrays = {x, grad, residual, more, A(a.p), A(a.q)};
   const unsigned tiles = static_cast<unsigned>(Config::kLast ? (channels / kVector + kSide - 1) / kSide : channels);
   const unsigned along = static_cast<unsigned>(inner_parts), part = blockIdx.x / tiles;  // long division takes longer than a small block
   const long long tile = blockIdx.x % tiles, first_outer = part / along * outer_step, first_inner = part % along * inner_step;

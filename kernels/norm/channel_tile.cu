@@ -19,6 +19,28 @@ struct Config {
   static constexpr int kVectors = 13;
   static constexpr int kThreads = 256;
 };
+struct Arguments {
+  const void* weight;
+  const void* bias;
+  const void* running_mean;
+  const void* running_var;
+  dnnarray::arithmetic_t<Config::Element>* mean_of;
+  dnnarray::arithmetic_t<Config::Element>* rstd_of;
+  void* next_mean;
+  void* next_var;
+  long long wide;
+  long long pieces;
+  long long columns;
+  long long tile;
+  long long width_of;
+  long long width_divisor;
+  double count;
+  double share;
+  double momentum;
+  double eps;
+  double p;
+  double q;
+};
 #define DNNARRAY_ENTRY norm_channel_tile_default
 #endif
 
@@ -35,9 +57,15 @@ struct Known {
 
 // Null: what is absent or not asked for. `wide` has a bit for each of weight, bias, running mean and variance; `tile` of the `columns` of a piece go to a block.
 extern "C" __global__ void __launch_bounds__(kThreads, 512 / kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ residual, const void* weight, const void* bias, const void* running_mean,
-                   const void* running_var, T* __restrict__ y, A* mean_of, A* rstd_of, void* next_mean, void* next_var, long long wide, long long pieces, long long columns,
-                   long long tile, long long width_of, long long width_divisor, double count, double share, double momentum, double eps, double p64, double q64) {
+    DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ residual, T* __restrict__ y,
+                   const __grid_constant__ Arguments a) {
+  const void *const weight = a.weight, *const bias = a.bias, *const running_mean = a.running_mean,
+      *const running_var = a.running_var;
+  A *const mean_of = a.mean_of, *const rstd_of = a.rstd_of;
+  void *const next_mean = a.next_mean, *const next_var = a.next_var;
+  const long long wide = a.wide, pieces = a.pieces, columns = a.columns, tile = a.tile, width_of = a.width_of,
+      width_divisor = a.width_divisor;
+  const double count = a.count, share = a.share, momentum = a.momentum, eps = a.eps;
   __shared__ __align__(16) Tile::Tables smem;
   __shared__ Known smem_known[Tile::kMost];
   __shared__ A smem_weight[Tile::kMost], smem_bias[Tile::kMost];
@@ -112,7 +140,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 512 / kThreads)
     mean[v] = known.mean, scale[v] = known.rstd * smem_weight[channel], shift[v] = smem_bias[channel] - known.rest * scale[v];
     if (sizeof(T) == 2) shift[v] -= mean[v] * scale[v], mean[v] = A(0);  // what is rounded to a half type has digits to spare for the mean in the shift
   }
-  const A p = A(p64), q = A(q64);
+  const A p = A(a.p), q = A(a.q);
 #pragma unroll
   for (int k = 0; k < kVectors; ++k) {
     if (!place.there(k)) break;

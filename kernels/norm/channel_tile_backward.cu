@@ -14,6 +14,20 @@ struct Config {
   static constexpr int kVectors = 7;
   static constexpr int kThreads = 512;
 };
+struct Arguments {
+  const void* weight;
+  const void* mean_of;
+  const void* rstd_of;
+  void* dweight;
+  void* dbias;
+  long long wide;
+  long long pieces;
+  long long columns;
+  long long tile;
+  long long width_of;
+  long long width_divisor;
+  double share;
+};
 #define DNNARRAY_ENTRY norm_channel_tile_backward_default
 #endif
 
@@ -30,9 +44,13 @@ struct Known {
 
 // Null: what is absent or not asked for. `wide` has a bit for each of weight, bias, mean and rstd; `tile` of the `columns` of a piece go to a block.
 extern "C" __global__ void __launch_bounds__(kThreads, 512 / kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, const void* weight, const void* mean_of, const void* rstd_of, T* __restrict__ dx,
-                   void* dweight, void* dbias, long long wide, long long pieces, long long columns, long long tile, long long width_of,
-                   long long width_divisor, double share) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, T* __restrict__ dx,
+                   const __grid_constant__ Arguments a) {
+  const void *const weight = a.weight, *const mean_of = a.mean_of, *const rstd_of = a.rstd_of;
+  void *const dweight = a.dweight, *const dbias = a.dbias;
+  const long long wide = a.wide, pieces = a.pieces, columns = a.columns, tile = a.tile, width_of = a.width_of,
+      width_divisor = a.width_divisor;
+  const double share = a.share;
   __shared__ __align__(16) Tile::Tables smem;
   __shared__ Known smem_known[Tile::kMost];
   __shared__ A smem_rstd[Tile::kMost];

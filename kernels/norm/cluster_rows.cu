@@ -20,6 +20,13 @@ struct Config {
   static constexpr int kBlocks = 1;
   static constexpr int kThreads = 256;
 };
+struct Arguments {
+  dnnarray::arithmetic_t<Config::Element>* mean_of;
+  dnnarray::arithmetic_t<Config::Element>* rstd_of_row;
+  long long columns;
+  long long count;
+  double eps;
+};
 #define DNNARRAY_ENTRY norm_cluster_rows_default
 #endif
 
@@ -51,14 +58,14 @@ struct Result {
 // Null: residual, weight, bias, sum, mean_of and rstd_of_row where absent.
 extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ residual, const Config::Weight* __restrict__ weight,
-                   const Config::Bias* __restrict__ bias, T* __restrict__ y, T* __restrict__ sum, float* __restrict__ mean_of,
-                   float* __restrict__ rstd_of_row, long long columns, long long count, double eps) {
+                   const Config::Bias* __restrict__ bias, T* __restrict__ y, T* __restrict__ sum,
+                   const __grid_constant__ Arguments a) {
   __shared__ RowStatistics<T, Config::kCentred, kBlocks, kThreads> spread;
   if constexpr (kBlocks > 1) cluster_arrive();
-  const int rank = blockIdx.x % kBlocks, own = rank * kThreads + threadIdx.x, vectors = static_cast<int>(columns / V);
+  const int rank = blockIdx.x % kBlocks, own = rank * kThreads + threadIdx.x, vectors = static_cast<int>(a.columns / V);
   const int mine = own < vectors ? (vectors - own + kStride - 1) / kStride : 0;
-  const long long row = blockIdx.x / kBlocks, start = row * columns + own * V;
-  Words *const of_x = memory + threadIdx.x, *const of_residual = of_x + count * kThreads;
+  const long long row = blockIdx.x / kBlocks, start = row * a.columns + own * V;
+  Words *const of_x = memory + threadIdx.x, *const of_residual = of_x + a.count * kThreads;
 #pragma unroll 4
   for (int k = 0; k < mine; ++k) {
     copy_async(of_x + k * kThreads, x + start + k * (kStride * V));
@@ -76,11 +83,11 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads)
   };
   if constexpr (kBlocks > 1) cluster_wait();  // every block is there
   Result result;
-  const float share = 1.0f / static_cast<float>(columns);
-  spread.template find<V>(visit, mine, share, static_cast<float>(eps), rank, result.mean, result.delta, result.rstd);
+  const float share = 1.0f / static_cast<float>(a.columns);
+  spread.template find<V>(visit, mine, share, static_cast<float>(a.eps), rank, result.mean, result.delta, result.rstd);
   if (own == 0) {
-    if (mean_of != nullptr) mean_of[row] = result.mean + result.delta;
-    if (rstd_of_row != nullptr) rstd_of_row[row] = result.rstd;
+    if (a.mean_of != nullptr) a.mean_of[row] = result.mean + result.delta;
+    if (a.rstd_of_row != nullptr) a.rstd_of_row[row] = result.rstd;
   }
 #pragma unroll 2
   for (int k = 0; k < mine; ++k) {
@@ -91,9 +98,9 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads)
     if (weight != nullptr) read_parameter<Config::Weight, V>(w, weight + column);
     if (bias != nullptr) read_parameter<Config::Bias, V>(b, bias + column);
     Values s(of_x + k * kThreads, of_residual + k * kThreads);
-    if constexpr (Config::kAdd) store_words(sum + row * columns + column, words_of<T>(s.at));
+    if constexpr (Config::kAdd) store_words(sum + row * a.columns + column, words_of<T>(s.at));
 #pragma unroll
     for (int j = 0; j < V; ++j) s.at[j] = result.of(s.at[j], w[j], b[j]);
-    store_words(y + row * columns + column, words_of<T>(s.at));
+    store_words(y + row * a.columns + column, words_of<T>(s.at));
   }
 }

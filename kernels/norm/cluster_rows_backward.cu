@@ -36,6 +36,16 @@ struct Config {
   static constexpr int kResident = 2;
   static constexpr bool kSplit = false;
 };
+struct Arguments {
+  const Config::Element* grad;
+  const Config::Element* x;
+  const Config::Element* residual;
+  dnnarray::arithmetic_t<Config::Element>* dweight;
+  dnnarray::arithmetic_t<Config::Element>* dbias;
+  long long rows;
+  long long columns;
+  double eps;
+};
 #define DNNARRAY_ENTRY norm_cluster_rows_backward_default
 #endif
 
@@ -302,10 +312,13 @@ __device__ __forceinline__ void write_shares(float* dweight, float* dbias, const
 
 // Null: grad_sum, residual, weight, dresidual, dweight and dbias where absent, mean_of and rstd_of_row too without kGiven.
 extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks* kFold) __launch_bounds__(kThreads, Config::kResident)
-    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ grad_sum, const T* __restrict__ x, const T* __restrict__ residual,
-                   const Config::Weight* __restrict__ weight, const Config::Mean* __restrict__ mean_of,
-                   const Config::Rstd* __restrict__ rstd_of_row, T* __restrict__ dx, T* __restrict__ dresidual, float* __restrict__ dweight,
-                   float* __restrict__ dbias, long long rows, long long columns, double eps) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad_sum, const Config::Weight* __restrict__ weight,
+                   const Config::Mean* __restrict__ mean_of, const Config::Rstd* __restrict__ rstd_of_row,
+                   T* __restrict__ dx, T* __restrict__ dresidual, const __grid_constant__ Arguments a) {
+  const T *const grad = a.grad, *const x = a.x, *const residual = a.residual;
+  float *const dweight = a.dweight, *const dbias = a.dbias;
+  const long long rows = a.rows, columns = a.columns;
+  const double eps = a.eps;
   __shared__ Table tables[kLanes > 0 ? 1 : 2];
   let_next_kernel_begin();
   const int rank = blockIdx.x % kBlocks, own = kLanes > 0 ? threadIdx.x % kStride : rank * kThreads + threadIdx.x;

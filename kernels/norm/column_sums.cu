@@ -16,6 +16,11 @@ struct Config {
   static constexpr int kVector = 4;
   static constexpr int kThreads = 256;
 };
+struct Arguments {
+  long long rows;
+  long long columns;
+  long long rows_step;
+};
 #define DNNARRAY_ENTRY norm_column_sums_default
 #endif
 
@@ -26,9 +31,10 @@ constexpr int kVector = Config::kVector, kThreads = Config::kThreads, kSteps = k
 
 // `mean` is null for rms norm; dweight and dbias where they are not asked for.
 extern "C" __global__ void __launch_bounds__(kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, const T* __restrict__ residual, const A* __restrict__ mean,
-                   const A* __restrict__ rstd, A* __restrict__ dweight, A* __restrict__ dbias, long long rows, long long columns,
-                   long long rows_step) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, const T* __restrict__ residual,
+                   const A* __restrict__ mean, const A* __restrict__ rstd, A* __restrict__ dweight,
+                   A* __restrict__ dbias, const __grid_constant__ Arguments a) {
+  const long long rows = a.rows, columns = a.columns, rows_step = a.rows_step;
   __shared__ A smem[kThreads];
   let_next_kernel_begin();
   const long long tiles = (columns / kVector + kWarp - 1) / kWarp, part = blockIdx.x / tiles;

@@ -16,6 +16,14 @@ struct Config {
   static constexpr int kVector = 4;
   static constexpr int kRows = 32;
 };
+struct Arguments {
+  void* dweight;
+  void* dbias;
+  long long parts;
+  long long columns;
+  long long wide_weight;
+  long long wide_bias;
+};
 #define DNNARRAY_ENTRY norm_fold_default
 #endif
 
@@ -27,8 +35,10 @@ constexpr int kTogether = 4;  // parts that meet before they are widened, with t
 
 // `wide_*` says that the result has the arithmetic dtype, not that of the data; a null result is not asked for.
 extern "C" __global__ void __launch_bounds__(kWarp* kRows, kRows > 8 ? 1 : 0)
-    DNNARRAY_ENTRY(const A* __restrict__ dweight_parts, const A* __restrict__ dbias_parts, void* dweight, void* dbias, long long parts,
-                   long long columns, long long wide_weight, long long wide_bias) {
+    DNNARRAY_ENTRY(const A* __restrict__ dweight_parts, const A* __restrict__ dbias_parts,
+                   const __grid_constant__ Arguments a) {
+  void *const dweight = a.dweight, *const dbias = a.dbias;
+  const long long parts = a.parts, columns = a.columns, wide_weight = a.wide_weight, wide_bias = a.wide_bias;
   __shared__ double smem[kRows][kWarp * V];
   const A* from = after_previous_kernel(blockIdx.y == 0 ? dweight_parts : dbias_parts);
   void* to = blockIdx.y == 0 ? dweight : dbias;

@@ -6,14 +6,10 @@
 namespace dnnarray {
 
 // `fold` rows one after the other are a row of `columns` = fold * channels columns, a multiple of kVector; column c is of channel c % channels. The last row
-// may end early: `left` columns of it are there. Sizes as a kernel is given them, two to an argument.
+// may end early: `left` columns of it are there.
 struct Folded {
   int columns, channels, rows, left, parts, part;  // parts: of the sums, with so many rows each
 
-  __device__ __forceinline__ Folded(long long columns_and_channels, long long rows_and_left, long long parts_and_part)
-      : columns(static_cast<int>(columns_and_channels >> 32)), channels(static_cast<int>(columns_and_channels)),
-        rows(static_cast<int>(rows_and_left >> 32)), left(static_cast<int>(rows_and_left)),
-        parts(static_cast<int>(parts_and_part >> 32)), part(static_cast<int>(parts_and_part)) {}
   // Values of a column in the rows of a part.
   __device__ __forceinline__ int values(int which, int column) const {
     const int begin = which * part, end = min(begin + part, rows);

@@ -21,6 +21,36 @@ struct Config {
   static constexpr int kVectors = 4;
   static constexpr int kThreads = 256;
 };
+struct Arguments {
+  const Config::Element* x;
+  const Config::Element* grad;
+  const Config::Element* residual;
+  const void* weight;
+  const void* bias;
+  const void* mean_of;
+  const void* rstd_of;
+  long long wide;
+  int columns;
+  int channels;
+  int rows;
+  int left;
+  int parts;
+  int part;
+  double p;
+  double q;
+  const dnnarray::arithmetic_t<Config::Element>* partial;
+  Config::Element* out;
+  Config::Element* more;
+  void* first;
+  void* second;
+  void* next_mean;
+  void* next_var;
+  int run;
+  double count;
+  double share;
+  double momentum;
+  double eps;
+};
 #define DNNARRAY_ENTRY norm_folded_apply_default
 #endif
 
@@ -146,14 +176,18 @@ __device__ __forceinline__ void write_all(const Place& place, const Known& known
 // Null: what is absent or not asked for. `wide` has a bit for each of weight, bias, mean and rstd (forward: the running ones); `run` is the rows of a block.
 // kGradient: `first` and `second` take dweight and dbias, otherwise mean and rstd.
 extern "C" __global__ void __launch_bounds__(kThreads, 512 / kThreads)
-    DNNARRAY_ENTRY(const T* x, const T* grad, const T* residual, const void* weight, const void* bias, const void* mean_of, const void* rstd_of,
-                   const A* partial, T* out, T* more, void* first, void* second, void* next_mean, void* next_var, long long wide,
-                   long long columns_and_channels, long long rows_and_left, long long parts_and_part, long long run, double count, double share, double momentum,
-                   double eps, double p, double q) {
+    DNNARRAY_ENTRY(const __grid_constant__ Arguments a) {
+  const T *const x = a.x, *const grad = a.grad, *const residual = a.residual;
+  const void *const weight = a.weight, *const bias = a.bias, *const mean_of = a.mean_of, *const rstd_of = a.rstd_of;
+  const long long wide = a.wide;
+  const A *const partial = a.partial;
+  T *const out = a.out, *const more = a.more;
+  void *const first = a.first, *const second = a.second, *const next_mean = a.next_mean, *const next_var = a.next_var;
+  const double count = a.count, share = a.share, momentum = a.momentum, eps = a.eps;
   __shared__ __align__(16) A smem[kNumbers][kSlice];
-  const Folded all(columns_and_channels, rows_and_left, parts_and_part);
-  const Place place(all, static_cast<int>(run));
-  const Arrays arrays = {x, grad, residual, out, more, A(p), A(q)};
+  const Folded all = {a.columns, a.channels, a.rows, a.left, a.parts, a.part};
+  const Place place(all, a.run);
+  const Arrays arrays = {x, grad, residual, out, more, A(a.p), A(a.q)};
   Pieces pieces;
   pieces.fetch(place, arrays, 0);
   const Parameter<T> w = {weight, (wide & 1) != 0}, b = {bias, (wide & 2) != 0}, mean = {mean_of, (wide & 4) != 0}, rstd = {rstd_of, (wide & 8) != 0};
@@ -172,8 +206,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 512 / kThreads)
   const int fold = all.columns / all.channels;
   const Parameter<T> absent = {nullptr, false};
   const Statistic<T> statistic = {absent, absent, absent, mean, rstd, static_cast<A*>(first), static_cast<A*>(second), next_mean, next_var, count, share, momentum, eps};
-  partial = after_previous_kernel(partial);
-  const Shares sums = add_parts(place, partial, all.parts * fold, (all.parts - 1) * fold, channel);
+  const A* sums_of_parts = after_previous_kernel(partial);
+  const Shares sums = add_parts(place, sums_of_parts, all.parts * fold, (all.parts - 1) * fold, channel);
   A common[1];  // around which the sums are
   widen_all(common, nearby);
   if (owns) {

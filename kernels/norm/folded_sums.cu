@@ -20,6 +20,25 @@ struct Config {
   static constexpr int kVectors = 4;
   static constexpr int kThreads = 256;
 };
+struct Arguments {
+  const Config::Element* x;
+  const Config::Element* grad;
+  const Config::Element* residual;
+  const void* weight;
+  const void* bias;
+  const void* mean_of;
+  const void* rstd_of;
+  long long wide;
+  int columns;
+  int channels;
+  int rows;
+  int left;
+  int parts;
+  int part;
+  double p;
+  double q;
+  dnnarray::arithmetic_t<Config::Element>* partial;
+};
 #define DNNARRAY_ENTRY norm_folded_sums_default
 #endif
 
@@ -188,15 +207,14 @@ __device__ __forceinline__ void sum_gradient(const Place& place, const T* grad, 
 
 // Null: what is absent. `wide` has a bit for each of weight, bias, mean and rstd.
 extern "C" __global__ void __launch_bounds__(kThreads, 512 / kThreads)
-    DNNARRAY_ENTRY(const T* x, const T* grad, const T* residual, const void* weight, const void* bias, const void* mean_of, const void* rstd_of, A* partial,
-                   long long wide, long long columns_and_channels, long long rows_and_left, long long parts_and_part, double p, double q) {
+    DNNARRAY_ENTRY(const __grid_constant__ Arguments a) {
   let_next_kernel_begin();  // which reads the same arrays before it waits for this one
-  const Folded all(columns_and_channels, rows_and_left, parts_and_part);
+  const Folded all = {a.columns, a.channels, a.rows, a.left, a.parts, a.part};
   const Place place(all, all.part);
   if constexpr (kGradient) {
-    const Parameter<T> w = {weight, (wide & 1) != 0}, b = {bias, (wide & 2) != 0}, mean = {mean_of, (wide & 4) != 0}, rstd = {rstd_of, (wide & 8) != 0};
-    sum_gradient(place, grad, x, residual, w, b, mean, rstd, A(p), A(q), partial);
+    const Parameter<T> w = {a.weight, (a.wide & 1) != 0}, b = {a.bias, (a.wide & 2) != 0}, mean = {a.mean_of, (a.wide & 4) != 0}, rstd = {a.rstd_of, (a.wide & 8) != 0};
+    sum_gradient(place, a.grad, a.x, a.residual, w, b, mean, rstd, A(a.p), A(a.q), a.partial);
   } else {
-    sum_values(place, x, partial);
+    sum_values(place, a.x, a.partial);
   }
 }

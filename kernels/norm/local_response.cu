@@ -14,6 +14,17 @@ struct Config {
   static constexpr int kStage = 0;
   static constexpr int kThreads = 256;
 };
+struct Arguments {
+  dnnarray::arithmetic_t<Config::Element>* terms;
+  long long size;
+  long long channels;
+  long long inner;
+  long long before;
+  long long after;
+  double k;
+  double alpha_size;
+  double beta;
+};
 #define DNNARRAY_ENTRY norm_local_response_default
 #endif
 
@@ -46,23 +57,23 @@ __device__ __forceinline__ A over_window(long long i, long long c, long long cha
 
 // `terms` is written by stage 1 and read by stage 2; null: grad and terms in stage 0, out in stage 1.
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, T* __restrict__ out, A* terms, long long size, long long channels,
-                   long long inner, long long before, long long after, double k, double alpha_size, double beta) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, T* __restrict__ out,
+                   const __grid_constant__ Arguments a) {
   const long long i = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
-  if (i >= size) return;
-  const long long c = i / inner % channels;
+  if (i >= a.size) return;
+  const long long c = i / a.inner % a.channels;
   const auto square = [&](long long at) {
     const A v = widen(x[at]);
     return v * v;
   };
-  const A d = A(k) + A(alpha_size) * over_window(i, c, channels, inner, before, after, square), here = widen(x[i]);
-  const A scale = inverse_power(d, A(beta));
+  const A d = A(a.k) + A(a.alpha_size) * over_window(i, c, a.channels, a.inner, a.before, a.after, square), here = widen(x[i]);
+  const A scale = inverse_power(d, A(a.beta));
   if constexpr (Config::kStage == 0) {
     out[i] = narrow<T>(here * scale);
   } else if constexpr (Config::kStage == 1) {
-    terms[i] = widen(grad[i]) * here * scale / d;
+    a.terms[i] = widen(grad[i]) * here * scale / d;
   } else {
-    const A felt = over_window(i, c, channels, inner, after, before, [&](long long at) { return terms[at]; });
-    out[i] = narrow<T>(widen(grad[i]) * scale - A(2 * beta * alpha_size) * here * felt);
+    const A felt = over_window(i, c, a.channels, a.inner, a.after, a.before, [&](long long at) { return a.terms[at]; });
+    out[i] = narrow<T>(widen(grad[i]) * scale - A(2 * a.beta * a.alpha_size) * here * felt);
   }
 }

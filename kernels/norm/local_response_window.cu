@@ -27,6 +27,17 @@ struct Config {
   static constexpr int kStages = 3;
   static constexpr int kThreads = 128;
 };
+struct Arguments {
+  long long size;
+  long long channels;
+  long long inner;
+  long long steps;
+  long long by_vectors;
+  long long by_parts;
+  double k;
+  double alpha_size;
+  double beta;
+};
 #define DNNARRAY_ENTRY norm_local_response_window_default
 #endif
 
@@ -287,14 +298,14 @@ __device__ __forceinline__ void walk(Coming coming, int ahead, const T* __restri
 // `steps`: how many times kStep channels a thread takes, channels first. `by_vectors`, `by_parts`: the divisors for the vectors of an image (kLast: of a
 // row) and for the stretches that its channels are cut into.
 extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
-    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, T* __restrict__ out, long long size, long long channels,
-                   long long inner, long long steps, long long by_vectors, long long by_parts, double k, double alpha_size, double beta) {
-  const Numbers numbers = {A(k), A(alpha_size), A(beta)};
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, T* __restrict__ out,
+                   const __grid_constant__ Arguments a) {
+  const Numbers numbers = {A(a.k), A(a.alpha_size), A(a.beta)};
   const long long thread = static_cast<long long>(blockIdx.x) * kThreads + threadIdx.x;
   if constexpr (Config::kLast) {
     const long long i = thread * kVector;
-    if (i >= size) return;
-    const int vectors = static_cast<int>(channels / kVector), c = static_cast<int>(split_index<Config::kWide>(thread, vectors, by_vectors).remainder);
+    if (i >= a.size) return;
+    const int vectors = static_cast<int>(a.channels / kVector), c = static_cast<int>(split_index<Config::kWide>(thread, vectors, a.by_vectors).remainder);
     const bool here[3] = {c > 0, true, c + 1 < vectors};
     Vec<T, kVector> of_x[3], of_g[3];
 #pragma unroll
@@ -312,12 +323,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
       store(out + i, to);
     }
   } else {
-    const int stretch = static_cast<int>(steps) * kStep, all = static_cast<int>(channels);
-    const Divided image = split_index<Config::kWide>(thread, inner / kVector, by_vectors);
-    const Divided part = split_index<Config::kWide>(image.quotient, (all + stretch - 1) / stretch, by_parts);
+    const int stretch = static_cast<int>(a.steps) * kStep, all = static_cast<int>(a.channels);
+    const Divided image = split_index<Config::kWide>(thread, a.inner / kVector, a.by_vectors);
+    const Divided part = split_index<Config::kWide>(image.quotient, (all + stretch - 1) / stretch, a.by_parts);
     const int first = static_cast<int>(part.remainder) * stretch;
-    const Stretch own = {part.quotient * channels * inner + image.remainder * kVector, inner, all, first, min(first + stretch, all)};
-    if (own.base >= size) return;
+    const Stretch own = {part.quotient * a.channels * a.inner + image.remainder * kVector, a.inner, all, first, min(first + stretch, all)};
+    if (own.base >= a.size) return;
     if constexpr (kQueue) {
       __shared__ Queue::Place smem_stages[kStages];
       walk(Queue{smem_stages}, kStages, grad, x, out, own, numbers);

@@ -20,6 +20,17 @@ struct Config {
   static constexpr int kVector = 4;
   static constexpr int kThreads = 512;
 };
+struct Arguments {
+  const void* given_mean;
+  const void* given_rstd;
+  Config::Element* more;
+  dnnarray::arithmetic_t<Config::Element>* mean_of;
+  dnnarray::arithmetic_t<Config::Element>* rstd_of_row;
+  long long columns;
+  double eps;
+  long long wide_mean;
+  long long wide_rstd;
+};
 #define DNNARRAY_ENTRY norm_long_rows_default
 #endif
 
@@ -95,31 +106,30 @@ __device__ __forceinline__ Moments statistics(const T* x, const T* residual, lon
 
 // Forward: out is y and more the sum; gradient: out is dx and more dresidual. Absent arrays are null.
 extern "C" __global__ void __launch_bounds__(kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ grad_sum, const T* __restrict__ x, const T* __restrict__ residual,
-                   const Config::Weight* __restrict__ weight, const Config::Bias* __restrict__ bias, const void* given_mean,
-                   const void* given_rstd, T* __restrict__ out, T* __restrict__ more, A* mean_of, A* rstd_of_row, long long wide_mean,
-                   long long wide_rstd, long long columns, double eps) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ grad_sum, const T* __restrict__ x,
+                   const T* __restrict__ residual, const Config::Weight* __restrict__ weight,
+                   const Config::Bias* __restrict__ bias, T* __restrict__ out, const __grid_constant__ Arguments a) {
   __shared__ Moments smem[kThreads];
-  const Parameter<T> saved_mean = {given_mean, wide_mean != 0}, saved_rstd = {given_rstd, wide_rstd != 0};
-  const long long row = blockIdx.x, start = row * columns;
-  const double n = columns > 0 ? double(columns) : 1.0;
+  const Parameter<T> saved_mean = {a.given_mean, a.wide_mean != 0}, saved_rstd = {a.given_rstd, a.wide_rstd != 0};
+  const long long row = blockIdx.x, start = row * a.columns;
+  const double n = a.columns > 0 ? double(a.columns) : 1.0;
   Moments found = {0, 0, 0};
-  if (given_rstd == nullptr || (Config::kCentred && given_mean == nullptr)) found = statistics(x, residual, start, columns, smem);
+  if (a.given_rstd == nullptr || (Config::kCentred && a.given_mean == nullptr)) found = statistics(x, residual, start, a.columns, smem);
   const A mean = Config::kCentred ? saved_mean.at(row, A(found.mean)) : A(0);
-  const A rstd = saved_rstd.at(row, A(1.0 / sqrt(found.square / n + eps)));
+  const A rstd = saved_rstd.at(row, A(1.0 / sqrt(found.square / n + a.eps)));
   if (threadIdx.x == 0) {
-    if (mean_of != nullptr) mean_of[row] = mean;
-    if (rstd_of_row != nullptr) rstd_of_row[row] = rstd;
+    if (a.mean_of != nullptr) a.mean_of[row] = mean;
+    if (a.rstd_of_row != nullptr) a.rstd_of_row[row] = rstd;
   }
   const long long first = static_cast<long long>(threadIdx.x) * kVector;
-  const long long last = first < columns ? first + (columns - 1 - first) / kStep * kStep : -1;
+  const long long last = first < a.columns ? first + (a.columns - 1 - first) / kStep * kStep : -1;
   if constexpr (!Config::kGradient) {
     const A delta = Config::kCentred ? A(found.mean - double(mean)) : A(0);
 #pragma unroll 2
     for (long long j = last; j >= 0; j -= kStep) {
       Values s = input(x, residual, start + j);
       const Values w = read_or(weight, j, A(1)), b = read_or(bias, j, A(0));
-      if constexpr (Config::kAdd) write(more, start + j, s);
+      if constexpr (Config::kAdd) write(a.more, start + j, s);
 #pragma unroll
       for (int v = 0; v < kVector; ++v) s.at[v] = ((s.at[v] - mean) - delta) * rstd * w.at[v] + b.at[v];
       write(out, start + j, s);
@@ -127,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   } else {
     A average = A(0), projection = A(0), *smem_sums = reinterpret_cast<A*>(smem);
 #pragma unroll 2
-    for (long long j = first; j < columns; j += kStep) {
+    for (long long j = first; j < a.columns; j += kStep) {
       const Values s = input(x, residual, start + j), g = read(grad, start + j), w = read_or(weight, j, A(1));
 #pragma unroll
       for (int v = 0; v < kVector; ++v) {
@@ -149,7 +159,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
         s.at[v] = rstd * (rounded_product(g.at[v], w.at[v]) - average - u * projection) + plus.at[v];
       }
       write(out, start + j, s);
-      if constexpr (Config::kAdd) write(more, start + j, s);
+      if constexpr (Config::kAdd) write(a.more, start + j, s);
     }
   }
 }

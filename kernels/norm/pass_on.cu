@@ -11,6 +11,9 @@ struct Config {
   static constexpr int kVector = 4;
   static constexpr int kThreads = 128;
 };
+struct Arguments {
+  long long n;
+};
 #define DNNARRAY_ENTRY norm_pass_on_default
 #endif
 
@@ -18,13 +21,14 @@ using namespace dnnarray;
 using T = Config::Element;
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ grad, T* __restrict__ dx, T* __restrict__ dresidual, long long n) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, T* __restrict__ dx, T* __restrict__ dresidual,
+                   const __grid_constant__ Arguments a) {
   const long long i = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * Config::kVector;
-  if (i + Config::kVector <= n) {
+  if (i + Config::kVector <= a.n) {
     const auto reg = load<T, Config::kVector>(grad + i);
     store(dx + i, reg);
     store(dresidual + i, reg);
   } else {
-    for (long long j = i; j < n; ++j) dx[j] = dresidual[j] = grad[j];
+    for (long long j = i; j < a.n; ++j) dx[j] = dresidual[j] = grad[j];
   }
 }

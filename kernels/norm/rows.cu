@@ -30,6 +30,19 @@ struct Config {
   static constexpr int kLanes = 128;
   static constexpr int kThreads = 128;
 };
+struct Arguments {
+  dnnarray::arithmetic_t<Config::Element>* mean_of;
+  dnnarray::arithmetic_t<Config::Element>* rstd_of_row;
+  long long rows;
+  long long columns;
+  double share;
+  double eps;
+  double p;
+  double q;
+  long long groups;
+  long long space;
+  long long space_divisor;
+};
 #define DNNARRAY_ENTRY norm_rows_default
 #endif
 
@@ -217,10 +230,13 @@ struct Early {
 // `share` is 1 / columns. `mean_of` and `rstd_of_row` are null where nobody asks for the statistics; `first` of a row is its first channel. What every
 // configuration reads comes first: each further 64 bytes of arguments are a miss of the constant cache, 0.05 us of a small array.
 extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || Config::kImages > 0 || (kEarly && kVectors > 2))
-    DNNARRAY_ENTRY(const T* __restrict__ x, const Config::Weight* __restrict__ weight, const Config::Bias* __restrict__ bias, T* __restrict__ y,
-                   A* __restrict__ mean_of, A* __restrict__ rstd_of_row, long long rows, long long columns, double share, double eps,
-                   const T* __restrict__ residual, T* __restrict__ sum, double p64, double q64, long long groups, long long space,
-                   long long space_divisor) {
+    DNNARRAY_ENTRY(const T* __restrict__ x, const Config::Weight* __restrict__ weight,
+                   const Config::Bias* __restrict__ bias, T* __restrict__ y, const T* __restrict__ residual,
+                   T* __restrict__ sum, const __grid_constant__ Arguments a) {
+  A *const mean_of = a.mean_of, *const rstd_of_row = a.rstd_of_row;
+  const long long rows = a.rows, columns = a.columns, groups = a.groups, space = a.space,
+      space_divisor = a.space_divisor;
+  const double share = a.share, eps = a.eps;
   __shared__ A smem[2 * kThreads / kWarp];
   begin_ahead();
   const long long wanted = static_cast<long long>(blockIdx.x) * (kThreads / kLanes) + threadIdx.x / kLanes;
@@ -261,7 +277,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || Config:
       parameter(b, bias, A(0), j, columns, first, image);
     }
 #pragma unroll
-    for (int v = 0; v < kVector; ++v) w[v] = Config::Activation::forward(reg.at[k][v] * w[v] + b[v], A(p64), A(q64));
+    for (int v = 0; v < kVector; ++v) w[v] = Config::Activation::forward(reg.at[k][v] * w[v] + b[v], A(a.p), A(a.q));
     store(y + row * columns + j, narrow_all<T, kVector>(w));
   }
 }

@@ -35,6 +35,19 @@ struct Config {
   static constexpr int kSide = 0;
   static constexpr bool kBehind = false;
 };
+struct Arguments {
+  const Config::Mean* mean_of;
+  const Config::Rstd* rstd_of_row;
+  void* dweight;
+  void* dbias;
+  dnnarray::arithmetic_t<Config::Element>* found_mean;
+  dnnarray::arithmetic_t<Config::Element>* found_rstd;
+  long long rows;
+  long long columns;
+  double eps;
+  long long wide_weight;
+  long long wide_bias;
+};
 #define DNNARRAY_ENTRY norm_rows_backward_default
 #endif
 
@@ -255,11 +268,15 @@ __device__ __forceinline__ long long row_of(long long group, long long rows) {
 // dweight and dbias are the blocks' shares, in the arithmetic dtype, or with kSide the results; found_mean and found_rstd take the statistics for
 // a launch behind this one. Null: grad_sum, residual, weight, mean_of, rstd_of_row, dresidual, dweight, dbias, found_mean and found_rstd where absent.
 extern "C" __global__ void __launch_bounds__(kThreads, Config::kResident)
-    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ grad_sum, const T* __restrict__ x, const T* __restrict__ residual,
-                   const Config::Weight* __restrict__ weight, const Config::Mean* __restrict__ mean_of,
-                   const Config::Rstd* __restrict__ rstd_of_row, T* __restrict__ dx, T* __restrict__ dresidual, void* __restrict__ dweight,
-                   void* __restrict__ dbias, A* __restrict__ found_mean, A* __restrict__ found_rstd, long long rows, long long columns,
-                   long long wide_weight, long long wide_bias, double eps) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ grad_sum, const T* __restrict__ x,
+                   const T* __restrict__ residual, const Config::Weight* __restrict__ weight, T* __restrict__ dx,
+                   T* __restrict__ dresidual, const __grid_constant__ Arguments a) {
+  const Config::Mean *const mean_of = a.mean_of;
+  const Config::Rstd *const rstd_of_row = a.rstd_of_row;
+  void *const dweight = a.dweight, *const dbias = a.dbias;
+  A *const found_mean = a.found_mean, *const found_rstd = a.found_rstd;
+  const long long rows = a.rows, columns = a.columns, wide_weight = a.wide_weight, wide_bias = a.wide_bias;
+  const double eps = a.eps;
   __shared__ A smem[2 * kThreads / kWarp];
   let_next_kernel_begin();
   Registers of_weight, of_bias;

@@ -19,6 +19,13 @@ struct Config {
   static constexpr int kThreads = 512;
   static constexpr int kVectors = 8;
 };
+struct Arguments {
+  dnnarray::arithmetic_t<Config::Element>* mean_of;
+  dnnarray::arithmetic_t<Config::Element>* rstd_of_row;
+  long long rows;
+  long long columns;
+  double eps;
+};
 #define DNNARRAY_ENTRY norm_staying_rows_default
 #endif
 
@@ -114,14 +121,17 @@ struct Rows {
 // Null: residual, weight, bias, sum, mean_of and rstd_of_row where absent.
 extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads, 1)
     DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ residual, const T* __restrict__ weight,
-                   const T* __restrict__ bias, T* __restrict__ y, T* __restrict__ sum, float* __restrict__ mean_of,
-                   float* __restrict__ rstd_of_row, long long all_rows, long long columns, double eps) {
+                   const T* __restrict__ bias, T* __restrict__ y, T* __restrict__ sum,
+                   const __grid_constant__ Arguments a) {
+  float *const mean_of = a.mean_of, *const rstd_of_row = a.rstd_of_row;
+  const long long columns = a.columns;
+  const double eps = a.eps;
   __shared__ Statistics statistics[2];
   cluster_arrive();
   const int rank = blockIdx.x % kBlocks, own = rank * kThreads + threadIdx.x, vectors = static_cast<int>(columns / V);
   const int mine = own < vectors ? (vectors - own + kStride - 1) / kStride : 0;
   const long long first = blockIdx.x / kBlocks, step = gridDim.x / kBlocks;
-  const Rows rows = {first, step, (all_rows - first + step - 1) / step, columns, own, mine};
+  const Rows rows = {first, step, (a.rows - first + step - 1) / step, columns, own, mine};
   const float share = 1.0f / static_cast<float>(columns);
   // The places of the row that is written, of the one whose sums are under way, and of the one after. kAdd: the residual of a row comes to the place
   // behind that of x, which is free as soon as the sum of the two is there.

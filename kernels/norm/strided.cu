@@ -17,6 +17,29 @@ struct Config {
   static constexpr int kSide = 1;
   static constexpr int kThreads = 256;
 };
+struct Arguments {
+  const Config::Element* grad;
+  const Config::Element* grad_sum;
+  const Config::Element* x;
+  const Config::Element* residual;
+  const void* weight;
+  const void* bias;
+  const void* given_mean;
+  const void* given_rstd;
+  Config::Element* out;
+  Config::Element* more;
+  dnnarray::arithmetic_t<Config::Element>* mean_of;
+  dnnarray::arithmetic_t<Config::Element>* rstd_of_row;
+  long long wide_weight;
+  long long wide_bias;
+  long long wide_mean;
+  long long wide_rstd;
+  double eps;
+  long long statistics;
+  long long count;
+  dnnarray::Axes kept;
+  dnnarray::Axes along;
+};
 #define DNNARRAY_ENTRY norm_strided_default
 #endif
 
@@ -36,15 +59,17 @@ struct Pair {
 // Forward: out is y and more the sum; gradient: out is dx and more dresidual, `grad_sum` is added to both, and the statistics that the
 // gradients of the parameters need are written. Absent arrays are null.
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
-    DNNARRAY_ENTRY(const T* grad, const T* grad_sum, const T* x, const T* residual, const void* weight, const void* bias, const void* given_mean,
-                   const void* given_rstd, T* out, T* more, A* mean_of, A* rstd_of_row, long long wide_weight, long long wide_bias,
-                   long long wide_mean, long long wide_rstd, double eps, long long statistics, long long count, long long kept_1,
-                   long long kept_2, long long kept_3, long long kept_stride_0, long long kept_stride_1, long long kept_stride_2,
-                   long long kept_stride_3, long long along_1, long long along_2, long long along_3, long long along_stride_0,
-                   long long along_stride_1, long long along_stride_2, long long along_stride_3) {
+    DNNARRAY_ENTRY(const __grid_constant__ Arguments a) {
+  const T *const grad = a.grad, *const grad_sum = a.grad_sum, *const x = a.x, *const residual = a.residual;
+  const void *const weight = a.weight, *const bias = a.bias, *const given_mean = a.given_mean,
+      *const given_rstd = a.given_rstd;
+  T *const out = a.out, *const more = a.more;
+  A *const mean_of = a.mean_of, *const rstd_of_row = a.rstd_of_row;
+  const long long wide_weight = a.wide_weight, wide_bias = a.wide_bias, wide_mean = a.wide_mean,
+      wide_rstd = a.wide_rstd, statistics = a.statistics, count = a.count;
+  const double eps = a.eps;
+  const Axes kept = a.kept, along = a.along;
   __shared__ Moments smem[kThreads];
-  const Axes kept = {{kept_1, kept_2, kept_3}, {kept_stride_0, kept_stride_1, kept_stride_2, kept_stride_3}};
-  const Axes along = {{along_1, along_2, along_3}, {along_stride_0, along_stride_1, along_stride_2, along_stride_3}};
   const Parameter<T> w = {weight, wide_weight != 0}, b = {bias, wide_bias != 0};
   const Parameter<T> saved_mean = {given_mean, wide_mean != 0}, saved_rstd = {given_rstd, wide_rstd != 0};
   const long long wanted = static_cast<long long>(blockIdx.x) * kSide + threadIdx.x % kSide;

@@ -13,6 +13,21 @@ struct Config {
   static constexpr int kSide = 32;
   static constexpr int kThreads = 256;
 };
+struct Arguments {
+  const Config::Element* grad;
+  const Config::Element* x;
+  const Config::Element* residual;
+  const dnnarray::arithmetic_t<Config::Element>* mean;
+  const dnnarray::arithmetic_t<Config::Element>* rstd;
+  void* dweight;
+  void* dbias;
+  long long wide_weight;
+  long long wide_bias;
+  long long statistics;
+  long long count;
+  dnnarray::Axes kept;
+  dnnarray::Axes along;
+};
 #define DNNARRAY_ENTRY norm_strided_parameters_default
 #endif
 
@@ -23,14 +38,13 @@ constexpr int kSide = Config::kSide, kThreads = Config::kThreads, kSteps = kThre
 
 // `mean` is null for rms norm; dweight and dbias where they are not asked for.
 extern "C" __global__ void __launch_bounds__(kThreads)
-    DNNARRAY_ENTRY(const T* grad, const T* x, const T* residual, const A* mean, const A* rstd, void* dweight, void* dbias, long long wide_weight,
-                   long long wide_bias, long long statistics, long long count, long long kept_1, long long kept_2, long long kept_3,
-                   long long kept_stride_0, long long kept_stride_1, long long kept_stride_2, long long kept_stride_3, long long along_1,
-                   long long along_2, long long along_3, long long along_stride_0, long long along_stride_1, long long along_stride_2,
-                   long long along_stride_3) {
+    DNNARRAY_ENTRY(const __grid_constant__ Arguments a) {
+  const T *const grad = a.grad, *const x = a.x, *const residual = a.residual;
+  const A *const mean = a.mean, *const rstd = a.rstd;
+  void *const dweight = a.dweight, *const dbias = a.dbias;
+  const long long wide_weight = a.wide_weight, wide_bias = a.wide_bias, statistics = a.statistics, count = a.count;
+  const Axes kept = a.kept, along = a.along;
   __shared__ double smem[2][kThreads];
-  const Axes kept = {{kept_1, kept_2, kept_3}, {kept_stride_0, kept_stride_1, kept_stride_2, kept_stride_3}};
-  const Axes along = {{along_1, along_2, along_3}, {along_stride_0, along_stride_1, along_stride_2, along_stride_3}};
   const long long i = static_cast<long long>(blockIdx.x) * kSide + threadIdx.x % kSide;
   const int first = threadIdx.x / kSide;
   A of_weight = A(0), of_bias = A(0);

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray._cuda import norm_folded, norm_staying, norm_tile
-from dnnarray._cuda.norm import ALGORITHMS
+from dnnarray._cuda.norm import ALGORITHMS, channel_tile, folded_shared, staying_rows
+from dnnarray._cuda.norm import folded as folded_plans
 from dnnarray._dispatch import forget
 from dnnarray._problems.base import leaves, tree_map
 from tests.support import BFLOAT16, assert_close, call
@@ -176,9 +176,9 @@ def test_groups_as_rows(shape, dtype, monkeypatch):
 def test_channels_in_the_registers_of_blocks(shape, last, dtype, monkeypatch):
     """Several pieces a thread, fewer pieces than threads, blocks with fewer channels; both kinds of parameters; far from zero; memory that is not aligned."""
     for op in ("batch_norm_train", "batch_norm_train_backward"):
-        monkeypatch.setitem(ALGORITHMS, op, tuple(m for m in ALGORITHMS[op] if m.name == "tile"))
-    monkeypatch.setattr(norm_tile, "_SHARED", 1 << 20)
-    monkeypatch.setattr(norm_folded, "_SMALL", 1 << 60)  # which would be faster for some
+        monkeypatch.setitem(ALGORITHMS, op, tuple(m for m in ALGORITHMS[op] if m.name.startswith(("channel_tile", "channels"))))
+    monkeypatch.setattr(channel_tile, "_SHARED", 1 << 20)
+    monkeypatch.setattr(folded_plans, "_SMALL", 1 << 60)  # which would be faster for some
     forget()
     n, channels, *space = shape
     shape = (n, *space, channels) if last else shape
@@ -261,11 +261,11 @@ def test_batch_indices_that_are_missing_bring_no_nan_where_eps_is_zero(last):
 @pytest.fixture(params=["_LITTLE", "_MANY", "_TALL", "_WIDE", "_HUGE"])
 def folded(request, monkeypatch):
     """Batch norm of arrays of any size in two launches, with the settings of each size."""
-    how = getattr(norm_folded, request.param)
-    monkeypatch.setattr(norm_folded, "_SMALL", 0)
-    monkeypatch.setattr(norm_folded, "_settings", lambda v, x: how)
+    how = getattr(folded_shared, request.param)
+    monkeypatch.setattr(folded_plans, "_SMALL", 0)
+    monkeypatch.setattr(folded_shared, "_settings", lambda v, x: how)
     for op in ("batch_norm_train", "batch_norm_train_backward"):
-        monkeypatch.setitem(ALGORITHMS, op, tuple(m for m in ALGORITHMS[op] if m.name == "folded"))
+        monkeypatch.setitem(ALGORITHMS, op, tuple(m for m in ALGORITHMS[op] if m.name in ("folded", "channels")))
     forget()
     yield
     forget()
@@ -319,7 +319,7 @@ def test_gradients_over_many_rows():
 @pytest.mark.parametrize("vectors", [8_193, 25_000, 32_768])
 @pytest.mark.parametrize("dtype", _DTYPES[1:], ids=str)
 def test_long_rows_in_clusters_that_stay(rows, vectors, dtype, monkeypatch):
-    monkeypatch.setattr(norm_staying, "_ROWS", 0)
+    monkeypatch.setattr(staying_rows, "_ROWS", 0)
     for op in ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm"):
         monkeypatch.setitem(ALGORITHMS, op, tuple(m for m in ALGORITHMS[op] if m.name != "cluster_rows"))
     forget()

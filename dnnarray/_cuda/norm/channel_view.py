@@ -5,10 +5,11 @@ from __future__ import annotations
 from math import prod
 from typing import Any, NamedTuple
 
-from dnnarray._cuda.norm_common import memory_order
+from dnnarray._cuda.core.extents import order_of
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._spec import HALF
 
+MIXED = "in the memory of x the axes of batch, channels and space are interleaved; copy x to C order"
 _EXACT = ("relu", "relu6", "clipped_relu", "hard_tanh", "threshold")  # activations whose gradient is grad or 0, which half types hold
 
 
@@ -35,11 +36,15 @@ _FIELDS = {
 }
 
 
-def inputs(problem: NormProblem, arrays: tuple[Any, ...], absent: Any) -> Inputs:
-    """`arrays` (as in ``problem.inputs``) by name; `absent` stands for what the operation does not have."""
+def operands(problem: NormProblem, arrays: tuple[Any, ...]) -> Inputs:
+    """`arrays` (as in ``problem.inputs``) by name, None for what the operation does not have."""
     name = problem.op.removesuffix("_backward")
     fields = ("grad",) * problem.op.endswith("_backward") + _FIELDS[name]
-    return Inputs(**(dict.fromkeys(Inputs._fields, absent) | dict(zip(fields, arrays, strict=False))))
+    return Inputs(**dict(zip(fields, arrays, strict=False)))
+
+
+def specs_of(problem: NormProblem) -> Inputs:
+    return operands(problem, problem.inputs)
 
 
 class View(NamedTuple):
@@ -71,10 +76,10 @@ class View(NamedTuple):
 
 def view(problem: NormProblem) -> View | None:
     """How x lies; None where batch, channels and space are mixed so that no view shows them."""
-    x, geometry = inputs(problem, problem.inputs, None).x, problem.geometry
+    x, geometry = specs_of(problem).x, problem.geometry
     per_batch, axis = len(geometry.kept) == 2, geometry.kept[-1]
     channels, groups = x.shape[axis], geometry.view[axis]
-    order = [i for i in memory_order(x) if x.shape[i] != 1 or i == axis]
+    order = [i for i in order_of(x) if x.shape[i] != 1 or i == axis]
     if channels == 1:
         order.remove(axis)
         order.insert(order.index(0) + 1 if per_batch and 0 in order else 0, axis)
@@ -89,6 +94,13 @@ def view(problem: NormProblem) -> View | None:
     return View(outer, channels, inner, False, per_batch, groups)
 
 
+def view_of(problem: NormProblem) -> View:
+    """`view` of a problem that has one."""
+    found = view(problem)
+    assert found is not None
+    return found
+
+
 def shares(problem: NormProblem) -> tuple[float, float]:
     """How many values there are behind a statistic, and 1 over it."""
     count = problem.geometry.count
@@ -97,4 +109,4 @@ def shares(problem: NormProblem) -> tuple[float, float]:
 
 def exact_gradient(problem: NormProblem) -> bool:
     """Whether the gradient before the activation is a value of the dtype of x, not only rounded to one."""
-    return inputs(problem, problem.inputs, None).x.dtype not in HALF or problem.activation is None or problem.activation.name in _EXACT
+    return specs_of(problem).x.dtype not in HALF or problem.activation is None or problem.activation.name in _EXACT

@@ -1,12 +1,13 @@
-"""Layer and RMS norm forward over long rows, by clusters of blocks that stay and keep weight and bias in registers."""
+"""The algorithm ``staying_rows``: long rows of layer and RMS norm, by clusters of blocks that stay and keep weight and bias in registers."""
 
 from __future__ import annotations
 
-from dnnarray._cuda import norm_cluster
+from dnnarray._cuda.core.arguments import Arguments, Double, Extent, In, Out, OutArithmetic
 from dnnarray._cuda.core.extents import blocks_of
-from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, Program
-from dnnarray._cuda.norm_common import Arguments, orders
-from dnnarray._cuda.norm_rows import extents, operands
+from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Program
+from dnnarray._cuda.core.planner import planned
+from dnnarray._cuda.norm.layer import NO_ROWS, extents, name_of, operands, results, rows_of, specs_of
+from dnnarray._cuda.norm.shared import UNALIGNED, Arrays, orders
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device
@@ -32,6 +33,23 @@ class StayingRowsConfig(Config):
     vectors: int
 
 
+@frozen(kw_only=True)
+class StayingRowsArguments(Arguments, restrict=("x", "residual", "weight", "bias", "y", "sum")):
+    """What ``kernels/norm/staying_rows.cu`` is called with."""
+
+    x: In
+    residual: In
+    weight: In
+    bias: In
+    y: Out
+    sum: Out
+    mean_of: OutArithmetic
+    rstd_of_row: OutArithmetic
+    rows: Extent
+    columns: Extent
+    eps: Double
+
+
 def _blocks(vectors: int) -> int | None:
     """Blocks of the cluster whose threads hold a row of so many vectors of 16 bytes; None where rows are shorter, or longer."""
     room = _THREADS * _VECTORS
@@ -44,11 +62,10 @@ def _clusters(blocks: int, device: Device) -> int:
     return device.units * 10 // 11 // blocks
 
 
-def fits(problem: NormProblem, device: Device) -> str | None:
-    """Why clusters cannot stay, or are not worth it, or None."""
-    specs, found = operands(problem, problem.inputs, None), extents(problem)
+def rejects(problem: NormProblem, device: Device) -> str | None:
+    specs, found = specs_of(problem), extents(problem)
     if found is None:
-        return "the normalised axes are not the fastest in memory"
+        return NO_ROWS
     rows, columns = found
     x, item = specs.x, specs.x.dtype.itemsize
     if (device.capability or (0, 0)) < _CLUSTERS_FROM or x.dtype == FLOAT64:
@@ -65,28 +82,26 @@ def fits(problem: NormProblem, device: Device) -> str | None:
     clusters = _clusters(blocks, device)
     if not clusters:
         return f"a card that places no cluster of {blocks} blocks"
-    return None if rows >= _ROWS * clusters else f"only {rows} rows"
+    if rows < _ROWS * clusters:
+        return f"only {rows} rows"
+    return None if device.aligned else UNALIGNED
 
 
-def forward(problem: NormProblem, device: Device, aligned: bool) -> Program:
+def run(problem: NormProblem, device: Device, aligned: bool) -> Program:
     """One launch: statistics and result."""
-    specs, arguments = operands(problem, problem.inputs, None), Arguments(problem)
-    given, x = operands(problem, arguments.inputs, 0), specs.x
-    if not aligned:
-        return norm_cluster.forward(problem, device, aligned)
-    found = extents(problem)
-    assert found is not None
-    rows, columns = found
+    specs, arrays, (rows, columns) = specs_of(problem), Arrays(problem), rows_of(problem)
+    x, given = specs.x, operands(problem, arrays.inputs)
     vectors = columns * x.dtype.itemsize // 16
-    blocks, add = _blocks(vectors), specs.residual is not None
+    blocks = _blocks(vectors)
     assert blocks is not None
-    y, *rest = arguments.outputs
-    total, mean, rstd = (rest[0], 0, 0) if add else (0, *rest) if problem.centred else (0, 0, *rest)
     each = blocks_of(vectors, blocks * _THREADS)
-    config = StayingRowsConfig(TYPES[x.dtype], problem.centred, add, blocks, _THREADS, each)
-    name = f"{'add_' if add else ''}{'layer' if problem.centred else 'rms'}_norm_staying_rows_{SHORT[x.dtype]}_{blocks}x{each}"
-    kernel = Kernel("norm/staying_rows.cu", name, config)
-    pointers = (given.x, given.residual, given.weight, given.bias, y, total, mean, rstd)
+    config = StayingRowsConfig(TYPES[x.dtype], problem.centred, specs.residual is not None, blocks, _THREADS, each)
+    kernel = Kernel("norm/staying_rows.cu", f"{name_of(problem)}_staying_rows_{SHORT[x.dtype]}_{blocks}x{each}", config)
+    y, total, mean, rstd = results(problem, arrays)
+    arguments = StayingRowsArguments(
+        x=given.x, residual=given.residual, weight=given.weight, bias=given.bias, y=y, sum=total, mean_of=mean, rstd_of_row=rstd,
+        rows=rows, columns=columns, eps=float(problem.eps),
+    )  # fmt: skip
     grid = (min(_clusters(blocks, device), rows) * blocks, 1, 1)
-    memory = _PLACES * each * _THREADS * 16
-    return Program((Plan(kernel, grid, _THREADS, (*pointers, rows, columns, float(problem.eps)), memory),), orders(problem, x))
+    plan = planned(kernel, grid, _THREADS, arguments, shared_memory=_PLACES * each * _THREADS * 16)
+    return Program((plan,), orders(problem, x))

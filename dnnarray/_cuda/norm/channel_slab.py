@@ -1,15 +1,19 @@
-"""Batch, group and instance norm whose statistics fit on chip: a block holds whole channels in shared memory and reads them once."""
+"""The algorithm ``channel_slab``: batch, group and instance norm whose statistics fit on chip: a block holds whole channels in shared memory and reads them
+once.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from dnnarray._cuda.common.formula import formula
+from dnnarray._cuda.core.arguments import Arguments, Double, Extent, In, Out, OutArithmetic
 from dnnarray._cuda.core.extents import blocks_of
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, Program, vector_length
-from dnnarray._cuda.norm_common import Arguments, Pointer, orders, wide
-from dnnarray._cuda.norm_rows import fold
-from dnnarray._cuda.norm_view import Inputs, View, inputs, shares, view
+from dnnarray._cuda.core.planner import planned
+from dnnarray._cuda.norm.channel_view import MIXED, Inputs, View, operands, shares, specs_of, view, view_of
+from dnnarray._cuda.norm.shared import AnyType, AnyTypeOut, Arrays, Flag, orders, wide
 from dnnarray._problems.checks import statistics_dtype
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._records import frozen
@@ -33,7 +37,7 @@ _PER_THREAD = 200  # bytes of shared memory: so many hide the latency of memory 
 
 
 @frozen
-class SlabConfig(Config):
+class ChannelSlabConfig(Config):
     """Compile-time settings of ``kernels/norm/channel_slab.cu`` and ``channel_slab_backward.cu``."""
 
     element: str
@@ -43,6 +47,41 @@ class SlabConfig(Config):
     copy: int
     side: int
     threads: int
+
+
+@frozen(kw_only=True)
+class ChannelSlabArguments(Arguments, restrict=("x", "residual", "y")):
+    """What ``kernels/norm/channel_slab.cu`` is called with."""
+
+    x: In
+    residual: In
+    y: Out
+    weight: AnyType
+    bias: AnyType
+    running_mean: AnyType
+    running_var: AnyType
+    mean_of: OutArithmetic
+    rstd_of: OutArithmetic
+    next_mean: AnyTypeOut
+    next_var: AnyTypeOut
+    wide_weight: Flag
+    wide_bias: Flag
+    wide_running_mean: Flag
+    wide_running_var: Flag
+    per_batch: Flag
+    outer: Extent
+    channels: Extent
+    inner: Extent
+    tile: Extent
+    tiles: Extent
+    members: Extent
+    groups: Extent
+    count: Double
+    share: Double
+    momentum: Double
+    eps: Double
+    p: Double
+    q: Double
 
 
 class Tile(NamedTuple):
@@ -74,7 +113,7 @@ def _memory(problem: NormProblem, v: View, specs: Inputs, channels: int) -> int:
 
 def tile(problem: NormProblem, v: View, device: Device) -> Tile | None:
     """As few channels as give whole groups and, if they fit, the widest loads and long rows; more where a block would have little to do."""
-    specs = inputs(problem, problem.inputs, None)
+    specs = specs_of(problem)
     itemsize, members, limit = specs.x.dtype.itemsize, v.channels // v.groups, device.shared_memory - _RESERVED
     run = 1 if v.last else v.inner
 
@@ -110,11 +149,10 @@ def tile(problem: NormProblem, v: View, device: Device) -> Tile | None:
     return Tile(channels, _memory(problem, v, specs, channels))
 
 
-def fits(problem: NormProblem, device: Device) -> str | None:
-    """Why the problem cannot be held on chip, or None."""
+def rejects(problem: NormProblem, device: Device) -> str | None:
     v = view(problem)
     if v is None:
-        return "in the memory of x the axes of batch, channels and space are interleaved; copy x to C order"
+        return MIXED
     if v.size == 0:
         return "there is nothing to hold"
     held = tile(problem, v, device)
@@ -132,7 +170,7 @@ def workspace(problem: NormProblem) -> int:
     v = view(problem)
     if v is None or not v.per_batch:
         return 0
-    return 2 * v.instances * statistics_dtype(inputs(problem, problem.inputs, None).x).itemsize
+    return 2 * v.instances * statistics_dtype(specs_of(problem).x).itemsize
 
 
 def _slower(v: View, held: Tile, itemsize: int, gradient: bool, device: Device) -> float:
@@ -152,7 +190,7 @@ def _slower(v: View, held: Tile, itemsize: int, gradient: bool, device: Device) 
 
 def cost(problem: NormProblem, device: Device) -> Cost:
     """Everything once, as slowly as short rows, few blocks and arithmetic make it."""
-    v, x = view(problem), inputs(problem, problem.inputs, None).x
+    v, x = view(problem), specs_of(problem).x
     assert v is not None
     held, gradient = tile(problem, v, device), problem.op.endswith("_backward")
     times = _slower(v, held, x.dtype.itemsize, gradient, device) if held is not None else 1.0
@@ -163,10 +201,9 @@ class Launch:
     """The plan of one problem."""
 
     def __init__(self, problem: NormProblem, device: Device, aligned: bool) -> None:
-        self.problem, self.specs, self.arguments = problem, inputs(problem, problem.inputs, None), Arguments(problem)
-        self.given, self.x = inputs(problem, self.arguments.inputs, 0), self.specs.x
-        found = view(problem)
-        assert found is not None
+        self.problem, self.specs, self.arrays = problem, specs_of(problem), Arrays(problem)
+        self.given, self.x = operands(problem, self.arrays.inputs), self.specs.x
+        found = view_of(problem)
         held = tile(problem, found, device)
         assert held is not None
         self.view, self.tile, self.aligned, self.units = found, held, aligned, device.units
@@ -179,8 +216,8 @@ class Launch:
             threads *= 2
         return threads
 
-    def plan(self, stage: str, arguments: tuple[Pointer | int | float, ...]) -> Plan:
-        """The launch; `arguments` are its arrays and flags."""
+    def plan(self, stem: str, record: Callable[..., Arguments], arrays: dict[str, Any]) -> Plan:
+        """The launch of a kernel; `arrays` are the fields of its record that the kernels do not have in common."""
         v, x, held = self.view, self.x, self.tile.channels
         if v.last:
             copy = vector = vector_length(x.dtype, self.aligned, held, v.channels)
@@ -192,45 +229,28 @@ class Launch:
         side = 1
         while side < units and side < (32 if v.last else threads // 2):
             side *= 2
-        config = SlabConfig(TYPES[x.dtype], self.formula.type, v.last, vector, copy, side, threads)
-        name = f"{stage}_{'last' if v.last else 'first'}{side}_{SHORT[x.dtype]}x{vector}x{copy}_{threads}_{self.formula.name}"
-        kernel = Kernel(f"norm/channel_{stage}.cu", f"norm_channel_{name}", config, ("activation",))
-        tiles, members = blocks_of(v.channels, held), v.channels // v.groups
-        sizes = (v.outer, v.channels, v.inner, held, tiles, members, v.groups, int(v.per_batch), *shares(self.problem))
-        momentum = () if stage.endswith("backward") else (float(self.problem.momentum),)
-        numbers = (*sizes, *momentum, float(self.problem.eps), self.formula.p, self.formula.q)
+        config = ChannelSlabConfig(TYPES[x.dtype], self.formula.type, v.last, vector, copy, side, threads)
+        name = f"{stem}_{'last' if v.last else 'first'}{side}_{SHORT[x.dtype]}x{vector}x{copy}_{threads}_{self.formula.name}"
+        kernel = Kernel(f"norm/{stem}.cu", f"norm_{name}", config, ("activation",))
+        tiles, (count, share) = blocks_of(v.channels, held), shares(self.problem)
+        arguments = record(
+            **arrays, wide_weight=wide(self.specs.weight, x), wide_bias=wide(self.specs.bias, x), per_batch=int(v.per_batch), outer=v.outer,
+            channels=v.channels, inner=v.inner, tile=held, tiles=tiles, members=v.channels // v.groups, groups=v.groups, count=count,
+            share=share, eps=float(self.problem.eps), p=self.formula.p, q=self.formula.q,
+        )  # fmt: skip
         memory = self.tile.memory if self.tile.memory + _RESERVED <= _STATIC else max(self.tile.memory, _STATIC + 1)
-        return Plan(kernel, (tiles * v.batch, 1, 1), threads, (*arguments, *numbers), memory)
-
-    def program(self, *plans: Plan) -> Program:
-        return Program(plans, orders(self.problem, self.x))
+        return planned(kernel, (tiles * v.batch, 1, 1), threads, arguments, shared_memory=memory)
 
 
-def forward(problem: NormProblem, device: Device, aligned: bool) -> Program:
+def run(problem: NormProblem, device: Device, aligned: bool) -> Program:
     """One launch."""
     launch = Launch(problem, device, aligned)
     g, specs, x = launch.given, launch.specs, launch.x
-    y, mean, rstd, next_mean, next_var = (*launch.arguments.outputs, 0, 0, 0, 0)[:5]
-    flags = (wide(s, x) for s in (specs.weight, specs.bias, specs.running_mean, specs.running_var))
-    pointers = (g.x, g.residual, g.weight, g.bias, g.running_mean, g.running_var, y, mean, rstd, next_mean, next_var)
-    return launch.program(launch.plan("slab", (*pointers, *flags)))
-
-
-def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
-    """One launch, and where statistics belong to a batch index one that sums over the batch."""
-    launch = Launch(problem, device, aligned)
-    v, g, specs, x = launch.view, launch.given, launch.specs, launch.x
-    dx, *results = launch.arguments.outputs
-    dmean, dvariance = (results.pop(0), results.pop(0)) if specs.variance is not None else (0, 0)
-    dweight, dbias, dresidual = (*results, 0)[:3]
-    shares: tuple[Pointer, Pointer] = (dweight, dbias)
-    if v.per_batch:
-        half = v.instances * statistics_dtype(x).itemsize
-        shares = (launch.arguments.scratch() if dweight else 0, launch.arguments.scratch(half) if dbias else 0)
-    flags = (wide(s, x) for s in (specs.weight, specs.bias, specs.mean, specs.rstd, specs.variance))
-    residual = g.residual if problem.activation else 0
-    pointers = (g.grad, g.x, residual, g.weight, g.bias, g.mean, g.rstd, g.variance, dx, dresidual, *shares, dmean, dvariance)
-    plans = [launch.plan("slab_backward", (*pointers, *flags))]
-    if v.per_batch and (dweight or dbias):
-        plans.append(fold(x, *shares, dweight, dbias, v.batch, v.channels, specs.weight, specs.bias))
-    return launch.program(*plans)
+    y, mean, rstd, next_mean, next_var = (*launch.arrays.outputs, None, None, None, None)[:5]
+    arrays = {
+        "x": g.x, "residual": g.residual, "y": y, "weight": g.weight, "bias": g.bias, "running_mean": g.running_mean,
+        "running_var": g.running_var, "mean_of": mean, "rstd_of": rstd, "next_mean": next_mean, "next_var": next_var,
+        "wide_running_mean": wide(specs.running_mean, x), "wide_running_var": wide(specs.running_var, x),
+        "momentum": float(problem.momentum),
+    }  # fmt: skip
+    return Program((launch.plan("channel_slab", ChannelSlabArguments, arrays),), orders(problem, x))

@@ -1,15 +1,19 @@
-"""Batch, group and instance norm of small arrays: a block or a cluster has a statistic, or those of neighbouring channels, in registers."""
+"""Batch, group and instance norm of small arrays: a block or a cluster has a statistic, or those of neighbouring channels, in registers. How the plans
+for either share them out.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from dnnarray._cuda import norm_folded, norm_slab, norm_tile
 from dnnarray._cuda.common.formula import formula
+from dnnarray._cuda.core.arguments import Arguments
 from dnnarray._cuda.core.extents import blocks_of, divisor
-from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, Program, ahead_if_small, vector_length
-from dnnarray._cuda.norm_common import Arguments, Pointer, orders, wide
-from dnnarray._cuda.norm_view import View, inputs, shares, view
+from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Program, ahead_if_small, vector_length
+from dnnarray._cuda.core.planner import planned
+from dnnarray._cuda.norm import channel_slab, channel_tile, folded
+from dnnarray._cuda.norm.channel_view import MIXED, View, shares, specs_of, view, view_of
+from dnnarray._cuda.norm.shared import is_gradient, orders
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
@@ -37,7 +41,7 @@ _VALUES, _FEW = 16, 8  # of a thread, of each array: at the most, and up to whic
 
 @frozen
 class BlockConfig(Config):
-    """Compile-time settings of ``kernels/norm/channel_block.cu``."""
+    """Compile-time settings that the kernels have in common."""
 
     element: str
     activation: str
@@ -47,14 +51,6 @@ class BlockConfig(Config):
     vectors: int
     threads: int
     blocks: int
-
-
-@frozen
-class BlockBackwardConfig(BlockConfig):
-    """Compile-time settings of ``kernels/norm/channel_block_backward.cu``."""
-
-    rows: int
-    apart: bool
 
 
 class Share(NamedTuple):
@@ -72,14 +68,14 @@ def _elements(v: View) -> int:
     return v.channels // v.groups * v.inner if v.per_batch else v.outer * v.inner
 
 
-def _several(v: View) -> bool:
+def several(v: View) -> bool:
     """Whether the elements of a vector have statistics of their own: those of neighbouring channels."""
     return v.last and v.groups == v.channels
 
 
 def _vector(v: View, x: Spec, gradient: bool, aligned: bool) -> int:
     """Elements that a thread moves at once: of an image, of the channels of a group, or of as many channels as keep blocks few."""
-    if not _several(v):
+    if not several(v):
         return vector_length(x.dtype, aligned, v.channels // v.groups if v.last else v.inner)
     widest = min(vector_length(x.dtype, aligned, v.channels), _WIDEST)
     statistics, vector = v.channels * (1 if gradient else v.batch), min(_WORD // x.dtype.itemsize, widest)
@@ -92,7 +88,7 @@ def _vector(v: View, x: Spec, gradient: bool, aligned: bool) -> int:
 def _vectors(v: View, vector: int) -> tuple[int, int]:
     """Vectors of a block (gradient: of a batch index), and how many of them are neighbours."""
     if v.last:
-        each = 1 if _several(v) else v.channels // v.groups // vector
+        each = 1 if several(v) else v.channels // v.groups // vector
         return v.inner * each, each
     return blocks_of(_elements(v), vector), v.inner // vector
 
@@ -100,8 +96,8 @@ def _vectors(v: View, vector: int) -> tuple[int, int]:
 def _share(v: View, x: Spec, gradient: bool, aligned: bool, clusters: bool) -> Share | None:
     """As few threads as take few values each; None where the largest block does not hold a statistic (gradient: of every batch index)."""
     rows, vector = 1 << (v.batch - 1).bit_length() if gradient else 1, _vector(v, x, gradient, aligned)
-    if _several(v):
-        return _share_several(v, vector, rows, clusters)
+    if several(v):
+        return _share_of_neighbours(v, vector, rows, clusters)
     vectors, neighbours = _vectors(v, vector)
     if v.last and gradient and vector == 1 and v.outer * v.inner > _ALONE:
         return None
@@ -116,7 +112,7 @@ def _share(v: View, x: Spec, gradient: bool, aligned: bool, clusters: bool) -> S
     return None
 
 
-def _share_several(v: View, vector: int, rows: int, clusters: bool) -> Share | None:
+def _share_of_neighbours(v: View, vector: int, rows: int, clusters: bool) -> Share | None:
     """The same where statistics are neighbours. Each vector is a line of memory, 1 ns of its block: a cluster shares out many rows."""
     blocks, tiles = 1, v.channels // vector
     if v.batch == 1 and clusters:
@@ -133,34 +129,55 @@ def _share_several(v: View, vector: int, rows: int, clusters: bool) -> Share | N
     return Share(vector, vectors, lanes, rows, blocks) if lanes * rows <= _THREADS else None
 
 
-def fits(problem: NormProblem, device: Device) -> str | None:
-    """Why the problem is not one of small statistics, or None."""
-    v, x = view(problem), inputs(problem, problem.inputs, None).x
+def _fits(problem: NormProblem, device: Device) -> str | None:
+    """Why the problem is not one of small statistics, or None; wherever its arrays begin."""
+    v, x = view(problem), specs_of(problem).x
     if v is None:
-        return "in the memory of x the axes of batch, channels and space are interleaved; copy x to C order"
-    if x.dtype == FLOAT64 or v.size == 0 or _large(v, x, _gradient(problem)):
+        return MIXED
+    if x.dtype == FLOAT64 or v.size == 0 or _large(v, x, is_gradient(problem)):
         return f"only float and half types, up to {_SMALL:,} bytes or {_PIECES:,} vectors of neighbouring channels, and not nothing"
-    if _several(v) and _gradient(problem) and norm_tile.holds(problem, device) is None:
+    if several(v) and is_gradient(problem) and channel_tile.holds(problem, device) is None:
         return "so many channels that blocks with whole sectors of each row fill the card"
     if v.batch > _GRID_Y:
         return f"{v.batch:,} batch indices are more than a grid has in its second axis"
-    share = _share(v, x, _gradient(problem), True, _clusters(device))
+    share = _share(v, x, is_gradient(problem), True, _clusters(device))
     if share is None:
         return f"a statistic of {_elements(v):,} values is more than a block holds in registers"
-    if _several(v) and (_slow(problem, v, share) or _shared(problem, device, v, share)):
+    if several(v) and (_slow(problem, v, share) or _shared(problem, device, v, share)):
         return f"{v.inner:,} rows of {v.channels} channels take longer than in several launches"
-    return norm_slab.fits(problem, device) if _falls_back(problem, _clusters(device)) else None
+    return channel_slab.rejects(problem, device) if _falls_back(problem, _clusters(device)) else None
+
+
+def share_of(problem: NormProblem, device: Device, aligned: bool) -> Share:
+    """How the statistics of a problem are shared out."""
+    found = _share(view_of(problem), specs_of(problem).x, is_gradient(problem), aligned, _clusters(device))
+    assert found is not None
+    return found
+
+
+def rejects_of(problem: NormProblem, device: Device, cluster: bool) -> str | None:
+    """Why a statistic is not one of a block, or with `cluster` of a cluster of blocks, or None."""
+    if reason := _fits(problem, device):
+        return reason
+    if not device.aligned and _falls_back(problem, _clusters(device)):
+        return (
+            "an array begins at an address that is no multiple of 16, and vectors of one element are more than a block holds in registers"
+        )
+    shared_out = share_of(problem, device, device.aligned).blocks > 1
+    if cluster:
+        return None if shared_out else "a block by itself has the statistics"
+    return "a cluster of blocks shares out the rows" if shared_out else None
 
 
 def _large(v: View, x: Spec, gradient: bool) -> bool:
     """Whether more counts than latency."""
-    return v.size > _PIECES * _vector(v, x, gradient, True) if _several(v) else x.nbytes > _SMALL
+    return v.size > _PIECES * _vector(v, x, gradient, True) if several(v) else x.nbytes > _SMALL
 
 
 def _slow(problem: NormProblem, v: View, share: Share) -> bool:
     """Whether blocks have more rows than are worth one launch, or clusters of the largest blocks are more than find a place at once."""
-    specs, blocks = inputs(problem, problem.inputs, None), share.blocks * (v.channels // share.vector)
-    if _gradient(problem):
+    specs, blocks = specs_of(problem), share.blocks * (v.channels // share.vector)
+    if is_gradient(problem):
         return share.blocks == _LARGEST and share.lanes * share.rows == _THREADS and blocks > _PLACES
     moved = blocks_of(v.inner, share.blocks) * (2 + (specs.residual is not None))
     return v.inner > _MANY and moved > _MOVED and v.channels * specs.x.dtype.itemsize > _SECTOR
@@ -168,29 +185,25 @@ def _slow(problem: NormProblem, v: View, share: Share) -> bool:
 
 def _shared(problem: NormProblem, device: Device, v: View, share: Share) -> bool:
     """Whether all blocks of the card that share out the rows, in two launches, are faster than blocks with so many rows each."""
-    specs, gradient = inputs(problem, problem.inputs, None), _gradient(problem)
+    specs, gradient = specs_of(problem), is_gradient(problem)
     most = _ALONE_ROWS[2 if gradient and specs.residual is not None else int(gradient or share.blocks > 1)]
     long = v.channels * specs.x.dtype.itemsize > _SECTOR
-    return long and blocks_of(v.inner, share.blocks) > most and norm_folded.fits(problem, device) is None
+    return long and blocks_of(v.inner, share.blocks) > most and folded.fits(problem, device) is None
 
 
 def _clusters(device: Device) -> bool:
     return (device.capability or (0, 0)) >= _CLUSTERS_FROM
 
 
-def _gradient(problem: NormProblem) -> bool:
-    return problem.op.endswith("_backward")
-
-
 def _falls_back(problem: NormProblem, clusters: bool) -> bool:
-    """Whether memory that is not aligned is left to `norm_slab`: vectors of one element are too many for registers."""
-    v, x = view(problem), inputs(problem, problem.inputs, None).x
-    return v is None or _share(v, x, _gradient(problem), False, clusters) is None
+    """Whether memory that is not aligned is left to others: vectors of one element are too many for registers."""
+    v, x = view(problem), specs_of(problem).x
+    return v is None or _share(v, x, is_gradient(problem), False, clusters) is None
 
 
 def workspace(problem: NormProblem) -> int:
     """What memory that is not aligned needs, on any card."""
-    return norm_slab.workspace(problem) if _falls_back(problem, False) else 0
+    return channel_slab.workspace(problem) if _falls_back(problem, False) else 0
 
 
 def cost(problem: NormProblem, device: Device) -> Cost:
@@ -198,61 +211,38 @@ def cost(problem: NormProblem, device: Device) -> Cost:
     return Cost(problem.flops, problem.bytes, launches=1)
 
 
-def _plan(
-    problem: NormProblem,
-    device: Device,
-    aligned: bool,
-    pointers: tuple[Pointer, ...],
-    parameters: tuple[Spec | None, ...],
-    statistics: tuple[Pointer, ...] = (),
-) -> Program:
-    """The launch; `pointers` are its arrays, `statistics` the running ones, the types of `parameters` are told to it."""
-    found, x, gradient = view(problem), inputs(problem, problem.inputs, None).x, _gradient(problem)
-    assert found is not None
-    share, how = _share(found, x, gradient, aligned, _clusters(device)), formula(problem.activation, x.dtype)
-    assert share is not None
-    several, last, threads = _several(found), found.last, share.lanes * share.rows
-    group = found.per_batch and not several
-    settings = (TYPES[x.dtype], how.type, group, last, share.vector, share.vectors, threads, share.blocks)
-    apart = gradient and share.blocks > 1 and found.batch > 1
-    config = BlockBackwardConfig(*settings, share.rows, apart) if gradient else BlockConfig(*settings)
-    stage = f"channel_block{'_backward' * gradient}{'_cluster' * (share.blocks > 1)}"
-    kind = f"{'group' if group else 'batch'}{'_last' * last}{'_apart' * apart}"
-    name = f"norm_{stage}_{kind}_{SHORT[x.dtype]}_{'x'.join(map(str, share))}_{how.name}"
-    vectors, each = _vectors(found, share.vector)
-    members = share.vector if several else found.channels // found.groups  # of a block
-    span, pitch = members * (1 if last else found.inner), found.channels if last else found.inner if group else found.channels * found.inner
-    flags = sum(wide(s, x) << i for i, s in enumerate(parameters))
-    sizes = (flags, vectors << 32 | each, divisor(each), pitch << 32 | span)
-    count, part = shares(problem)
-    if gradient:
-        numbers: tuple[Pointer | float, ...] = (part, found.batch, float(problem.eps), members)
-    else:
-        numbers = (part, float(problem.eps), members, *statistics, count, float(problem.momentum))
-    grid = (found.channels // members * share.blocks, 1 if gradient else found.batch, 1)
-    kernel = Kernel(f"norm/{stage}.cu", name, config, ("activation",))
-    return Program((ahead_if_small(Plan(kernel, grid, threads, (*pointers, *sizes, *numbers, how.p, how.q))),), orders(problem, x))
+class Launch(NamedTuple):
+    """What a launch begins with: the settings that kernels have in common, the end of their names, blocks of a batch index, threads, and the fields that
+    records have in common.
+    """
+
+    share: Share
+    settings: tuple[Any, ...]
+    tail: str
+    blocks: int
+    threads: int
+    arguments: dict[str, Any]
 
 
-def forward(problem: NormProblem, device: Device, aligned: bool) -> Program:
-    """One launch."""
-    if not aligned and _falls_back(problem, _clusters(device)):
-        return norm_slab.forward(problem, device, aligned)
-    specs, arguments = inputs(problem, problem.inputs, None), Arguments(problem)
-    g = inputs(problem, arguments.inputs, 0)
-    y, mean, rstd, next_mean, next_var = (*arguments.outputs, 0, 0, 0, 0)[:5]
-    parameters = (specs.weight, specs.bias, specs.running_mean, specs.running_var)
-    statistics = (g.running_mean, g.running_var, next_mean, next_var)
-    return _plan(problem, device, aligned, (g.x, g.weight, g.bias, y, mean, rstd, g.residual), parameters, statistics)
+def begun(problem: NormProblem, device: Device, aligned: bool, words: str = "") -> Launch:
+    """What forward and gradient have in common."""
+    v, x = view_of(problem), specs_of(problem).x
+    share, how = share_of(problem, device, aligned), formula(problem.activation, x.dtype)
+    threads, group = share.lanes * share.rows, v.per_batch and not several(v)
+    settings = (TYPES[x.dtype], how.type, group, v.last, share.vector, share.vectors, threads, share.blocks)
+    tail = f"{'group' if group else 'batch'}{'_last' * v.last}{words}_{SHORT[x.dtype]}_{'x'.join(map(str, share))}_{how.name}"
+    vectors, each = _vectors(v, share.vector)
+    members = share.vector if several(v) else v.channels // v.groups  # of a block
+    span, pitch = members * (1 if v.last else v.inner), v.channels if v.last else v.inner if group else v.channels * v.inner
+    arguments = {
+        "vectors": vectors, "each": each, "each_divisor": divisor(each), "pitch": pitch, "span": span, "members": members,
+        "share": shares(problem)[1], "eps": float(problem.eps), "p": how.p, "q": how.q,
+    }  # fmt: skip
+    return Launch(share, settings, tail, v.channels // members * share.blocks, threads, arguments)
 
 
-def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
-    """One launch."""
-    if not aligned and _falls_back(problem, _clusters(device)):
-        return norm_slab.backward(problem, device, aligned)
-    specs, arguments = inputs(problem, problem.inputs, None), Arguments(problem)
-    g = inputs(problem, arguments.inputs, 0)
-    dx, dweight, dbias, dresidual = (*arguments.outputs, 0)[:4]
-    residual = g.residual if problem.activation else 0
-    pointers = (g.grad, g.x, g.weight, g.bias, g.mean, g.rstd, dx, dweight, dbias, residual, dresidual)
-    return _plan(problem, device, aligned, pointers, (specs.weight, specs.bias, specs.mean, specs.rstd))
+def launched(problem: NormProblem, stem: str, launch: Launch, config: Config, arguments: Arguments, batches: int = 1) -> Program:
+    """The launch of a kernel."""
+    kernel = Kernel(f"norm/{stem}.cu", f"norm_{stem}_{launch.tail}", config, ("activation",))
+    plan = ahead_if_small(planned(kernel, (launch.blocks, batches, 1), launch.threads, arguments))
+    return Program((plan,), orders(problem, specs_of(problem).x))
