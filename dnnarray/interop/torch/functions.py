@@ -27,7 +27,8 @@ def functions() -> dict[str, Callable[..., Any]]:
     found = {}
     for name, operation in registered.items():
         backward = registered.get(f"{operation.base}_backward")
-        if backward is None or operation.nested or backward.nested:
+        # The gradient of the first result is what autograd gives on, so it does not matter that a backward can take those of others.
+        if backward is None or operation.nested or backward.nested - {"grad"}:
             continue
         if operation.base not in made:
             made[operation.base] = Differentiable(registered[operation.base], backward)

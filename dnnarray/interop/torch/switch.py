@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from dnnarray._errors import OptionError, closest, fail
+from dnnarray._errors import OptionError, UnsupportedError, closest, fail
 from dnnarray._options import current
 from dnnarray.interop.torch.aten import KERNELS, Kernel
 from dnnarray.interop.torch.routes import Count, Settings, route
@@ -94,9 +94,8 @@ class accelerate:  # noqa: N801 - a context manager that is called like a functi
     """Put dnnarray's kernels under PyTorch's own operators, for a ``with`` block or until `restore` is called.
 
     Models, losses and training loops stay as they are: convolutions, normalization, pooling, activations, softmax,
-    attention, losses, recurrent networks, sampling and embedding reach dnnarray through the dispatcher of PyTorch,
-    forward and backward, with results in PyTorch's own memory and on its current stream. Operators that are not
-    replaced cost nothing. A call that dnnarray does not do goes to PyTorch's own kernel, and `report` says why.
+    attention, losses, sampling and embedding reach dnnarray through the dispatcher of PyTorch, forward and backward,
+    with results in PyTorch's own memory and on its current stream. Operators that are not replaced cost nothing. A call that dnnarray does not do goes to PyTorch's own kernel, and `report` says why.
 
     Parameters
     ----------
@@ -108,12 +107,14 @@ class accelerate:  # noqa: N801 - a context manager that is called like a functi
         ones for small arrays.
     families : tuple of str, optional
         The families of operators: ``"activation"``, ``"attention"``, ``"convolution"``, ``"loss"``, ``"norm"``,
-        ``"pool"``, ``"recurrent"``, ``"softmax"``, ``"spatial"``. None (the default) for all.
+        ``"pool"``, ``"softmax"``, ``"spatial"``. None (the default) for all.
 
     Raises
     ------
     OptionError
         A device or a family is not one of these.
+    UnsupportedError
+        PyTorch is too old to have ``torch.library.get_kernel``.
 
     See Also
     --------
@@ -147,6 +148,11 @@ class accelerate:  # noqa: N801 - a context manager that is called like a functi
     def __init__(self, enabled: bool | None = None, *, devices: Sequence[str] = ("cuda",), families: Sequence[str] | None = None) -> None:
         if enabled is not None and not isinstance(enabled, bool):
             fail(OptionError, "accelerate", "enabled", repr(enabled), "True, False, or nothing")
+        if not hasattr(torch.library, "get_kernel"):
+            raise UnsupportedError(
+                f"accelerate: PyTorch {torch.__version__} has no torch.library.get_kernel, by which calls go back to PyTorch's own "
+                "kernels; install a newer version."
+            )
         devices = _checked("devices", devices, DEVICES)
         families = FAMILIES if families is None else _checked("families", families, FAMILIES)
         self._wanted = [
