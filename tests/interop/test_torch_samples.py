@@ -93,7 +93,8 @@ def _compare_numbers(found, wanted, true, rounded):
         return
     true = true[finite]
     size = true.abs().max().clamp(min=1.0)  # the arguments are of the order of 1, and sums of them may cancel
-    allowed = max((wanted[finite].double() - true).abs().max() * 1.5, 16 * torch.finfo(found.dtype).eps * size, rounded * size)
+    rounding = max(16 * torch.finfo(found.dtype).eps, 1e-11)  # what is called true is rounded to float64 itself
+    allowed = max((wanted[finite].double() - true).abs().max() * 1.5, max(rounding, rounded) * size)
     assert (found[finite].double() - true).abs().max() <= allowed
 
 
