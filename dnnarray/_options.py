@@ -65,6 +65,11 @@ def _restored(*values: Any) -> Options:
     return _intern(Options(*values))
 
 
+def changed_options(options: Options, changes: dict[str, Any]) -> Options:
+    """The one object of these settings with some of them changed."""
+    return _intern(replace(options, **changes))
+
+
 DEFAULT = _intern(Options())
 
 
@@ -174,7 +179,7 @@ class options:  # noqa: N801 - a context manager that is called like a function
 
     def __enter__(self) -> Options:
         old = current()
-        new = _intern(replace(old, **self._changes))
+        new = changed_options(old, self._changes)
         _outer.set((*_outer.get(), old))
         CURRENT.set(new)
         return new
@@ -211,6 +216,6 @@ def set_options(**changes: Any) -> Options:
     >>> dnn.set_options(workspace_limit=None).workspace_limit is None
     True
     """
-    new = _intern(replace(current(), **_checked("set_options", changes)))
+    new = changed_options(current(), _checked("set_options", changes))
     CURRENT.set(new)
     return new

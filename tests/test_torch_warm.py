@@ -122,3 +122,10 @@ def test_a_result_beyond_all_memory_is_a_workspace_error():
     for _ in range(2):
         with pytest.raises(dnn.WorkspaceError, match="relu: the result"):
             dnn.relu(x)
+
+
+def test_a_gradient_that_reads_fewer_arrays_than_its_family_stays_right():
+    grad, x = torch.randn(2, 3, 4, 4), torch.randn(2, 3, 8, 8)
+    expected = dnn.avg_pool_backward(grad.numpy(), x.numpy(), 2)
+    for _ in range(4):
+        assert (dnn.avg_pool_backward(grad, x, 2).numpy() == expected).all()

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 def by_views(prepared: Prepared, way: Views) -> Callable[..., Any]:
     """What `Prepared.warm` is, for arrays that `way` gives views of; without memory of the caller's, and None for arrays that have none."""
-    inputs, outputs, pack = prepared.problem.inputs, prepared.outputs, prepared.pack
+    arguments = len(prepared.op.arrays)  # a problem can have places for arrays that its operation does not take
+    inputs, outputs, pack = prepared.problem.inputs[:arguments], prepared.outputs, prepared.pack
     makers = [way.maker(output, inputs) for output in outputs]
     of_results = [way.view(output.dtype) for output in outputs]
     of_arrays = [_viewing(way, spec) for spec in inputs]

@@ -128,3 +128,55 @@ def test_a_network_trains():
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < losses[0]
+
+
+def _block(x, w, scale):
+    y = door.conv(x, w, padding=1, activation="relu")
+    return door.layer_norm(door.max_pool(y, 2), scale, axis=-1)
+
+
+def test_vmap_is_a_loop_over_the_batch():
+    x, w, scale = torch.randn(3, 2, 3, 8, 8), torch.randn(4, 3, 3, 3), torch.randn(4)
+    found = torch.vmap(_block, in_dims=(0, None, None))(x, w, scale)
+    torch.testing.assert_close(found, torch.stack([_block(one, w, scale) for one in x]))
+    found = torch.vmap(lambda x, w: door.linear(x, w), in_dims=(1, 0))(torch.randn(5, 3, 6), torch.randn(3, 4, 6))
+    assert found.shape == (3, 5, 4)
+
+
+def test_vmap_gives_the_gradients_of_each_entry():
+    x, w = torch.randn(3, 2, 3, 6, 6), torch.randn(4, 3, 3, 3, requires_grad=True)
+    torch.vmap(lambda one: door.conv(one, w).square().sum())(x).sum().backward()
+    found, w.grad = w.grad, None
+    for one in x:
+        door.conv(one, w).square().sum().backward()
+    torch.testing.assert_close(found, w.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_an_empty_batch_of_vmap_is_an_error():
+    with pytest.raises(dnn.ShapeError, match=r"batch of .* is empty"):
+        torch.vmap(door.relu)(torch.randn(0, 4))
+
+
+def test_an_exported_network_has_one_node_for_each_function():
+    class Network(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w, self.scale = torch.nn.Parameter(torch.randn(4, 3, 3, 3)), torch.nn.Parameter(torch.randn(4))
+
+        def forward(self, x):
+            return _block(x, self.w, self.scale)
+
+    network, x = Network(), torch.randn(2, 3, 8, 8)
+    exported = torch.export.export(network, (x,))
+    names = [str(node.target) for node in exported.graph.nodes if "dnnarray" in str(node.target)]
+    assert names == ["dnnarray.conv.default", "dnnarray.max_pool.default", "dnnarray.layer_norm.default"]
+    torch.testing.assert_close(exported.module()(x), network(x))
+
+
+def test_a_sequence_length_may_be_an_integer():
+    q, k = torch.randn(1, 2, 3, 4, requires_grad=True), torch.randn(1, 2, 5, 4)
+    found = door.attention(q, k, k, causal=True, causal_offset=1)
+    expected = dnn.attention(q.detach(), k, k, causal=True, causal_offset=1)
+    torch.testing.assert_close(found.detach(), expected)
+    found.sum().backward()
+    assert q.grad.abs().sum() > 0

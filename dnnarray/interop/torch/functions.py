@@ -27,7 +27,8 @@ def functions() -> dict[str, Callable[..., Any]]:
     found = {}
     for name, operation in registered.items():
         backward = registered.get(f"{operation.base}_backward")
-        if backward is None or operation.nested or backward.nested or operation.numbers:
+        # The gradient of the first result is what autograd gives on, so it does not matter that a backward can take those of others.
+        if backward is None or operation.nested or backward.nested - {"grad"}:
             continue
         if operation.base not in made:
             made[operation.base] = Differentiable(registered[operation.base], backward)
@@ -46,8 +47,9 @@ def _function(operation: Operation, operators: Differentiable) -> Callable[..., 
     arrays, drawn = ", ".join(operation.arrays), "".join(f"_signed({n}), " for n in operation.runtime)
     forced = ("algorithm",) if "algorithm" in signature.parameters else ()
     pairs = ", ".join(f"{n!r}, {n}" for n in (*operation.static, *forced))
+    numbers = "".join(f"    {n} = _as_tensor({n}, {operation.arrays[0]})\n" for n in operation.arrays if n in operation.numbers)
     text = (
-        f"def {operation.name}{header}:\n"
+        f"def {operation.name}{header}:\n{numbers}"
         f"    _keep = _graded() and _any_graded({arrays})\n"
         f"    _text = _text_of('keep', _keep, {pairs})\n"
         f"    return _result_{operation.name}({arrays}, _call_{operation.name}({arrays}, {drawn}_text), _text)\n"
@@ -57,6 +59,7 @@ def _function(operation: Operation, operators: Differentiable) -> Callable[..., 
         f"_call_{operation.name}": operators.forward.call,
         "_text_of": text_of,
         "_signed": signed,
+        "_as_tensor": as_tensor,
         "_graded": torch.is_grad_enabled,
         "_any_graded": any_graded,
         f"_result_{operation.name}": operators.result,
@@ -68,6 +71,11 @@ def _function(operation: Operation, operators: Differentiable) -> Callable[..., 
     first, _, rest = inspect.cleandoc(operation.function.__doc__ or "").partition("\n\n")
     function.__doc__ = _NOTE.format(first=first, name=operation.name, rest=rest)
     return function
+
+
+def as_tensor(number: Any, beside: torch.Tensor) -> Any:
+    """An integer as a tensor without axes on the device of another, anything else as it is."""
+    return torch.tensor(number, device=beside.device) if isinstance(number, int) else number
 
 
 def any_graded(*tensors: Any) -> bool:

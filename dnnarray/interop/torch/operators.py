@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from dnnarray._errors import ShapeError
 from dnnarray._introspect import question
 from dnnarray._operation import Operation
 from dnnarray._problems.base import leaves, tree_map
@@ -80,6 +81,7 @@ class Operator:
         _LIBRARY.define(f"{name}({', '.join([*tensors, *(f'SymInt? {n}' for n in self.runtime), 'str options'])}) -> Tensor[]")
         _LIBRARY.impl(name, self._on_tensors, "CompositeExplicitAutograd")
         torch.library.register_fake(self.name, self._on_shapes, lib=_LIBRARY)
+        torch.library.register_vmap(self.name, self._on_batches, lib=_LIBRARY)
         self.call = getattr(getattr(torch.ops, _NAMESPACE), name).default
 
     def _split(self, arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any], str]:
@@ -90,6 +92,17 @@ class Operator:
     def _on_tensors(self, *arguments: Any) -> list[torch.Tensor]:
         with torch.no_grad():
             return self._run(*self._split(arguments))
+
+    def _on_batches(self, info: Any, axes: tuple[int | None, ...], *arguments: Any) -> tuple[list[torch.Tensor], list[int]]:
+        """The rule of `torch.vmap`: one entry of the batch after the other, since few operations take another leading axis."""
+
+        def entry(i: int) -> list[torch.Tensor]:
+            return self.call(*(a if axis is None else a.select(axis, i) for a, axis in zip(arguments, axes, strict=True)))
+
+        if not info.batch_size:
+            raise ShapeError(f"{self.name}: the batch of torch.vmap is empty; expected one entry or more.")
+        results = [torch.stack(entries) for entries in zip(*map(entry, range(info.batch_size)), strict=True)]
+        return results, [0] * len(results)
 
     def _on_shapes(self, *arguments: Any) -> list[torch.Tensor]:
         arrays, options, text = self._split(arguments)
