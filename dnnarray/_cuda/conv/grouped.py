@@ -11,7 +11,7 @@ import numpy as np
 
 from dnnarray._cuda.common.epilogue import Epilogue
 from dnnarray._cuda.common.formula import formula
-from dnnarray._cuda.conv.implicit import along
+from dnnarray._cuda.conv.arguments import pixel_strides
 from dnnarray._cuda.conv.shared import extents
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan
 from dnnarray._cuda.core.planner import Operand
@@ -144,7 +144,7 @@ def stacked(g: Geometry) -> Geometry:
 
 def steps(g: Geometry, strides: Sequence[int]) -> tuple[int, ...]:
     """Steps of an image along batch and space, after `stacked`."""
-    n, d, *rest = along(strides)
+    n, d, *rest = pixel_strides(strides)
     return (0, n, *rest) if stacked(g) != g else (n, d, *rest)
 
 

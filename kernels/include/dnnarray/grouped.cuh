@@ -5,7 +5,7 @@
 // "item": a tap of the window and a chunk of input channels.
 #pragma once
 
-#include "dnnarray/conv.cuh"
+#include "conv/geometry.cuh"
 #include "dnnarray/keep.cuh"
 #include "dnnarray/mma/warp.cuh"
 #include "dnnarray/ptx/copy_async.cuh"

@@ -27,6 +27,11 @@ struct ConvAxis {
   }
 };
 
+// Steps in memory, in elements unless a kernel says otherwise, of an image whose channels are dense.
+struct PixelStrides {
+  long long n, d, h, w;
+};
+
 // A place on three axes, with the last one running fastest.
 struct Place {
   int d, h, w;
