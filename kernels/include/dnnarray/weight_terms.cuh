@@ -2,7 +2,7 @@
 // does not have.
 #pragma once
 
-#include "conv/geometry.cuh"
+#include "dnnarray/conv.cuh"
 
 namespace dnnarray {
 
