@@ -129,9 +129,6 @@ struct Divider {
   }
 };
 
-// a / b for a of 0 or more; the usual divisors without a division.
-__device__ __forceinline__ int quotient(int a, int b) { return b == 1 ? a : b == 2 ? a >> 1 : a / b; }
-
 // --- windows along one axis ---
 
 // Taps [first, last) of a window lie in the input; tap t stands at start + t * dilation.

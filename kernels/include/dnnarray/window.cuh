@@ -57,6 +57,9 @@ __device__ __forceinline__ Split split(long long a, int b) {
   return {static_cast<long long>(first) << 32 | second, static_cast<int>(rest)};
 }
 
+// a / b for a of 0 or more; the usual divisors without a division.
+__device__ __forceinline__ int quotient(int a, int b) { return b == 1 ? a : b == 2 ? a >> 1 : a / b; }
+
 // Two numbers of 31 bits in one launch argument.
 __device__ __forceinline__ int high(long long pair) { return static_cast<int>(pair >> 32); }
 __device__ __forceinline__ int low(long long pair) { return static_cast<int>(pair); }
