@@ -28,7 +28,7 @@ myst_heading_anchors = 3
 numpydoc_show_class_members = False
 html_theme = "pydata_sphinx_theme"
 html_title = "dnnarray"
-html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False}
+html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False, "navbar_align": "left"}
 html_static_path = ["_static"]
 html_search_scorer = str(Path(__file__).parent / "_static" / "search_scorer.js")
 # The index lists the tutorials, which sphinx-gallery writes from gallery_src.

@@ -31,3 +31,24 @@ def test_blocks_of_the_guides_run(page, own_caches):
 
 def test_guides_have_blocks_that_run():
     assert sum(len(list(blocks(page.read_text(encoding="utf-8")))) for page in _PAGES) > 12
+
+
+_ROOT = _DOCS.parent
+_TEXTS = [_ROOT / "README.md", _ROOT / "CONTRIBUTING.md", *sorted(_DOCS.rglob("*.md"))]
+_LINK = re.compile(r"\]\((?!https?://|#|generated_plots/)([^)#\s]+)(?:#[^)]*)?\)")
+_MENTION = re.compile(r"\bdocs/[\w/-]+\.md\b")
+
+
+@pytest.mark.parametrize("page", _TEXTS, ids=lambda page: str(page.relative_to(_ROOT)))
+def test_links_lead_somewhere(page):
+    text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.S)
+    missing = [link for link in _LINK.findall(text) if not (page.parent / link).exists()]
+    assert not missing
+
+
+def test_sources_mention_pages_that_exist():
+    folders = ("dnnarray", "kernels", "tests", "asv_bench", "docs")
+    paths = [path for folder in folders for path in (_ROOT / folder).rglob("*") if path.suffix in (".py", ".cu", ".cuh", ".md")]
+    mentions = {mention for path in paths for mention in _MENTION.findall(path.read_text(encoding="utf-8"))}
+    assert mentions
+    assert not {mention for mention in mentions if not (_ROOT / mention).exists()}
