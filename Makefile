@@ -93,4 +93,4 @@ asv: $(VENV)/.bench
 	cd asv_bench && ../$(BIN)/asv machine --yes && $(MEASURED) ../$(BIN)/asv run --show-stderr --python=same
 
 clean:
-	rm -rf $(VENV) docs/_build docs/api/generated demo-output build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) docs/_build docs/reference/generated demo-output build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

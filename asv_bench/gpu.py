@@ -3,7 +3,7 @@
     python -m asv_bench.gpu [--family WORD,WORD] [--only WORD,WORD] [--alone] [--markdown FILE]
 
 Prints one row per operation, dtype and direction; the ceiling (copy) is measured in the same run. With ``--alone`` the peers are left out, for
-the short way between an edit and its figure; with ``--markdown`` the table is written to a file too, as it stands in docs/measured.md.
+the short way between an edit and its figure; with ``--markdown`` the table is written to a file too, as it stands in docs/development/measured.md.
 """
 
 from __future__ import annotations

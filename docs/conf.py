@@ -11,12 +11,26 @@ project = "dnnarray"
 author = "the dnnarray developers"
 copyright = "the dnnarray developers"
 version = release = dnnarray.__version__
-extensions = ["sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx.ext.viewcode", "numpydoc", "myst_parser", "family"]
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.mathjax",
+    "sphinx-mathjax-offline",  # formulas without a network
+    "sphinx.ext.viewcode",
+    "sphinx_design",
+    "numpydoc",
+    "myst_parser",
+    "reference",
+    "benchmarks",
+]
 autodoc_typehints = "none"  # the docstrings state the types, with shapes
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 3
 numpydoc_show_class_members = False
 html_theme = "pydata_sphinx_theme"
 html_title = "dnnarray"
-html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False}
+html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False, "navbar_align": "left"}
+html_static_path = ["_static"]
+html_search_scorer = str(Path(__file__).parent / "_static" / "search_scorer.js")
+# The index lists the tutorials, which sphinx-gallery writes from gallery_src.
+suppress_warnings = [] if (Path(__file__).parent / "gallery_src").exists() else ["toc.not_readable"]
 exclude_patterns = ["_build"]

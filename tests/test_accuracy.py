@@ -37,7 +37,7 @@ _ROUNDED = 2 / 3  # so that a result which is off by no more than its last round
 _ULP = 2.0  # of each number of an elementwise operation: what libraries of functions give
 _LEAST = 2.0**-102  # numbers below it, squared or multiplied, leave the range of float32
 _CANCELLED = 2.0**-30  # of terms, of which nothing is left in float32
-_INTERPOLATED = {"winograd_4x4": 4.0}  # times a plain sum's error: see "Winograd at highest" in docs/decisions.md
+_INTERPOLATED = {"winograd_4x4": 4.0}  # times a plain sum's error: see "Winograd at highest" in docs/development/decisions.md
 
 
 @dataclass(frozen=True)

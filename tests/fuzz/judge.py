@@ -409,7 +409,7 @@ class Trial:
 
 
 def _same_bits(first: list[np.ndarray], second: list[np.ndarray]) -> None:
-    """What ``deterministic=True`` promises: `docs/api/general.md` says of which addresses."""
+    """What ``deterministic=True`` promises: `docs/reference/general.md` says of which addresses."""
     for i, (a, b) in enumerate(zip(first, second, strict=True)):
         if a.tobytes() != b.tobytes():
             raise Failed("BITS", f"result {i} has other bits when the call is repeated on arrays at other addresses")

@@ -1,7 +1,7 @@
 """Tiles of the wgmma kernels and how long they take: what the choice among them rests on.
 
 A stage of a tile takes its products at the full rate of the matrix units and a wait; that of the weight gradient, the copies of its
-gathering threads. The constants are fits to an H200 (docs/measured.md).
+gathering threads. The constants are fits to an H200 (docs/development/measured.md).
 """
 
 from __future__ import annotations

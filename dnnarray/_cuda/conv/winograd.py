@@ -1,6 +1,6 @@
 """`winograd`: F(2x2, 3x3) in float32 (Lavin and Gray, 2016): images and weight transformed, 16 products by cuBLAS, and back, block by block of images.
 
-A tile of 2x2 outputs takes 16 products in place of 36. F(4x4) would take 36 in place of 144, with an error of 2 to 6 times that of a plain sum (docs/measured.md).
+A tile of 2x2 outputs takes 16 products in place of 36. F(4x4) would take 36 in place of 144, with an error of 2 to 6 times that of a plain sum (docs/development/measured.md).
 """
 
 from __future__ import annotations

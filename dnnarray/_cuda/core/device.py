@@ -13,7 +13,7 @@ from dnnarray._spec import FLOAT64, HALF, name_of
 
 _LAUNCH = 4e-6  # seconds between the host's call and the kernel's end for an empty kernel, as PyTorch and CuPy pay too
 
-# Rates of whole cards by name, measured (docs/measured.md); others are estimated from units and clock.
+# Rates of whole cards by name, measured (docs/development/measured.md); others are estimated from units and clock.
 _MEASURED = {
     "NVIDIA H200": {"float32": 50e12, "float64": 30e12, "tf32_mma": 393e12, "bfloat16_mma": 788e12, "float16_mma": 788e12, "copy": 4.2e12},
 }

@@ -1,4 +1,4 @@
-// Vectors of up to 16 bytes, moved by one instruction. Streaming hints (ld.cs, st.cs) cost 5% on an H200; see docs/measured.md.
+// Vectors of up to 16 bytes, moved by one instruction. Streaming hints (ld.cs, st.cs) cost 5% on an H200; see docs/development/measured.md.
 #pragma once
 
 #include "dnnarray/core/dtype.cuh"

@@ -1,0 +1,54 @@
+"""The Python blocks of the guides run: of each page in order, in one namespace."""
+
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+_DOCS = Path(__file__).parents[1] / "docs"
+_PAGES = [_DOCS / "index.md", _DOCS / "getting_started.md", *sorted((_DOCS / "howto").glob("*.md"))]
+_BLOCK = re.compile(r"^```(?:python|\{code-block\} python\n:class: needs-(\w+)\n)\n(.*?)^```$", re.M | re.S)
+
+
+def blocks(text):
+    """Code and the number of its first line, of blocks that need neither a GPU nor a library that is missing."""
+    for match in _BLOCK.finditer(text):
+        if match[1] is None or (match[1] != "gpu" and find_spec(match[1])):
+            yield match[2], text.count("\n", 0, match.start(2))
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.stem)
+def test_blocks_of_the_guides_run(page, own_caches):
+    text = page.read_text(encoding="utf-8")
+    found = list(blocks(text))
+    begun = re.findall(r"^```(?:python|\{code-block\} python)$", text, re.M)
+    assert len(_BLOCK.findall(text)) == len(begun), "a block has another form"
+    namespace = {"__name__": "guide"}
+    for code, line in found:
+        exec(compile("\n" * line + code, str(page), "exec"), namespace)  # noqa: S102 - the text of the guides
+
+
+def test_guides_have_blocks_that_run():
+    assert sum(len(list(blocks(page.read_text(encoding="utf-8")))) for page in _PAGES) > 12
+
+
+_ROOT = _DOCS.parent
+_TEXTS = [_ROOT / "README.md", _ROOT / "CONTRIBUTING.md", *sorted(_DOCS.rglob("*.md"))]
+_LINK = re.compile(r"\]\((?!https?://|#|generated_plots/)([^)#\s]+)(?:#[^)]*)?\)")
+_MENTION = re.compile(r"\bdocs/[\w/-]+\.md\b")
+
+
+@pytest.mark.parametrize("page", _TEXTS, ids=lambda page: str(page.relative_to(_ROOT)))
+def test_links_lead_somewhere(page):
+    text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.S)
+    missing = [link for link in _LINK.findall(text) if not (page.parent / link).exists()]
+    assert not missing
+
+
+def test_sources_mention_pages_that_exist():
+    folders = ("dnnarray", "kernels", "tests", "asv_bench", "docs")
+    paths = [path for folder in folders for path in (_ROOT / folder).rglob("*") if path.suffix in (".py", ".cu", ".cuh", ".md")]
+    mentions = {mention for path in paths for mention in _MENTION.findall(path.read_text(encoding="utf-8"))}
+    assert mentions
+    assert not {mention for mention in mentions if not (_ROOT / mention).exists()}
