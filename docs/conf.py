@@ -11,7 +11,15 @@ project = "dnnarray"
 author = "the dnnarray developers"
 copyright = "the dnnarray developers"
 version = release = dnnarray.__version__
-extensions = ["sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx.ext.viewcode", "numpydoc", "myst_parser", "family"]
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.viewcode",
+    "numpydoc",
+    "myst_parser",
+    "family",
+    "sphinx_gallery.gen_gallery",
+]
 autodoc_typehints = "none"  # the docstrings state the types, with shapes
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 3
@@ -19,4 +27,11 @@ numpydoc_show_class_members = False
 html_theme = "pydata_sphinx_theme"
 html_title = "dnnarray"
 html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False}
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "gallery_src"]
+# Scripts named plot_* are run; the short ones of the gallery are shown alone, and the tests run them.
+sphinx_gallery_conf = {
+    "examples_dirs": "gallery_src",
+    "gallery_dirs": "tutorials",
+    "filename_pattern": r"/plot_",
+    "abort_on_example_error": True,
+}
