@@ -6,6 +6,8 @@ This tutorial trains a small convolutional network on the digits that ship with 
 of its parameters, :func:`dnnarray.value_and_grad` differentiates it, and :func:`dnnarray.adamw` computes the next parameters.
 """
 
+from itertools import pairwise
+
 import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.datasets import load_digits
@@ -33,7 +35,7 @@ def block(c, k):
 
 
 params = {
-    "blocks": [block(c, k) for c, k in zip(CHANNELS, CHANNELS[1:], strict=False)],
+    "blocks": [block(c, k) for c, k in pairwise(CHANNELS)],
     "linear": {"weight": normal(10, 128), "bias": np.zeros(10, np.float32)},
 }
 running = [(np.zeros(k, np.float32), np.ones(k, np.float32)) for k in CHANNELS[1:]]
