@@ -21,6 +21,7 @@ extensions = [
     "myst_parser",
     "reference",
     "benchmarks",
+    "sphinx_gallery.gen_gallery",
 ]
 autodoc_typehints = "none"  # the docstrings state the types, with shapes
 myst_enable_extensions = ["dollarmath", "colon_fence"]
@@ -31,6 +32,11 @@ html_title = "dnnarray"
 html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False, "navbar_align": "left"}
 html_static_path = ["_static"]
 html_search_scorer = str(Path(__file__).parent / "_static" / "search_scorer.js")
-# The index lists the tutorials, which sphinx-gallery writes from gallery_src.
-suppress_warnings = [] if (Path(__file__).parent / "gallery_src").exists() else ["toc.not_readable"]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "gallery_src"]
+# Scripts named plot_* are run; the short ones of the gallery are shown alone, and the tests run them.
+sphinx_gallery_conf = {
+    "examples_dirs": "gallery_src",
+    "gallery_dirs": "tutorials",
+    "filename_pattern": r"/plot_",
+    "abort_on_example_error": True,
+}
