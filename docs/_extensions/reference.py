@@ -113,9 +113,15 @@ def _escaped(text: str) -> str:
 
 def escape_stars(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Escape ``*space``, "any number of spatial axes", which reStructuredText would take for the start of emphasis."""
+    literal: int | None = None  # the indentation of the paragraph that a literal block belongs to
     for i, line in enumerate(lines):
-        if not line.lstrip().startswith((">>>", "...", "*")):
+        indentation = len(line) - len(line.lstrip())
+        if literal is not None and line.strip() and indentation <= literal:
+            literal = None
+        if literal is None and not line.lstrip().startswith((">>>", "...", "*")):
             lines[i] = _escaped(line)
+        if literal is None and line.rstrip().endswith("::"):
+            literal = indentation
 
 
 def write_pages(app: Sphinx) -> None:

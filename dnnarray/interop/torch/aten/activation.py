@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
-import torch
+from torch import Tensor
 
 import dnnarray as dnn
 from dnnarray.interop.torch.aten.kernels import decline, dense, kernel
 
-Tensor = torch.Tensor
 Call = tuple[Callable[..., Any], dict[str, Any]]  # a function of dnnarray and its options
 _SELU = 1.6732632423543772, 1.0507009873554805
 
@@ -101,7 +100,7 @@ def tanh_backward(grad: Tensor, y: Tensor) -> Tensor:
 
 
 @kernel("gelu_backward")
-def gelu_backward(grad: Tensor, x: Tensor, *, approximate: str = "none") -> Tensor:
+def gelu_backward(grad: Tensor, x: Tensor, *, approximate: Literal["none", "tanh"] = "none") -> Tensor:
     return dnn.gelu_backward(grad, dense(x), approximate=approximate)
 
 

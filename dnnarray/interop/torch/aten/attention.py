@@ -11,11 +11,11 @@ import math
 from typing import Any
 
 import torch
+from torch import Tensor
 
 import dnnarray as dnn
 from dnnarray.interop.torch.aten.kernels import decline, kernel
 
-Tensor = torch.Tensor
 _GRADIENTS = ("q", "k", "v")
 _ROWS = 32  # PyTorch's memory-efficient kernel keeps the log-sum-exp of a multiple of so many queries
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 import dnnarray as dnn
 from dnnarray.interop.torch.aten.kernels import ABOVE_AUTOGRAD, decline, differentiable, kernel
 
-Tensor = torch.Tensor
-_REDUCTIONS = ("none", "mean", "sum")  # by PyTorch's numbers
+_REDUCTIONS: tuple[Literal["none", "mean", "sum"], ...] = ("none", "mean", "sum")  # by PyTorch's numbers
 
 
 def _axis(scores: Tensor) -> int:

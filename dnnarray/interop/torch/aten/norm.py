@@ -7,11 +7,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 import dnnarray as dnn
 from dnnarray.interop.torch.aten.kernels import ABOVE_AUTOGRAD, channels_last, chosen, decline, differentiable, kernel
 
-Tensor = torch.Tensor
 _ARRAYS = ("x", "weight", "bias")
 
 
@@ -84,7 +84,9 @@ def native_batch_norm_backward(
     bias = _like_bias(weight, x, mask[2], x.shape[1])
     needs = chosen(_ARRAYS, mask)
     if training:
-        found = dnn.batch_norm_train_backward(grad, x, weight, bias, eps=eps, mean=_widened(mean, x), rstd=_widened(rstd, x), needs=needs)
+        found: Any = dnn.batch_norm_train_backward(
+            grad, x, weight, bias, eps=eps, mean=_widened(mean, x), rstd=_widened(rstd, x), needs=needs
+        )
     else:
         found = dnn.batch_norm_backward(grad, x, running_mean, running_var, weight, bias, eps=eps, needs=needs)
     return found.x, found.weight, found.bias

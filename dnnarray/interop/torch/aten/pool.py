@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
+from torch import Tensor
 
 import dnnarray as dnn
 from dnnarray.interop.torch.aten.kernels import batched, decline, kernel, sizes, unbatched
-
-Tensor = torch.Tensor
 
 
 def _window(kernel_size: list[int], stride: list[int], padding: list[int], spatial: int) -> dict[str, Any]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 import dnnarray as dnn
 from dnnarray.interop.torch.aten.kernels import channels_last, decline, kernel
-
-Tensor = torch.Tensor
 
 
 def _in_order(x: Tensor) -> Tensor:

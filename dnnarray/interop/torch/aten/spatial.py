@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 import dnnarray as dnn
 from dnnarray.interop.torch.aten.kernels import chosen, decline, kernel
 
-Tensor = torch.Tensor
 _MODES = ("bilinear", "nearest", "bicubic")  # by PyTorch's numbers
 _PADDINGS = ("zeros", "border", "reflection")
 
@@ -50,7 +50,7 @@ def _positions(extents: list[int], output_size: list[int], scales: tuple[float |
 
 def _resampling(mode: str, aligned: bool, antialias: bool) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """An interpolation and its gradient; `aligned` says whether PyTorch's operator has the option ``align_corners``."""
-    options = {"mode": mode, "antialias": antialias}
+    options: dict[str, Any] = {"mode": mode, "antialias": antialias}
 
     def forward(x: Tensor, output_size: list[int], *rest: Any) -> Tensor:
         corners, scales = _split(rest, aligned, len(output_size))
