@@ -10,7 +10,7 @@ JOBS ?= auto
 # One BLAS thread per test process: the processes share the cores already.
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help test lint types unit numpy compiled fuzz kernels docs demo bench gpu asv clean
+.PHONY: help test lint types unit numpy compiled fuzz imports kernels docs demo bench gpu asv clean
 
 help:
 	@echo "make test    lint, types, tests, doctests on both CPU engines (what CI runs): make lint types numpy compiled"
@@ -19,6 +19,7 @@ help:
 	@echo "make fuzz    calls drawn at random beside their oracles; SECONDS=60 SEED=1 ENGINE=compiled (numpy, cuda), FUZZ='--only conv'"
 	@echo "make demo    train a small network on handwritten digits; DEVICE=cuda runs it on the GPU"
 	@echo "make docs    build the site into docs/_build/html"
+	@echo "make imports draw which layer imports which, into build/imports.svg"
 	@echo "make kernels compile every kernel in every configuration for three architectures, without a GPU"
 	@echo "make gpu     on a machine with a GPU: its tests, compute-sanitizer, and the table beside PyTorch"
 	@echo "make bench   the table of the CPU engine beside PyTorch; THREADS=4 gives both so many, BENCH='--only conv' passes options"
@@ -63,6 +64,9 @@ ENGINE ?= compiled
 FUZZ_PYTHON := $(if $(filter cuda,$(ENGINE)),$(PYTHON),$(BIN)/python)
 fuzz: $(if $(filter cuda,$(ENGINE)),,$(VENV)/.test $(VENV)/.cpu)
 	$(FUZZ_PYTHON) -m tests.fuzz --engine $(ENGINE) --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(FUZZ)
+
+imports: $(VENV)/.demo
+	$(BIN)/python -m tests.import_graph build/imports.svg
 
 # Every kernel in every configuration for sm_80, sm_90a and sm_100, with no spill: some hours of two cores; no GPU is needed.
 kernels: $(VENV)/.test

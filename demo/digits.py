@@ -1,14 +1,17 @@
-"""Train a small convolutional network on handwritten digits with dnnarray alone: forward, backward and the losses.
+"""Train a small convolutional network on handwritten digits with dnnarray alone: `value_and_grad`, `sgd` and a schedule.
 
     python -m demo.digits [--device cpu|cuda] [--epochs 30]
 
 The data are the 1797 digits of 8x8 pixels that ship inside scikit-learn (UCI "Optical Recognition of Handwritten Digits").
+Where PyTorch is installed, the same network is trained a second time as a `torch.nn` model under
+`dnnarray.interop.torch.accelerate()`, and the report shows which of PyTorch's operators dnnarray's kernels took.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import matplotlib as mpl
@@ -44,35 +47,18 @@ class Network:
         self.parameters = {n: xp.asarray(p.astype(np.float32)) for n, p in self.parameters.items()}
         self.running = {i: (xp.zeros(k, np.float32), xp.ones(k, np.float32)) for i, k in enumerate(self.WIDTHS[1:])}
 
-    def loss_and_gradients(self, images, labels):
-        """Mean cross entropy of a batch and its gradient with respect to every parameter, by chaining pullbacks."""
-        p, steps, x = self.parameters, [], images
-
-        def step(names, op, *arrays, **options):
-            y, pullback = dnn.vjp(op, *arrays, **options)
-            steps.append((names, pullback))
-            return y
-
-        for i in self.running:
-            x = step((f"conv{i}",), "conv", x, p[f"conv{i}"], padding=1)
-            norm = step((f"scale{i}", f"shift{i}"), "batch_norm_train", x, p[f"scale{i}"], p[f"shift{i}"], *self.running[i])
-            self.running[i] = (norm.running_mean, norm.running_var)
-            x = step((), "relu", norm.y)
+    def loss(self, parameters, images, labels):
+        """Mean cross entropy of a batch, and the running statistics that the norms leave behind."""
+        p, x, running = parameters, images, {}
+        for i, statistics in self.running.items():
+            x = dnn.conv(x, p[f"conv{i}"], padding=1)
+            norm = dnn.batch_norm_train(x, p[f"scale{i}"], p[f"shift{i}"], *statistics)
+            running[i] = (norm.running_mean, norm.running_var)
+            x = dnn.relu(norm.y)
             if i in self.POOLED:
-                x = step((), "max_pool", x, kernel_size=2)
-        shape = x.shape
-        logits = step(("linear", "bias"), "linear", x.reshape(len(x), -1), p["linear"], p["bias"])
-        loss = step((), "cross_entropy", logits, labels)
-        return loss, self._pull_back(steps, shape)
-
-    def _pull_back(self, steps, shape):
-        gradients, grad = {}, self.xp.ones((), np.float32)
-        for names, pullback in reversed(steps):
-            grad, *of_parameters = pullback(grad)
-            gradients |= dict(zip(names, of_parameters, strict=False))
-            if "linear" in names:
-                grad = grad.reshape(shape)
-        return gradients
+                x = dnn.max_pool(x, 2)
+        logits = dnn.linear(x.reshape(x.shape[0], -1), p["linear"], p["bias"])
+        return dnn.cross_entropy(logits, labels), running
 
     def logits(self, images):
         """Inference: the norm and the ReLU are fused, statistics are the running ones."""
@@ -94,32 +80,32 @@ def shifted(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 def train(network: Network, images: np.ndarray, labels: np.ndarray, held_out, epochs: int, rng: np.random.Generator):
     """Stochastic gradient descent with momentum under a one-cycle rate; returns the curves."""
-    xp = network.xp
-    velocity = {n: xp.zeros_like(p) for n, p in network.parameters.items()}
+    xp, state = network.xp, None
     curves = {"loss": [], "accuracy": []}
     steps = len(images) // BATCH
+    rate = dnn.cosine_schedule(PEAK_RATE, epochs * steps, warmup_steps=epochs * steps // 5)
+    loss_and_gradients = dnn.value_and_grad(network.loss, has_aux=True)
     with tqdm(total=epochs * steps, desc="training", unit="step") as progress:
         for epoch in range(epochs):
             order, losses = rng.permutation(len(images)), []
             for s in range(steps):
-                rate = PEAK_RATE * one_cycle((epoch * steps + s) / (epochs * steps))
                 chosen = order[s * BATCH : (s + 1) * BATCH]
                 batch = xp.asarray(np.ascontiguousarray(shifted(images[chosen], rng)))
-                loss, gradients = network.loss_and_gradients(batch, xp.asarray(labels[chosen]))
-                for n, p in network.parameters.items():
-                    velocity[n] = MOMENTUM * velocity[n] - np.float32(rate) * (gradients[n] + np.float32(WEIGHT_DECAY) * p)
-                    network.parameters[n] = p + velocity[n]
+                (loss, network.running), gradients = loss_and_gradients(network.parameters, batch, xp.asarray(labels[chosen]))
+                network.parameters, state = dnn.sgd(
+                    network.parameters,
+                    gradients,
+                    state,
+                    lr=rate(epoch * steps + s),
+                    momentum=MOMENTUM,
+                    weight_decay=WEIGHT_DECAY,
+                )
                 losses.append(loss)
                 progress.update()
             curves["loss"].append(float(sum(map(float, losses)) / steps))
             curves["accuracy"].append(accuracy(network, *held_out))
             progress.set_postfix(loss=f"{curves['loss'][-1]:.4f}", held_out=f"{curves['accuracy'][-1]:.2%}")
     return curves
-
-
-def one_cycle(t: float) -> float:
-    """Rate at time t of [0, 1]: up over the first fifth, then down along a cosine."""
-    return t / 0.2 if t < 0.2 else 0.5 * (1 + np.cos(np.pi * (t - 0.2) / 0.8))
 
 
 def predict(network: Network, images) -> np.ndarray:
@@ -199,6 +185,10 @@ def main() -> None:
     picture(network, curves, *held_out, arguments.output)
     print(f"\nheld-out accuracy {curves['accuracy'][-1]:.2%} after {arguments.epochs} epochs, {seconds:.1f} s on {arguments.device}")
     print(f"picture: {arguments.output}")
+    if find_spec("torch"):
+        from demo import digits_torch
+
+        digits_torch.show((images[HELD_OUT:], labels[HELD_OUT:]), held_out, arguments.device, arguments.seed)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import dnnarray
+from tests import import_graph
 
 _PACKAGE = Path(dnnarray.__file__).parent
 _FAMILIES = {"activation", "softmax", "dropout", "linear", "conv", "pool", "norm", "rnn", "attention", "loss", "spatial"}
@@ -56,6 +57,12 @@ def test_the_core_of_the_cuda_engine_knows_no_family(path):
     above = [f"dnnarray.{family}" for family in _FAMILIES]
     found = [name for name in _imports(path) if name.startswith(("dnnarray._cuda", *above)) and not name.startswith("dnnarray._cuda.core")]
     assert not found
+
+
+def test_no_import_runs_in_a_circle():
+    """Neither between modules nor between layers; `graphlib.CycleError` names one that does."""
+    assert import_graph.ranks(import_graph.imports())["dnnarray"] > 0
+    assert import_graph.ranks(import_graph.layers())["public functions"] > 0
 
 
 def test_other_libraries_are_imported_by_interop_alone():
