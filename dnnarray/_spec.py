@@ -170,3 +170,10 @@ def _c_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 def lies(shape: tuple[int, ...], planned: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Whether these are the planned strides along the axes that have more than one place."""
     return all(a == b or n == 1 for a, b, n in zip(strides, planned, shape, strict=True))
+
+
+def drawn(spec: Spec) -> np.ndarray:
+    """An array for a Spec whose algorithms are to be measured: normal numbers, or zeros of a dtype that is not floating."""
+    if spec.dtype in FLOATING:
+        return np.random.default_rng(0).standard_normal(spec.shape).astype(spec.dtype)
+    return np.zeros(spec.shape, spec.dtype)

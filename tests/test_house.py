@@ -41,6 +41,7 @@ _FORBIDDEN = {
     "_problems": ("cupy", "dnnarray._cpu", "dnnarray._cuda", "dnnarray._select", "dnnarray._operation", "dnnarray._arrays"),
     "_select": ("numpy", "cupy", "dnnarray._cpu", "dnnarray._cuda", "dnnarray._operation", "dnnarray._arrays"),
     "_cpu": ("cupy", "dnnarray._cuda"),
+    "_cuda": ("dnnarray._cpu",),
 }
 
 

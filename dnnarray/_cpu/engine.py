@@ -19,7 +19,7 @@ from dnnarray._options import Options
 from dnnarray._outputs import Memory, Output, check_apart, check_workspace, pairs_in_place, users_own
 from dnnarray._problems.base import Problem, leaves, tree_map
 from dnnarray._select import Device, Method, choose, tuning
-from dnnarray._spec import FLOAT32, FLOATING, HALF, Spec
+from dnnarray._spec import FLOAT32, HALF, Spec, drawn
 
 if TYPE_CHECKING:
     from dnnarray._arrays import Views
@@ -104,13 +104,6 @@ def measure(
     """Milliseconds by algorithm: the best of several repeats after a first run. A Spec among the arrays is given drawn data."""
     data = tuple(tree_map(lambda a: drawn(a) if isinstance(a, Spec) else np.asarray(a), a) for a in arrays)
     return {m.name: _best_time(Prepared(op, problem, m, m.workspace(problem), Options(), candidates), data, runtime) for m in candidates}
-
-
-def drawn(spec: Spec) -> np.ndarray:
-    """Data for a Spec that is to be measured."""
-    if spec.dtype in FLOATING:
-        return np.random.default_rng(0).standard_normal(spec.shape).astype(spec.dtype)
-    return np.zeros(spec.shape, spec.dtype)
 
 
 def _best_time(prepared: Prepared, arrays: tuple[Any, ...], runtime: tuple[Any, ...]) -> float:

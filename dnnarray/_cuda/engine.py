@@ -19,7 +19,6 @@ from cupy_backends.cuda.api.runtime import getDevice
 
 from dnnarray import _arrays, _observe
 from dnnarray._body import Kind
-from dnnarray._cpu.engine import drawn
 from dnnarray._cuda.core import module
 from dnnarray._cuda.core.device import alone, architecture, facts
 from dnnarray._cuda.core.dialect import VECTOR, Dialect, Shape, alike, by_addresses, copy_elements, empty, on_cupy
@@ -32,7 +31,7 @@ from dnnarray._outputs import Memory, Output, check_apart, check_workspace, pair
 from dnnarray._problems.base import Problem, leaves, tree_map
 from dnnarray._records import changed, frozen
 from dnnarray._select import Device, Method, choose, tuning
-from dnnarray._spec import Spec, lies
+from dnnarray._spec import Spec, drawn, lies
 
 if TYPE_CHECKING:
     from dnnarray._arrays import Direct
