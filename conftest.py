@@ -19,6 +19,8 @@ if not find_spec("jax"):
     collect_ignore.append("tests/interop/made_up_frame.py")
 if not find_spec("onnx"):
     collect_ignore.append("tests/interop/onnx_official.py")
+if not find_spec("torch"):
+    collect_ignore += ["tests/interop/networks.py", *(f"tests/short_scripts/{name}.py" for name in ("cnn", "lstm", "transformer"))]
 
 
 def pytest_addoption(parser):

@@ -70,5 +70,7 @@ def test_shared_memory_and_workspace_are_enough(device):
                 assert all(plan.grid[0] % getattr(plan.kernel.config, "blocks", 1) == 0 for plan in program.plans)
                 for plan in program.plans:
                     if plan.kernel.source == "norm/fold.cu":
-                        sums = sum(share != 0 for share in plan.arguments[:2])
-                        assert sums * plan.arguments[4] * plan.arguments[5] * 4 <= method.workspace(problem)
+                        given = plan.arguments
+                        sums = sum(parts is not None for parts in (given.dweight_parts, given.dbias_parts))
+                        assert sums > 0
+                        assert sums * given.parts * given.columns * 4 <= method.workspace(problem)
