@@ -325,6 +325,7 @@ _backwards = _with_shares(numpy_rnn.backward, numpy_rnn.fused_backward_plan)
 _FORWARD = (pack_turned, forward_steps, *(KERNELS if matrix_unit.missing() is None else ()))
 lstm = driver(*_FORWARD)(_forwards)
 gru = driver(*_FORWARD)(_forwards)
-_BACKWARD = (*_FORWARD, pack_columns, backward_steps, sum_rows, rows_with_columns)
+_TILED = (sum_rows, rows_with_columns) if BYTES == _LONGEST else ()  # elsewhere `_by_tiles` leaves these products to the BLAS
+_BACKWARD = (*_FORWARD, pack_columns, backward_steps, *_TILED)
 lstm_backward = driver(*_BACKWARD)(_backwards)
 gru_backward = driver(*_BACKWARD)(_backwards)
