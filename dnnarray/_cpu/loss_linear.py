@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dnnarray._cpu.loss_rows import Labels, Statistics, deliver, flattened, labels, losses, reduce, row_factors, weight_sum
+from dnnarray._cpu.loss_rows import Labels, Statistics, deliver, flattened, labels, losses, reduce, row_factors
 from dnnarray._cpu.products import spread, whole
 from dnnarray._cpu.sums import add_exactly, of_rows
 from dnnarray._cpu.sums import total as sum_of
@@ -142,25 +142,26 @@ def _statistics(problem: LinearProblem, layer: Layer, chosen: Labels, weight: np
 
 
 def _row_statistics(problem: LinearProblem, layer: Layer, chosen: Labels, weight: np.ndarray | None, rows: slice) -> Statistics:
-    """Over the blocks of the vocabulary: the maximum so far, and the sum of exponentials below it."""
+    """Over the blocks of the vocabulary: the maximum so far, and the sums of the exponentials and of the weighted scores below it."""
     size, dtype = len(layer.x[rows]), layer.x.dtype
     peak, total = np.full(size, -np.inf, dtype), np.zeros(size)
-    picked, smooth = np.empty(size, dtype), np.zeros(size) if problem.label_smoothing else None
+    picked, smooth, weights = np.empty(size, dtype), np.zeros(size) if problem.label_smoothing else None, 0.0
     for classes in layer.class_blocks():
         z = layer.scores(rows, classes)
         inside, position = _labels_of_block(chosen, rows, classes, z.shape[1])
         picked[inside] = z[inside, position]
         below = layer.spare(z)
-        if smooth is not None:
-            smooth += sum_of(z, (1,), None if weight is None else weight[None, classes])[:, 0]
         higher = np.maximum(peak, z.max(1))
         shift = np.where(np.isneginf(higher), dtype.type(0), higher)  # a block of -inf adds nothing; -inf - -inf would be NaN
         total *= np.exp(peak - shift)
         np.subtract(z, shift[:, None], out=below)
+        if smooth is not None:
+            if weights:
+                smooth += np.subtract(peak, shift, dtype=FLOAT64) * weights
+            weights += z.shape[1] if weight is None else float(weight[classes].sum(dtype=FLOAT64))
+            smooth += sum_of(below, (1,), None if weight is None else weight[None, classes])[:, 0]
         total += sum_of(np.exp(below, out=below), (1,))[:, 0]
         peak = higher
-    if smooth is not None:
-        smooth -= peak.astype(FLOAT64) * weight_sum(problem, weight)
     return Statistics(peak.astype(FLOAT64), np.log(total, dtype=FLOAT64), np.subtract(picked, peak, dtype=FLOAT64), smooth)
 
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from dnnarray._errors import UnsupportedError, WorkspaceError, fail, fail_choice
 from dnnarray._options import PRECISIONS, Options
 from dnnarray._problems.base import Problem, leaves, remembered
-from dnnarray._records import frozen
+from dnnarray._records import changed, frozen
 from dnnarray._select import shipped
 from dnnarray._select.device import Device
 from dnnarray._select.method import Algorithm, Cost, Method
@@ -203,6 +203,8 @@ def _named(problem: Problem, device: Device, options: Options, methods: Sequence
     if found is None:
         fail_choice(problem.op, "algorithm", name, [m.name for m in methods])
     if rejected := found.rejects(problem, device):
+        if not device.aligned and found.rejects(problem, changed(device, aligned=True)) is None:
+            rejected = "an array begins at an address that is no multiple of 16 bytes"
         would_do = ", ".join(j.method.name for j in rank(problem, device, options, methods) if j.reason is None) or "none"
         raise UnsupportedError(
             f"{problem.op}: algorithm {name!r} does not do {problem.legend()}: {rejected}. Those that would do: {would_do}."

@@ -84,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 4)
   const long long own = static_cast<long long>(blockIdx.x) * (kThreads / kLanes) + threadIdx.x / kLanes;
   const long long statistic = min(own, statistics - 1);  // the last, for company
   const int lane = threadIdx.x % kLanes;
-  const unsigned groups = static_cast<unsigned>(channels) / static_cast<unsigned>(members);  // long division takes longer than all the rest
+  const unsigned groups = static_cast<unsigned>(channels) / static_cast<unsigned>(max(members, 1ll));  // long division takes longer than all the rest
   const long long batch = static_cast<unsigned>(statistic) / groups, first = static_cast<unsigned>(statistic) % groups * members;
   const A first_weight = lane < members ? w.at(first + lane, A(1)) : A(1), first_bias = lane < members ? b.at(first + lane, A(0)) : A(0);
   Shares sums = {0, 0};

@@ -128,6 +128,7 @@ _GROUP = [
         10,
     ),
     Case("group_norm", "stats-empty", (normal(0, 4, 5), normal(4)), {"num_groups": 2} | _STATS, "a batch of nothing", gradient=False),
+    Case("group_norm", "stats-no-channels", (normal(2, 0, 5), normal(0)), {"num_groups": 1} | _STATS, "no channels", gradient=False),
     Case("group_norm", "stats-no-space", (normal(2, 4, 0), normal(4)), {"num_groups": 2} | _STATS, "mean and variance 0", gradient=False),
     Case("instance_norm", "image", (normal(2, 3, 4, 5), normal(3), normal(3)), reason="an image", reduction=20),
     Case("instance_norm", "last", (normal(2, 4, 5, 3), normal(3), normal(3)), _LAST, "channels-last", 20),

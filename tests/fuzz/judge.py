@@ -298,8 +298,18 @@ class Trial:
         return Verdict("REFUSED", text)
 
     def _meets_odd_addresses(self, text: str, limited: bool) -> bool:
-        """Whether the card may refuse an array that begins at no multiple of 16 bytes: the algorithm that is named, and copies without memory for them."""
-        return (self.algorithm is not None and _ODD_ARRAY in text) or (limited and bool(self.call.context.get("deterministic")))
+        """Whether the card may refuse an array that begins at no multiple of 16 bytes.
+
+        A named algorithm may need aligned arrays. So may the only algorithm within a limit of scratch memory, and under `deterministic` an
+        array at an odd address is copied, which the limit may leave no memory for.
+        """
+        return (self.algorithm is not None and _ODD_ARRAY in text) or (
+            limited and (self._has_odd_arrays() or bool(self.call.context.get("deterministic")))
+        )
+
+    def _has_odd_arrays(self) -> bool:
+        arrays = (*leaves(self.call.drawn.arrays), *self.cotangents)
+        return any(isinstance(leaf, Leaf) and leaf.layout.offset % 16 for leaf in arrays)
 
     def _is_absent(self) -> bool:
         """Whether the engine has no algorithm for the call, whichever is named; the CPU engine has one for every call."""

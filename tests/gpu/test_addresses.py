@@ -17,6 +17,7 @@ cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 pytestmark = pytest.mark.gpu
 
 _VECTOR = 16  # bytes of the widest loads of a thread
+_ODD_ARRAY = "an array begins at an address that is no multiple of 16 bytes"
 _ended: list[str] = []  # the call that ended this process's context
 
 
@@ -27,12 +28,13 @@ def _context():
 
 
 def _run(note, run):
-    """The results on the host, once all that was queued is done."""
+    """The results on the host, once all that was queued is done; None where `run` gives none."""
     from cupy_backends.cuda.api.driver import CUDADriverError
     from cupy_backends.cuda.api.runtime import CUDARuntimeError
 
     try:
-        found = [cupy.asnumpy(a) for a in leaves(run())]
+        results = run()
+        found = None if results is None else [cupy.asnumpy(a) for a in leaves(results)]
         cupy.cuda.Device().synchronize()
         return found
     except (CUDADriverError, CUDARuntimeError) as error:
@@ -84,10 +86,21 @@ def _check(op, arrays, options, expected, reduction, condition):
                 )
                 out = None if out_at is None else [_at(out_at, s.shape, s.dtype) for s in specs]
                 out = out[0] if out and len(out) == 1 else out and tuple(out)
-                found = _run(note, lambda given=given, out=out, name=algorithm.name: call_by(name, op, given, options, out))
-                _compare(note, found, expected, reduction, condition, algorithm.rounds)
+                found = _run(note, lambda given=given, out=out, name=algorithm.name, at=offset: _by_name(name, op, given, options, out, at))
+                if found is not None:
+                    _compare(note, found, expected, reduction, condition, algorithm.rounds)
             if algorithm.workspace:
                 _check_scratch(op, algorithm, moved, options, expected, (reduction, condition), offset)
+
+
+def _by_name(name, op, arrays, options, out, offset):
+    """The results of a named algorithm; None where it says that it needs aligned arrays, which the offset is not."""
+    try:
+        return call_by(name, op, arrays, options, out)
+    except dnn.UnsupportedError as error:
+        if offset % _VECTOR and _ODD_ARRAY in str(error):
+            return None
+        raise
 
 
 def _check_scratch(op, algorithm, arrays, options, expected, allowed, offset):
@@ -95,7 +108,7 @@ def _check_scratch(op, algorithm, arrays, options, expected, allowed, offset):
     note = f"{op} by {algorithm.name}, inputs and scratch memory at {offset}"
     workspace[...] = 0xFF
     if offset % _VECTOR:
-        with pytest.raises(dnn.OptionError, match="workspace is at an odd address"):
+        with pytest.raises((dnn.OptionError, dnn.UnsupportedError), match=f"workspace is at an odd address|{_ODD_ARRAY}"):
             call_by(algorithm.name, op, arrays, options, None, workspace)
         return
     found = _run(note, lambda: call_by(algorithm.name, op, arrays, options, None, workspace))

@@ -244,7 +244,7 @@ def test_without_memory_for_the_scratch_a_smaller_algorithm_takes_over(monkeypat
     expected = dnn.conv(x, w, algorithm=min(needs, key=lambda name: needs[name]))
     asked = []
 
-    def none(self, workspace):
+    def none(self, workspace, needed):
         asked.append(self.method.name)
         raise dnn.WorkspaceError("no memory")
 

@@ -113,7 +113,11 @@ def test_every_algorithm_in_other_memory_orders(case):
         grad = np.array(rng.standard_normal(head.shape), head.dtype)
         expected = leaves(_gradients(case, as_float64(arrays), grad.astype(np.float64)))
         there = tuple(_lying(a, rng) for a in arrays)
-        actual = _back(_gradients(case, there, cupy.asarray(grad)))
+        try:
+            actual = _back(_gradients(case, there, cupy.asarray(grad)))
+        except dnn.UnsupportedError as error:  # axes of batch, channels and space that are interleaved
+            assert "copy x to C order" in str(error)  # noqa: PT017 - other memory orders have an algorithm
+            return
         for a, e in zip(actual, expected, strict=True):
             assert_close(a, np.asarray(e), max(case.reduction, np.size(e)), case.condition, f"{case}: pullback")
 

@@ -51,7 +51,7 @@ def run(problem: NormProblem, device: Device, aligned: bool) -> Program:
     """Sums, coefficients, result."""
     c = Launches(problem, aligned)
     v, (y, *results) = c.view, c.arrays.outputs
-    if v.channels == 0 or (v.size == 0 and not any(results)):
+    if v.size == 0 and not (v.statistics and any(results)):
         return NOTHING
     found, plans = v.size > 0, list[Plan]()
     if found:
