@@ -409,7 +409,7 @@ class Prepared:
     def _scratch(self, workspace: Any, needed: int) -> Any:
         if workspace is not None:
             checked = check_workspace(self.problem.op, workspace, needed, ARRAY)
-            if self.workspace and checked.data.ptr % VECTOR:  # also where launches for odd addresses need none
+            if (needed or self.workspace) and checked.data.ptr % VECTOR:  # launches at odd addresses may need more or less
                 fix = "Begin it where an allocation begins."
                 fail(OptionError, self.problem.op, "workspace", "at an odd address", f"memory aligned to {VECTOR} bytes", fix)
             return checked

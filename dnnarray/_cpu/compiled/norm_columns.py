@@ -245,6 +245,7 @@ class _Call:
             _statistics(form.samples, *sums[:, :0], *rest, work=self.blocks * form.channels)
         return tuple(found)
 
+    @np.errstate(all="ignore")
     def _in_float64(self, x: Array, average: Array, left: Array, spread: Array) -> None:
         """The mean of each channel of each sample, and the sum of the squares of the differences from it."""
         rows = range(0, self.form.rows, self.size)
