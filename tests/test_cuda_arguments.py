@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import dnnarray as dnn
 from dnnarray._cuda.core import arguments as kinds
 from dnnarray._cuda.core import module
-from dnnarray._cuda.core.arguments import Arguments, Box, Double, Extent, Extents, Float, In, Int, Out, Pointer, Seed, Words
+from dnnarray._cuda.core.arguments import Arguments, Box, Double, Extent, Extents, Float, In, Int, Out, Part, Pointer, Seed, Words
 from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Runtime, Struct, TensorMap
 from dnnarray._cuda.core.planner import planned
 from dnnarray._records import frozen
@@ -121,6 +121,52 @@ def test_named_arrays_stand_beside_the_struct():
     assert record.struct.text.startswith("struct Arguments {\n  Config::Element* y;\n  unsigned long long words[2];\n};\n")
 
 
+@frozen
+class Inner(Arguments):
+    """What a record may have inside; arrays are members of the struct in any case."""
+
+    scale: Double
+    x: In
+    seed: Seed
+    count: Int
+
+
+@frozen
+class Outer(Arguments, restrict=True):
+    """A record with another one inside."""
+
+    y: Out
+    lanes: Int
+    part: Annotated[Inner, Part("Inner", Inner)]
+    flags: Int
+
+
+_OUTER = Outer(y=Array(1), lanes=3, part=Inner(scale=0.5, x=Array(0, 8), seed=Runtime(0), count=-2), flags=7)
+_INNER_TEXT = "struct Inner {\n  double scale;\n  const float* x;\n  unsigned long long seed;\n  int count;\n};\n"
+
+
+class _Inner(ctypes.Structure):
+    _fields_ = (("scale", ctypes.c_double), ("x", ctypes.c_uint64), ("seed", ctypes.c_uint64), ("count", ctypes.c_int32))
+
+
+class _Outer(ctypes.Structure):
+    _fields_ = (("lanes", ctypes.c_int32), ("part", _Inner), ("flags", ctypes.c_int32))
+
+
+def test_a_record_inside_another_lies_as_a_nested_struct():
+    y, block = _OUTER.parameters
+    found, part = _Outer.from_buffer_copy(block.data), _Outer.part.offset
+    assert (y, len(block.data)) == (Array(1), ctypes.sizeof(_Outer))
+    assert (found.lanes, found.part.scale, found.part.count, found.flags) == (3, 0.5, -2, 7)
+    assert block.words == ((part + _Inner.x.offset, Array(0, 8)), (part + _Inner.seed.offset, Runtime(0)))
+    assert _OUTER.struct.text.startswith("struct Arguments {\n  int lanes;\n  Inner part;\n  int flags;\n};\n")
+
+
+def test_an_absent_array_of_a_record_inside_is_null():
+    _, block = Outer(None, 3, Inner(0.5, None, None, -2), 7).parameters
+    assert block.words == ()
+
+
 def test_numbers_that_do_not_fit_are_errors():
     for change in ({"lanes": 1 << 31}, {"window": (1 << 63,)}, {"lanes": 0.5}):
         with pytest.raises(struct.error):
@@ -183,6 +229,16 @@ def test_what_is_renamed_or_moved_on_one_side_does_not_compile(compiled):
     ):
         with pytest.raises(dnn.DeviceError, match="does not compile"):
             compiled(text, parameters, body)
+
+
+def test_a_record_inside_another_has_the_members_that_its_header_declares(compiled):
+    made, parameters = _OUTER.struct, "float* y, const __grid_constant__ Arguments a"
+    body = "y[0] = a.part.x[a.part.count] + a.part.scale + a.part.seed + a.flags + a.lanes;"
+    declared = Struct(_INNER_TEXT + made.text, made.entry)
+    assert compiled(declared, parameters, body).startswith(b"\x7fELF")
+    for old, new in (("int count", "int number"), ("  double scale;\n  const float* x;", "  const float* x;\n  double scale;")):
+        with pytest.raises(dnn.DeviceError, match="does not compile"):
+            compiled(Struct(_INNER_TEXT.replace(old, new) + made.text, made.entry), parameters, "y[0] = 0;")
 
 
 # --- on a call --------------------------------------------------------------------------------------------------------

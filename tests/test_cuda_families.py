@@ -17,7 +17,7 @@ from tests.test_kernels import _DEVICES, _programs
 _DEVICE = _DEVICES["sm_90a"]
 _ENTRY = re.compile(r"DNNARRAY_ENTRY\(([^)]*)\) \{")
 _PLANS = Path(dnnarray._cuda.__file__).parent
-_LATER = set("attention conv linear".split())  # to which the rules apply kernel by kernel, from the record of arguments on
+_LATER = set("conv linear".split())  # to which the rules apply kernel by kernel, from the record of arguments on
 _PACKAGES = {path.parent.name for path in _PLANS.glob("*/__init__.py")} - {"core", "common"}
 _FAMILIES = sorted(_PACKAGES - _LATER)
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from dnnarray._cuda.attention_rotary import rotary_backward
-from dnnarray._cuda.attention_rotary_forward import rotary
+from dnnarray._cuda.attention import rotary, rotary_backward
 from dnnarray._operation import find
 from dnnarray._spec import Spec
 from tests.test_kernels import _DEVICES
@@ -14,7 +13,7 @@ def _launches(op, batch, table, layout):
     cos = Spec(table, "float32")
     arrays = (x, x, cos, cos) if op.endswith("_backward") else (x, cos, cos)
     plan = rotary_backward if op.endswith("_backward") else rotary
-    return plan(find(op).problem(arrays, {"interleaved": False, "layout": layout}), _DEVICES["sm_90a"], True).plans
+    return plan.run(find(op).problem(arrays, {"interleaved": False, "layout": layout}), _DEVICES["sm_90a"], True).plans
 
 
 @pytest.mark.parametrize("op", ["rotary_embedding", "rotary_embedding_backward"])

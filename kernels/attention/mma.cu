@@ -8,7 +8,7 @@
 // Bound:   tensor cores: 2 (D + D_v) operations for each score.
 
 #include "attention/panels.cuh"
-#include "dnnarray/attention_rows.cuh"
+#include "attention/rows.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -19,6 +19,20 @@ struct Config {
   static constexpr int kWidth = 128;
   static constexpr int kRowTiles = 2;
   static constexpr int kKeys = 64;
+};
+struct Arguments {
+  long long tiles;
+  long long width;
+  long long value_width;
+  long long lse_batch;
+  long long lse_head;
+  dnnarray::Strides q_strides;
+  dnnarray::Strides k_strides;
+  dnnarray::Strides v_strides;
+  dnnarray::Strides y_strides;
+  dnnarray::Pages pages;
+  dnnarray::Rule rule;
+  dnnarray::Extra extra;
 };
 #define DNNARRAY_ENTRY attention_mma_default
 #endif
@@ -89,25 +103,24 @@ __device__ __forceinline__ void multiply_values(State (&state)[kRowTiles], const
 
 extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
     DNNARRAY_ENTRY(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, O* __restrict__ y, float* __restrict__ lse,
-                   long long tiles, long long width, long long value_width, long long lse_batch, long long lse_head, DNNARRAY_STRIDES(q),
-                   DNNARRAY_STRIDES(k), DNNARRAY_STRIDES(v), DNNARRAY_STRIDES(y), const void* table, long long table_kind,
-                   long long table_width, long long page, long long page_count, DNNARRAY_EXTRA, DNNARRAY_RULE) {
+                   const __grid_constant__ Arguments a) {
+  const long long tiles = a.tiles, width = a.width, value_width = a.value_width, lse_batch = a.lse_batch,
+      lse_head = a.lse_head;
+  const Strides q_strides = a.q_strides, k_strides = a.k_strides, v_strides = a.v_strides, y_strides = a.y_strides;
   extern __shared__ __align__(128) unsigned char dynamic_shared[];
   constexpr unsigned kPanel = kKeys * kWidth * 2;
   const Rows rows_q = {shared_address(dynamic_shared)};
   const unsigned stages = rows_q.start + kQueries * kWidth * 2;
-  const Rule rule = Config::Given::rule(DNNARRAY_RULE_VALUES);
-  const Extra extra = Config::Given::extra(DNNARRAY_EXTRA_VALUES);
-  const Divided by_tile = divide_index(blockIdx.x, tiles), by_head = divide_index(by_tile.quotient, heads);
+  const Rule rule = Config::Given::rule(a.rule);
+  const Extra extra = Config::Given::extra(a.extra);
+  const Divided by_tile = divide_index(blockIdx.x, tiles), by_head = divide_index(by_tile.quotient, rule.heads);
   const long long b = by_head.quotient, h = by_head.remainder, i0 = (tiles - 1 - by_tile.remainder) * kQueries;
   const Sequence sequence(rule, b);
   if (i0 >= sequence.queries) return;
-  const Pages pages = {table, table_kind, table_width, page, page_count};
-  const T* first_q = q + b * q_batch + h * q_head + (sequence.q_first + i0) * q_row;
-  const Keys of_k = {k + (Config::kPaged ? 0 : b * k_batch + sequence.k_first * k_row) + h / group * k_head, k_row, k_batch, sequence.k_end, b,
-                     pages};
-  const Keys of_v = {v + (Config::kPaged ? 0 : b * v_batch + sequence.k_first * v_row) + h / group * v_head, v_row, v_batch, sequence.k_end, b,
-                     pages};
+  const Pages pages = a.pages;
+  const T* first_q = q + q_strides.at(b, h, sequence.q_first + i0);
+  const Keys of_k = key_rows<T, Config::kPaged>(k, k_strides, b, h / rule.group, sequence, pages);
+  const Keys of_v = key_rows<T, Config::kPaged>(v, v_strides, b, h / rule.group, sequence, pages);
   long long begin, end;
   sequence.keys_of(i0, i0 + kQueries, begin, end);
   const auto fetch = [&](long long j0, unsigned stage) {
@@ -116,13 +129,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
     rows_v.fetch<kKeys, kThreads>(v, value_width, [&](int r) { return of_v.at(j0 + r); });
     copies_commit();
   };
-  rows_q.fetch<kQueries, kThreads>(q, width, [&](int r) { return i0 + r < sequence.q_end ? first_q + r * q_row : nullptr; });
+  rows_q.fetch<kQueries, kThreads>(
+      q, width, [&](int r) { return i0 + r < sequence.q_end ? first_q + r * q_strides.row : nullptr; });
   if (begin < end) fetch(begin, 0);
 
   const int lane = threadIdx.x % kWarp, row = threadIdx.x / kWarp * 16 * kRowTiles;
   const long long i = i0 + row + lane / 4;
-  const float unit = Config::Given::kExtras ? kLog2e : float(scale) * kLog2e;
-  const float sink = sinks ? parameter_at<T>(sinks, sinks_wide, h) * kLog2e / unit : -infinity(0.0f);
+  const float unit = Config::Given::kExtras ? kLog2e : float(rule.scale) * kLog2e;
+  const float sink = rule.sinks ? parameter_at<T>(rule.sinks, rule.sinks_wide, h) * kLog2e / unit : -infinity(0.0f);
   const Head<T> head(rule, extra, b, h);
   State state[kRowTiles];
 #pragma unroll
@@ -154,8 +168,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
 
   copies_wait<0>();
   const bool whole = of_k.all_there() && sound(rule, b);
-  O* of_y = y + b * y_batch + h * y_head + sequence.q_first * y_row;
+  O* of_y = y + y_strides.at(b, h, sequence.q_first);
   float* of_lse = lse ? lse + b * lse_batch + h * lse_head + sequence.q_first : nullptr;
 #pragma unroll
-  for (int m = 0; m < kRowTiles; ++m) state[m].finish(of_y, of_lse, y_row, i + 16 * m, sequence, value_width, unit, float(keep_scale), whole);
+  for (int m = 0; m < kRowTiles; ++m) {
+    state[m].finish(of_y, of_lse, y_strides.row, i + 16 * m, sequence, value_width, unit, float(rule.keep_scale), whole);
+  }
 }

@@ -1,6 +1,6 @@
 // Attention backward on tensor cores, half types (after FlashAttention-2, Dao 2023), the gradients of the queries or those of keys and values:
 //   grad_q[i] = scale sum_j ds[i, j] k[j],  grad_k[j] = scale sum_i ds[i, j] q[i],  grad_v[j] = sum_i p[i, j] grad_y[i]
-// with p and ds of attention_slopes.cuh, rounded to the half type before they meet the other operand. Nothing is added from two blocks: the
+// with p and ds of slopes.cuh, rounded to the half type before they meet the other operand. Nothing is added from two blocks: the
 // same bits at every run.
 //
 // Layout:  as in mma.cu. Each warp owns 16 rows (queries, or keys with kKeyRows) of a block of 16 kWarps; the columns (keys, or the queries of
@@ -10,7 +10,7 @@
 // Bound:   tensor cores: for each score 6 D + 2 D_v (queries) or 4 D + 4 D_v operations, less where D_v is not D.
 
 #include "attention/panels.cuh"
-#include "dnnarray/attention_gradient.cuh"
+#include "attention/gradient.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -20,6 +20,23 @@ struct Config {
   static constexpr int kWidth = 128;
   static constexpr int kWarps = 4;
   static constexpr int kColumns = 32;
+};
+struct Arguments {
+  Config::Element* out;
+  long long width;
+  long long value_width;
+  long long lse_batch;
+  long long lse_head;
+  dnnarray::Strides q_strides;
+  dnnarray::Strides k_strides;
+  dnnarray::Strides v_strides;
+  dnnarray::Strides grad_strides;
+  dnnarray::Strides out_strides;
+  dnnarray::Rule rule;
+  long long tiles;
+  Config::Element* value_out;
+  dnnarray::Strides value_out_strides;
+  dnnarray::Extra extra;
 };
 #define DNNARRAY_ENTRY attention_mma_backward_default
 #endif
@@ -76,35 +93,37 @@ __device__ __forceinline__ void accumulate(Total& total, const Scores& s, const 
   }
 }
 
-// `g` is grad_y, null where there is none. `out` is grad_q or grad_k, `value_out` grad_v; null where it is not wanted.
+// `grad` is null where lse alone has a gradient. `out` is grad_q or grad_k, `value_out` grad_v, null where not wanted.
 extern "C" __global__ void __launch_bounds__(kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const T* __restrict__ g,
-                   const float* __restrict__ lse, const float* __restrict__ delta, T* __restrict__ out, T* __restrict__ value_out,
-                   long long tiles, long long width, long long value_width, long long lse_batch, long long lse_head, DNNARRAY_STRIDES(q),
-                   DNNARRAY_STRIDES(k), DNNARRAY_STRIDES(v), DNNARRAY_STRIDES(g), DNNARRAY_STRIDES(out), DNNARRAY_STRIDES(value_out),
-                   DNNARRAY_EXTRA, DNNARRAY_RULE) {
+    DNNARRAY_ENTRY(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const T* __restrict__ grad,
+                   const float* __restrict__ lse, const float* __restrict__ delta, const __grid_constant__ Arguments a) {
+  T *out = a.out, *value_out = a.value_out;
+  const long long width = a.width, value_width = a.value_width, lse_batch = a.lse_batch, lse_head = a.lse_head,
+      tiles = a.tiles;
+  const Strides q_strides = a.q_strides, k_strides = a.k_strides, v_strides = a.v_strides,
+      grad_strides = a.grad_strides, out_strides = a.out_strides, value_out_strides = a.value_out_strides;
   extern __shared__ __align__(128) unsigned char dynamic_shared[];
   constexpr unsigned kRowPanel = kRows * kWidth * 2, kPanel = kColumns * kWidth * 2;
   constexpr int kKnown = kKeyRows ? kColumns : kRows;
   const Block rows = {shared_address(dynamic_shared)}, value_rows = {rows.start + kRowPanel};
   const unsigned stages = value_rows.start + kRowPanel;
   float* numbers = reinterpret_cast<float*>(dynamic_shared + 2 * kRowPanel + 4 * kPanel);
-  const Rule rule = Config::Given::rule(DNNARRAY_RULE_VALUES);
-  const Extra extra = Config::Given::extra(DNNARRAY_EXTRA_VALUES);
-  const Divided by_tile = divide_index(blockIdx.x, tiles), by_head = divide_index(by_tile.quotient, kKeyRows ? heads / group : heads);
-  const long long b = by_head.quotient, row_head = by_head.remainder, key_head = kKeyRows ? row_head : row_head / group;
+  const Rule rule = Config::Given::rule(a.rule);
+  const Extra extra = Config::Given::extra(a.extra);
+  const long long row_heads = kKeyRows ? rule.heads / rule.group : rule.heads;
+  const Divided by_tile = divide_index(blockIdx.x, tiles), by_head = divide_index(by_tile.quotient, row_heads);
+  const long long b = by_head.quotient, row_head = by_head.remainder;
+  const long long key_head = kKeyRows ? row_head : row_head / rule.group;
   const long long row0 = (kKeyRows ? by_tile.remainder : tiles - 1 - by_tile.remainder) * kRows;
   const Sequence sequence(rule, b);
   const long long row_end = kKeyRows ? sequence.keys : sequence.queries;
   if (row0 >= row_end) return;
-  const Source<T> keys_ = {k + b * k_batch + key_head * k_head + sequence.k_first * k_row, k_row, sequence.k_end};
-  const Source<T> values = {v + b * v_batch + key_head * v_head + sequence.k_first * v_row, v_row, sequence.k_end};
-  const long long first_head = kKeyRows ? row_head * group : row_head, count = kKeyRows ? group : 1;
-  const auto queries_of = [&](long long h) -> Source<T> {
-    return {q + b * q_batch + h * q_head + sequence.q_first * q_row, q_row, sequence.q_end};
-  };
+  const Source<T> keys_ = keys_at(k, k_strides, b, key_head, sequence);
+  const Source<T> values = keys_at(v, v_strides, b, key_head, sequence);
+  const long long first_head = kKeyRows ? row_head * rule.group : row_head, count = kKeyRows ? rule.group : 1;
+  const auto queries_of = [&](long long h) { return queries_at(q, q_strides, b, h, sequence); };
   const auto grads_of = [&](long long h) -> Source<T> {
-    return {g ? g + b * g_batch + h * g_head + sequence.q_first * g_row : nullptr, g_row, sequence.q_end};
+    return {grad ? grad + grad_strides.at(b, h, sequence.q_first) : nullptr, grad_strides.row, sequence.q_end};
   };
   const auto lse_of = [&](long long h) { return b * lse_batch + h * lse_head + sequence.q_first; };
   long long begin, end;
@@ -135,7 +154,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   if (panels) fetch(0);
 
   const int lane = threadIdx.x % kWarp, row = threadIdx.x / kWarp * 16;
-  const float unit = float(scale) * kLog2e;
+  const float unit = float(rule.scale) * kLog2e;
   Total total = {}, value_total = {};
   for (long long n = 0; n < panels * count; ++n) {
     copies_wait<0>();
@@ -152,17 +171,18 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     multiply(s, rows, row, columns);
     multiply(d, value_rows, row, value_columns);
     evaluate<kKeyRows, Config::Given::kExtras>(s, d, head, sequence, {known, known + kKnown}, row + lane / 4, lane % 4 * 2, row0 + row + lane / 4, c0 + lane % 4 * 2, partial, unit,
-             float(keep_scale));
+             float(rule.keep_scale));
     accumulate(total, d, columns);
     if constexpr (kKeyRows) accumulate(value_total, s, value_columns);
   }
   copies_wait<0>();
   const long long first_row = kKeyRows ? sequence.k_first : sequence.q_first;
   if (out) {
-    put(out + b * out_batch + row_head * out_head + first_row * out_row, out_row, total, row0 + row, row_end, width, float(scale) * whole(rule, b));
+    const float factor = float(rule.scale) * whole(rule, b);
+    put(out + out_strides.at(b, row_head, first_row), out_strides.row, total, row0 + row, row_end, width, factor);
   }
   if (kKeyRows && value_out) {
-    put(value_out + b * value_out_batch + row_head * value_out_head + first_row * value_out_row, value_out_row, value_total, row0 + row, row_end,
-        value_width, whole(rule, b));
+    T* first = value_out + value_out_strides.at(b, row_head, first_row);
+    put(first, value_out_strides.row, value_total, row0 + row, row_end, value_width, whole(rule, b));
   }
 }

@@ -4,12 +4,21 @@
 // Layout:  shares (part, batch, key head, row, D_v), their lse without the last axis; y and lse by strides. A warp owns a row, a lane features.
 // Bound:   memory: each share read once.
 
-#include "dnnarray/attention_rows.cuh"
+#include "attention/rows.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
   using Element = dnnarray::bfloat16_t;
   static constexpr int kThreads = 128;
+};
+struct Arguments {
+  long long rows;
+  long long splits;
+  long long value_width;
+  long long lse_batch;
+  long long lse_head;
+  dnnarray::Strides y_strides;
+  dnnarray::Rule rule;
 };
 #define DNNARRAY_ENTRY attention_mma_combine_default
 #endif
@@ -19,25 +28,29 @@ using T = Config::Element;
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const float* __restrict__ shares, const float* __restrict__ lse_shares, T* __restrict__ y, float* __restrict__ lse,
-                   long long rows, long long splits, long long value_width, long long lse_batch, long long lse_head, DNNARRAY_STRIDES(y),
-                   DNNARRAY_RULE) {
+                   const __grid_constant__ Arguments a) {
+  const long long rows = a.rows, splits = a.splits, value_width = a.value_width, lse_batch = a.lse_batch,
+      lse_head = a.lse_head;
+  const Strides y_strides = a.y_strides;
   const long long row = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) / kWarp;
   const int lane = threadIdx.x % kWarp;
   if (row >= rows) return;
-  const Rule rule = DNNARRAY_RULE_VALUES;
-  const Divided by_head = divide_index(row, group), by_query = divide_index(by_head.quotient, queries);
-  const Divided by_key_head = divide_index(by_query.quotient, heads / group);
-  const long long b = by_key_head.quotient, h = by_key_head.remainder * group + by_head.remainder, i = by_query.remainder;
+  const Rule rule = a.rule;
+  const Divided by_head = divide_index(row, rule.group), by_query = divide_index(by_head.quotient, rule.queries);
+  const Divided by_key_head = divide_index(by_query.quotient, rule.heads / rule.group);
+  const long long b = by_key_head.quotient, i = by_query.remainder;
+  const long long h = by_key_head.remainder * rule.group + by_head.remainder;
   const Sequence sequence(rule, b);
   if (i >= sequence.queries) return;
-  float highest = sinks && i < sequence.q_end ? parameter_at<T>(sinks, sinks_wide, h) * kLog2e : -infinity(0.0f);
+  const bool has_sink = rule.sinks && i < sequence.q_end;
+  float highest = has_sink ? parameter_at<T>(rule.sinks, rule.sinks_wide, h) * kLog2e : -infinity(0.0f);
   const float sink = highest;
   for (long long s = 0; s < splits; ++s) highest = fmaxf(highest, lse_shares[s * rows + row]);
   const float ground = highest == -infinity(0.0f) ? 0.0f : highest;
   float total = quick_exp2(sink - ground);
   for (long long s = 0; s < splits; ++s) total += quick_exp2(lse_shares[s * rows + row] - ground);
   const float whole = highest + quick_log2(total), scaled = 1 / (total == 0 ? 1.0f : total);
-  T* p = y + b * y_batch + h * y_head + (sequence.q_first + i) * y_row;
+  T* p = y + y_strides.at(b, h, sequence.q_first + i);
   for (long long d = 2 * lane; d < value_width; d += 2 * kWarp) {
     float first = 0, second = 0;
     for (long long s = 0; s < splits; ++s) {

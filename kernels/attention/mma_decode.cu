@@ -9,7 +9,7 @@
 // Bound:   memory: keys and values read once for every 16 rows.
 
 #include "attention/panels.cuh"
-#include "dnnarray/attention_rows.cuh"
+#include "attention/rows.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -17,6 +17,20 @@ struct Config {
   static constexpr bool kPaged = false;
   static constexpr int kWidth = 128;
   static constexpr int kStages = 3;
+};
+struct Arguments {
+  long long tiles;
+  long long width;
+  long long value_width;
+  long long lse_batch;
+  long long lse_head;
+  dnnarray::Strides q_strides;
+  dnnarray::Strides k_strides;
+  dnnarray::Strides v_strides;
+  dnnarray::Strides y_strides;
+  dnnarray::Pages pages;
+  dnnarray::Rule rule;
+  long long splits;
 };
 #define DNNARRAY_ENTRY attention_mma_decode_default
 #endif
@@ -91,24 +105,24 @@ __device__ __forceinline__ float join(const float* shared, int row, float (&fact
 
 extern "C" __global__ void __launch_bounds__(kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, T* __restrict__ y, float* __restrict__ lse,
-                   float* __restrict__ shares, float* __restrict__ lse_shares, long long tiles, long long splits, long long width,
-                   long long value_width, long long lse_batch, long long lse_head, DNNARRAY_STRIDES(q), DNNARRAY_STRIDES(k),
-                   DNNARRAY_STRIDES(v), DNNARRAY_STRIDES(y), const void* table, long long table_kind, long long table_width, long long page,
-                   long long page_count, DNNARRAY_RULE) {
+                   float* __restrict__ shares, float* __restrict__ lse_shares, const __grid_constant__ Arguments a) {
+  const long long tiles = a.tiles, width = a.width, value_width = a.value_width, lse_batch = a.lse_batch,
+      lse_head = a.lse_head, splits = a.splits;
+  const Strides q_strides = a.q_strides, k_strides = a.k_strides, v_strides = a.v_strides, y_strides = a.y_strides;
   extern __shared__ __align__(128) unsigned char dynamic_shared[];
   const unsigned start = shared_address(dynamic_shared);
-  const Rule rule = DNNARRAY_RULE_VALUES;
-  const long long kv_heads = heads / group;
+  const Rule rule = a.rule;
+  const long long kv_heads = rule.heads / rule.group;
   const Divided by_split = divide_index(blockIdx.x, splits), by_tile = divide_index(by_split.quotient, tiles);
   const Divided by_head = divide_index(by_tile.quotient, kv_heads);
   const long long b = by_head.quotient, key_head = by_head.remainder, row0 = by_tile.remainder * kRows, part = by_split.remainder;
   const Sequence sequence(rule, b);
-  const long long rows = sequence.queries * group, i0 = row0 / group, i1 = (row0 + kRows - 1) / group + 1;
+  const long long rows = sequence.queries * rule.group, i0 = row0 / rule.group, i1 = (row0 + kRows - 1) / rule.group + 1;
   if (row0 >= rows) return;
-  const Pages pages = {table, table_kind, table_width, page, page_count};
-  const T* first_q = q + b * q_batch + key_head * group * q_head + sequence.q_first * q_row;
-  const Keys of_k = {k + (Config::kPaged ? 0 : b * k_batch + sequence.k_first * k_row) + key_head * k_head, k_row, k_batch, sequence.k_end, b, pages};
-  const Keys of_v = {v + (Config::kPaged ? 0 : b * v_batch + sequence.k_first * v_row) + key_head * v_head, v_row, v_batch, sequence.k_end, b, pages};
+  const Pages pages = a.pages;
+  const T* first_q = q + q_strides.at(b, key_head * rule.group, sequence.q_first);
+  const Keys of_k = key_rows<T, Config::kPaged>(k, k_strides, b, key_head, sequence, pages);
+  const Keys of_v = key_rows<T, Config::kPaged>(v, v_strides, b, key_head, sequence, pages);
   long long begin, end;
   sequence.keys_of(i0, i1, begin, end);
   if (end < begin) end = begin;
@@ -129,8 +143,9 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   // The queries go through the last stage, which is filled again only later.
   const Rows rows_q = {start + (kStages - 1) * 2 * kPanel};
   rows_q.fetch<kRows, kThreads>(q, width, [&](int r) -> const T* {
-    const Divided place = divide_index(row0 + r, group);
-    return row0 + r < rows && place.quotient < sequence.q_end ? first_q + place.quotient * q_row + place.remainder * q_head : nullptr;
+    const Divided place = divide_index(row0 + r, rule.group);
+    const bool there = row0 + r < rows && place.quotient < sequence.q_end;
+    return there ? first_q + q_strides.at(0, place.remainder, place.quotient) : nullptr;
   });
   copies_commit();
 #pragma unroll
@@ -142,10 +157,10 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   for (int step = 0; step < kWidth / 16; ++step) rows_q.a(0, step, of_q[step]);
 
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const float unit = float(scale) * kLog2e;
+  const float unit = float(rule.scale) * kLog2e;
   State state;
   state.start(-infinity(0.0f));
-  const long long own_row = row0 + lane / 4, of_row[2] = {own_row / group, (own_row + 8) / group};
+  const long long own_row = row0 + lane / 4, of_row[2] = {own_row / rule.group, (own_row + 8) / rule.group};
   for (int n = 0; n < panels; ++n) {
     copies_wait<kStages - 2>();
     __syncthreads();
@@ -173,16 +188,17 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   share(state, shared, unit);
   const bool whole = of_k.all_there() && sound(rule, b);
 
-  const long long scratch_row = ((part * (gridDim.x / (splits * tiles * kv_heads)) + b) * kv_heads + key_head) * rule.queries * group + row0;
+  const long long batches = gridDim.x / (splits * tiles * kv_heads);
+  const long long scratch_row = ((part * batches + b) * kv_heads + key_head) * rule.queries * rule.group + row0;
   for (int n = threadIdx.x; n < kRows * kWidth / 8; n += kThreads) {
     const int r = n / (kWidth / 8), d = n % (kWidth / 8) * 8;
     if (row0 + r >= rows || d >= value_width) continue;
-    const Divided place = divide_index(row0 + r, group);
-    const long long i = place.quotient, h = key_head * group + place.remainder;
+    const Divided place = divide_index(row0 + r, rule.group);
+    const long long i = place.quotient, h = key_head * rule.group + place.remainder;
     float factor[kWarps], total = join(shared, r, factor), value[8] = {};
     if (!whole) factor[0] = total = quiet_nan(0.0f);
-    if (splits == 1 && sinks && i < sequence.q_end) {  // one share more, without a value
-      const float sink = parameter_at<T>(sinks, sinks_wide, h) * kLog2e, higher = fmaxf(sink, total);
+    if (splits == 1 && rule.sinks && i < sequence.q_end) {  // one share more, without a value
+      const float sink = parameter_at<T>(rule.sinks, rule.sinks_wide, h) * kLog2e, higher = fmaxf(sink, total);
       if (higher != -infinity(0.0f)) {
         const float joined = higher + quick_log2(quick_exp2(sink - higher) + quick_exp2(total - higher)), shrink = quick_exp2(total - joined);
 #pragma unroll
@@ -198,7 +214,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
       Vec<T, 8> out;
 #pragma unroll
       for (int j = 0; j < 8; ++j) out.at[j] = narrow<T>(i < sequence.q_end ? value[j] : 0.0f);
-      store(y + b * y_batch + h * y_head + (sequence.q_first + i) * y_row + d, out);
+      store(y + y_strides.at(b, h, sequence.q_first + i) + d, out);
       if (lse && d == 0) lse[b * lse_batch + h * lse_head + sequence.q_first + i] = i < sequence.q_end ? total * kLn2 : -infinity(0.0f);
     } else {
 #pragma unroll

@@ -4,13 +4,22 @@
 // Layout:  y rows x width, dense; the rows of x are `step` elements apart. A thread owns one element.
 // Bound:   memory: x read once, y written once.
 
-#include "dnnarray/attention.cuh"
+#include "attention/rule.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
   using Source = float;
   using Result = float;
   static constexpr int kThreads = 256;
+};
+struct Arguments {
+  long long size;
+  long long width;
+  long long step;
+  double constant;
+  const void* lengths;
+  long long lengths_kind;
+  long long sequence;
 };
 #define DNNARRAY_ENTRY place_rows_default
 #endif
@@ -20,8 +29,10 @@ using T = Config::Source;
 using R = Config::Result;
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ x, R* __restrict__ y, long long size, long long width, long long step, double constant,
-                   const void* lengths, long long lengths_kind, long long sequence) {
+    DNNARRAY_ENTRY(const T* __restrict__ x, R* __restrict__ y, const __grid_constant__ Arguments a) {
+  const long long size = a.size, width = a.width, step = a.step, lengths_kind = a.lengths_kind, sequence = a.sequence;
+  const double constant = a.constant;
+  const void *lengths = a.lengths;
   const long long at = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
   if (at >= size) return;
   const Divided place = divide_index(at, width);

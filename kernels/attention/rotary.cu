@@ -7,7 +7,7 @@
 // Bound:   memory: x read once, y written once; the tables from L2.
 
 #include "dnnarray/core/index.cuh"
-#include "dnnarray/rotary.cuh"
+#include "attention/pairs.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -20,6 +20,22 @@ struct Config {
   static constexpr bool kLong = false;
   static constexpr int kPairs = 4;
   static constexpr int kThreads = 128;
+};
+struct Arguments {
+  long long threads;
+  long long pairs;
+  long long width;
+  long long turning;
+  long long items;
+  long long by_items;
+  long long after_s;
+  long long by_after_s;
+  long long sequence;
+  long long by_sequence;
+  long long after_b;
+  long long by_after_b;
+  long long batch;
+  long long by_batch;
 };
 #define DNNARRAY_ENTRY rotary_default
 #endif
@@ -34,10 +50,12 @@ constexpr int kCopied = !Config::kInterleaved ? N : Config::kWide ? 2 * N : 1;  
 
 // `items` are the threads of a row, `turning` those that turn; by_* divide by the number before them.
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ x, const Config::Cosine* __restrict__ cosines, const Config::Sine* __restrict__ sines,
-                   T* __restrict__ y, long long threads, long long pairs, long long width, long long turning, long long items, long long by_items,
-                   long long after_s, long long by_after_s, long long sequence, long long by_sequence, long long after_b, long long by_after_b,
-                   long long batch, long long by_batch) {
+    DNNARRAY_ENTRY(const T* __restrict__ x, const Config::Cosine* __restrict__ cosines, const Config::Sine* __restrict__ sines, T* __restrict__ y,
+                   const __grid_constant__ Arguments a) {
+  const long long threads = a.threads, pairs = a.pairs, width = a.width, turning = a.turning, items = a.items,
+      by_items = a.by_items, after_s = a.after_s, by_after_s = a.by_after_s, sequence = a.sequence,
+      by_sequence = a.by_sequence, after_b = a.after_b, by_after_b = a.by_after_b, batch = a.batch,
+      by_batch = a.by_batch;
   const long long own = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
   if (own >= threads) return;
   const Divided place = split_index<kLong>(own, items, by_items);

@@ -11,7 +11,7 @@
 
 #include "dnnarray/core/index.cuh"
 #include "dnnarray/core/overlap.cuh"
-#include "dnnarray/rotary.cuh"
+#include "attention/pairs.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -28,6 +28,31 @@ struct Config {
   static constexpr int kTogether = 4;
   static constexpr int kThreads = 128;
   static constexpr int kBlocks = 4;
+};
+struct Arguments {
+  const Config::Element* grad;
+  const Config::Element* x;
+  Config::Cosine* grad_cosines;
+  Config::Sine* grad_sines;
+  dnnarray::arithmetic_t<Config::Element>* cosine_parts;
+  dnnarray::arithmetic_t<Config::Element>* sine_parts;
+  long long table_rows;
+  long long pairs;
+  long long turning;
+  long long items;
+  long long by_items;
+  long long sequence;
+  long long by_sequence;
+  long long own_tables;
+  long long heads;
+  long long by_heads;
+  long long rows;
+  long long chunk;
+  long long batch_stride;
+  long long head_stride;
+  long long row_stride;
+  long long step;
+  long long heads_on;
 };
 #define DNNARRAY_ENTRY rotary_backward_default
 #endif
@@ -113,10 +138,16 @@ __device__ __forceinline__ void store_sums(C* cosines, S* sines, long long table
 // `items` threads of a row of x, of which `turning` turn; `sequence` table rows belong to a batch item where each has tables of its own (`own_tables`);
 // by_* divide by the number before them. A step leads to the row of x kTogether further on.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 1 : Config::kBlocks)
-    DNNARRAY_ENTRY(const T* g, const T* x, const Config::Cosine* __restrict__ cosines, const Config::Sine* __restrict__ sines,
-                   T* __restrict__ y, Config::Cosine* grad_cosines, Config::Sine* grad_sines, A* cosine_parts, A* sine_parts, long long table_rows, long long pairs, long long turning, long long items, long long by_items,
-                   long long sequence, long long by_sequence, long long own_tables, long long heads, long long by_heads, long long rows,
-                   long long chunk, long long batch_stride, long long head_stride, long long row_stride, long long step, long long heads_on) {
+    DNNARRAY_ENTRY(const Config::Cosine* __restrict__ cosines, const Config::Sine* __restrict__ sines, T* __restrict__ y,
+                   const __grid_constant__ Arguments a) {
+  const T *grad = a.grad, *x = a.x;
+  Config::Cosine *grad_cosines = a.grad_cosines;
+  Config::Sine *grad_sines = a.grad_sines;
+  A *cosine_parts = a.cosine_parts, *sine_parts = a.sine_parts;
+  const long long table_rows = a.table_rows, pairs = a.pairs, turning = a.turning, items = a.items,
+      by_items = a.by_items, sequence = a.sequence, by_sequence = a.by_sequence, own_tables = a.own_tables,
+      heads = a.heads, by_heads = a.by_heads, rows = a.rows, chunk = a.chunk, batch_stride = a.batch_stride,
+      head_stride = a.head_stride, row_stride = a.row_stride, step = a.step, heads_on = a.heads_on;
   let_next_kernel_begin();
   const Divided column = split_index<kLong>(static_cast<long long>(blockIdx.x) * kColumns + threadIdx.x % kColumns, items, by_items);
   const long long table_row = column.quotient, item = column.remainder;
@@ -141,10 +172,10 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 
 #pragma unroll
     for (int j = 0; j < N; ++j) sine[j] = -sine[j];
     int row = 0;
-    for (; row + kBatch <= count; row += kBatch) turn_rows<kBatch>({g, x, y}, mine, pairs, cosine, sine, cosine_sum, sine_sum);
-    for (; row < count; ++row) turn_rows<1>({g, x, y}, mine, pairs, cosine, sine, cosine_sum, sine_sum);
+    for (; row + kBatch <= count; row += kBatch) turn_rows<kBatch>({grad, x, y}, mine, pairs, cosine, sine, cosine_sum, sine_sum);
+    for (; row < count; ++row) turn_rows<1>({grad, x, y}, mine, pairs, cosine, sine, cosine_sum, sine_sum);
   } else if constexpr (Config::kTurned) {
-    for (int row = 0; row < count; ++row, mine.next()) store(y + mine.at, load<T, kCopied>(g + mine.at));
+    for (int row = 0; row < count; ++row, mine.next()) store(y + mine.at, load<T, kCopied>(grad + mine.at));
   }
   if constexpr (Config::kParts) {
     store_sums(cosine_parts, sine_parts, turns ? part : -1, cosine_sum, sine_sum);

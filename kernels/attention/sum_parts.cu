@@ -13,6 +13,10 @@ struct Config {
   using Part = float;
   static constexpr int kThreads = 128;
 };
+struct Arguments {
+  long long size;
+  long long count;
+};
 #define DNNARRAY_ENTRY sum_parts_default
 #endif
 
@@ -20,7 +24,8 @@ using namespace dnnarray;
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const Config::Part* __restrict__ parts, Config::Element* __restrict__ y, const Config::Part* __restrict__ second_parts,
-                   Config::Element* __restrict__ second_y, long long size, long long count) {
+                   Config::Element* __restrict__ second_y, const __grid_constant__ Arguments a) {
+  const long long size = a.size, count = a.count;
   const long long i = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
   if (i >= size) return;
   if (blockIdx.y == 1) parts = second_parts, y = second_y;

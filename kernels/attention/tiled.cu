@@ -7,8 +7,8 @@
 // Needs:   kVector features side by side in aligned rows (1 where they are not). Every option of the operation.
 // Bound:   arithmetic: 2 (D + D_v) multiplications and additions for each score.
 
-#include "dnnarray/attention.cuh"
-#include "dnnarray/attention_tiles.cuh"
+#include "attention/rule.cuh"
+#include "attention/tiles.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -21,6 +21,21 @@ struct Config {
   static constexpr int kValues = 64;
   static constexpr int kVector = 4;
 };
+struct Arguments {
+  long long tiles;
+  long long width;
+  long long value_width;
+  long long lse_batch;
+  long long lse_head;
+  dnnarray::Strides q_strides;
+  dnnarray::Strides k_strides;
+  dnnarray::Strides v_strides;
+  dnnarray::Strides y_strides;
+  dnnarray::Pages pages;
+  dnnarray::Rule rule;
+  long long slices;
+  dnnarray::Extra extra;
+};
 #define DNNARRAY_ENTRY attention_tiled_default
 #endif
 
@@ -30,6 +45,7 @@ using A = arithmetic_t<T>;
 using O = Config::Output;
 using Tile = Tiles<T, Config::kPatch, Config::kDepth, Config::kValues, Config::kVector>;
 constexpr int P = Tile::kPatch;
+constexpr bool kPaged = Config::kPaged;
 
 // The rows of a thread: the largest score, the sum of exp(score - largest), the weighted values.
 struct Rows {
@@ -78,45 +94,48 @@ __device__ __forceinline__ void drop(const Head<T>& head, long long i, long long
 
 extern "C" __global__ void __launch_bounds__(kTileThreads, 1)
     DNNARRAY_ENTRY(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, O* __restrict__ y, A* __restrict__ lse,
-                   long long tiles, long long slices, long long width, long long value_width, long long lse_batch, long long lse_head,
-                   DNNARRAY_STRIDES(q), DNNARRAY_STRIDES(k), DNNARRAY_STRIDES(v), DNNARRAY_STRIDES(y), const void* table,
-                   long long table_kind, long long table_width, long long page, long long page_count, DNNARRAY_EXTRA, DNNARRAY_RULE) {
+                   const __grid_constant__ Arguments a) {
+  const long long tiles = a.tiles, width = a.width, value_width = a.value_width, lse_batch = a.lse_batch,
+      lse_head = a.lse_head, slices = a.slices;
+  const Strides q_strides = a.q_strides, k_strides = a.k_strides, v_strides = a.v_strides, y_strides = a.y_strides;
   extern __shared__ __align__(16) unsigned char dynamic_shared[];
   A *staged_q = reinterpret_cast<A*>(dynamic_shared), *staged_k = staged_q + Tile::kStaged, *weights = staged_k + Tile::kStaged;
   A* staged_v = weights + Tile::kWeights;
-  const Rule rule = Config::Given::rule(DNNARRAY_RULE_VALUES);
-  const Extra extra = Config::Given::extra(DNNARRAY_EXTRA_VALUES);
+  const Rule rule = Config::Given::rule(a.rule);
+  const Extra extra = Config::Given::extra(a.extra);
   const Divided by_slice = divide_index(blockIdx.x, slices), by_tile = divide_index(by_slice.quotient, tiles);
-  const Divided by_head = divide_index(by_tile.quotient, heads);
+  const Divided by_head = divide_index(by_tile.quotient, rule.heads);
   const long long b = by_head.quotient, h = by_head.remainder, i0 = (tiles - 1 - by_tile.remainder) * Tile::kTile;
   const long long d0 = by_slice.remainder * Tile::kValues;
   const Sequence sequence(rule, b);
   if (i0 >= sequence.queries) return;
   const Head<T> head(rule, extra, b, h);
-  const Pages pages = {table, table_kind, table_width, page, page_count};
-  const T* first_q = q + b * q_batch + h * q_head + (sequence.q_first + i0) * q_row;
-  const T* first_k = k + (Config::kPaged ? 0 : b * k_batch + sequence.k_first * k_row) + h / group * k_head;
-  const T* first_v = v + (Config::kPaged ? 0 : b * v_batch + sequence.k_first * v_row) + h / group * v_head;
+  const Pages pages = a.pages;
+  const T* first_q = q + q_strides.at(b, h, sequence.q_first + i0);
+  const long long key_head = h / rule.group;
+  const T* first_k = k + (kPaged ? k_strides.at(0, key_head) : k_strides.at(b, key_head, sequence.k_first));
+  const T* first_v = v + (kPaged ? v_strides.at(0, key_head) : v_strides.at(b, key_head, sequence.k_first));
   bool missing = false;
   const auto key_row = [&](const T* first, long long j, long long step, long long of_page) -> const T* {
     if (j >= sequence.k_end) return nullptr;
-    if constexpr (Config::kPaged) {
+    if constexpr (kPaged) {
       const long long block = pages.page(b, j);
       missing = missing || block < 0;
-      return block < 0 ? nullptr : first + block * of_page + j % page * step;
+      return block < 0 ? nullptr : first + block * of_page + j % pages.size * step;
     }
     return first + j * step;
   };
 
   const long long i = i0 + Tile::row() * P;
-  Rows mine(sinks ? parameter_at<T>(sinks, sinks_wide, h) : -infinity(A(0)), sequence, i);
+  Rows mine(rule.sinks ? parameter_at<T>(rule.sinks, rule.sinks_wide, h) : -infinity(A(0)), sequence, i);
   long long begin, end;
   sequence.keys_of(i0, i0 + Tile::kTile, begin, end);
   for (long long j0 = begin; j0 < end; j0 += Tile::kTile) {
     A s[P][P];
     Tile::product(
-        staged_q, staged_k, width, q_column, [&](int r) { return i0 + r < sequence.q_end ? first_q + r * q_row : nullptr; }, k_column,
-        [&](int r) { return key_row(first_k, j0 + r, k_row, k_batch); }, s);
+        staged_q, staged_k, width, q_strides.column,
+        [&](int r) { return i0 + r < sequence.q_end ? first_q + r * q_strides.row : nullptr; }, k_strides.column,
+        [&](int r) { return key_row(first_k, j0 + r, k_strides.row, k_strides.batch); }, s);
     const long long j = j0 + Tile::column() * P;
 #pragma unroll
     for (int r = 0; r < P; ++r)
@@ -128,21 +147,22 @@ extern "C" __global__ void __launch_bounds__(kTileThreads, 1)
     mine.absorb(s);
     if (rule.threshold) drop(head, i, j, s);
     Tile::put(weights, s);
-    Tile::accumulate(weights, staged_v, d0, value_width, v_column, [&](int r) { return key_row(first_v, j0 + r, v_row, v_batch); }, mine.total);
+    const auto value_row = [&](int r) { return key_row(first_v, j0 + r, v_strides.row, v_strides.batch); };
+    Tile::accumulate(weights, staged_v, d0, value_width, v_strides.column, value_row, mine.total);
   }
 
   bool whole = sound(rule, b);
-  if constexpr (Config::kPaged) whole = !__syncthreads_or(missing);
+  if constexpr (kPaged) whole = !__syncthreads_or(missing);
 #pragma unroll
   for (int r = 0; r < P; ++r) {
     if (i + r >= sequence.queries) continue;
     if (!whole) mine.sum[r] = quiet_nan(A(0));
-    const A scaled = A(keep_scale) / (mine.sum[r] == 0 ? A(1) : mine.sum[r]);
-    O* p = y + b * y_batch + h * y_head + (sequence.q_first + i + r) * y_row;
+    const A scaled = A(rule.keep_scale) / (mine.sum[r] == 0 ? A(1) : mine.sum[r]);
+    O* p = y + y_strides.at(b, h, sequence.q_first + i + r);
 #pragma unroll
     for (int c = 0; c < Tile::kOwn; ++c) {
       const long long d = d0 + Tile::feature(c);
-      if (d < value_width) p[d * y_column] = narrow<O>(arithmetic_t<O>(mine.total[r][c] * scaled));
+      if (d < value_width) p[d * y_strides.column] = narrow<O>(arithmetic_t<O>(mine.total[r][c] * scaled));
     }
     if (lse && d0 == 0 && Tile::column() == 0) {
       lse[b * lse_batch + h * lse_head + sequence.q_first + i + r] = mine.top[r] + Precise::log(mine.sum[r]);

@@ -8,7 +8,7 @@
 // Bound:   tensor cores: 2 (D + D_v) operations for each score.
 
 #include "attention/panels.cuh"
-#include "dnnarray/attention_rows.cuh"
+#include "attention/rows.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -19,6 +19,19 @@ struct Config {
   static constexpr int kWidth = 128;
   static constexpr int kKeys = 128;
   static constexpr int kGroups = 2;
+};
+struct Arguments {
+  long long tiles;
+  long long width;
+  long long value_width;
+  long long lse_batch;
+  long long lse_head;
+  dnnarray::Strides q_strides;
+  dnnarray::Strides k_strides;
+  dnnarray::Strides v_strides;
+  dnnarray::Strides y_strides;
+  dnnarray::Pages pages;
+  dnnarray::Rule rule;
 };
 #define DNNARRAY_ENTRY attention_wgmma_default
 #endif
@@ -51,23 +64,22 @@ __device__ __forceinline__ void start_values(State& state, const unsigned (&weig
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     DNNARRAY_ENTRY(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, O* __restrict__ y, float* __restrict__ lse,
-                   long long tiles, long long width, long long value_width, long long lse_batch, long long lse_head, DNNARRAY_STRIDES(q),
-                   DNNARRAY_STRIDES(k), DNNARRAY_STRIDES(v), DNNARRAY_STRIDES(y), const void* table, long long table_kind,
-                   long long table_width, long long page, long long page_count, DNNARRAY_RULE) {
+                   const __grid_constant__ Arguments a) {
+  const long long tiles = a.tiles, width = a.width, value_width = a.value_width, lse_batch = a.lse_batch,
+      lse_head = a.lse_head;
+  const Strides q_strides = a.q_strides, k_strides = a.k_strides, v_strides = a.v_strides, y_strides = a.y_strides;
   extern __shared__ __align__(1024) unsigned char dynamic_shared[];
   const QueryPanels rows_q = {shared_address(dynamic_shared)};
   const unsigned first_panel = rows_q.start + QueryPanels::kBytes;
-  const Rule rule = Config::Given::rule(DNNARRAY_RULE_VALUES);
-  const Divided by_tile = divide_index(blockIdx.x, tiles), by_head = divide_index(by_tile.quotient, heads);
+  const Rule rule = Config::Given::rule(a.rule);
+  const Divided by_tile = divide_index(blockIdx.x, tiles), by_head = divide_index(by_tile.quotient, rule.heads);
   const long long b = by_head.quotient, h = by_head.remainder, i0 = (tiles - 1 - by_tile.remainder) * kQueries;
   const Sequence sequence(rule, b);
   if (i0 >= sequence.queries) return;
-  const Pages pages = {table, table_kind, table_width, page, page_count};
-  const T* first_q = q + b * q_batch + h * q_head + (sequence.q_first + i0) * q_row;
-  const Keys of_k = {k + (Config::kPaged ? 0 : b * k_batch + sequence.k_first * k_row) + h / group * k_head, k_row, k_batch, sequence.k_end, b,
-                     pages};
-  const Keys of_v = {v + (Config::kPaged ? 0 : b * v_batch + sequence.k_first * v_row) + h / group * v_head, v_row, v_batch, sequence.k_end, b,
-                     pages};
+  const Pages pages = a.pages;
+  const T* first_q = q + q_strides.at(b, h, sequence.q_first + i0);
+  const Keys of_k = key_rows<T, Config::kPaged>(k, k_strides, b, h / rule.group, sequence, pages);
+  const Keys of_v = key_rows<T, Config::kPaged>(v, v_strides, b, h / rule.group, sequence, pages);
   long long begin, end;
   sequence.keys_of(i0, i0 + kQueries, begin, end);
   const int panels = end > begin ? static_cast<int>((end - begin + kKeys - 1) / kKeys) : 0;
@@ -84,14 +96,15 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   };
   const auto fetch_k = [&](int n) { fetch(panel_k(n), of_k, n, width); };
   const auto fetch_v = [&](int n) { fetch(panel_v(n), of_v, n, value_width); };
-  rows_q.fetch<kThreads>(q, width, [&](int r) { return i0 + r < sequence.q_end ? first_q + r * q_row : nullptr; });
+  rows_q.fetch<kThreads>(
+      q, width, [&](int r) { return i0 + r < sequence.q_end ? first_q + r * q_strides.row : nullptr; });
   fetch_k(0);
   copies_commit();
 
   const int lane = threadIdx.x % kWarp, row = threadIdx.x / 128 * 64;
   const long long i = i0 + threadIdx.x / kWarp * 16 + lane / 4;
-  const float unit = float(scale) * kLog2e;
-  const float sink = sinks ? parameter_at<T>(sinks, sinks_wide, h) * kLog2e / unit : -infinity(0.0f);
+  const float unit = float(rule.scale) * kLog2e;
+  const float sink = rule.sinks ? parameter_at<T>(rule.sinks, rule.sinks_wide, h) * kLog2e / unit : -infinity(0.0f);
   State state;
   state.start(sink);
   float* marks = reinterpret_cast<float*>(dynamic_shared + QueryPanels::kBytes + 4 * KeyPanels::kBytes);
@@ -149,7 +162,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     hold(state.y);
   }
   const bool whole = (!Config::kPaged || of_k.all_there()) && sound(rule, b);
-  O* of_y = y + b * y_batch + h * y_head + sequence.q_first * y_row;
+  O* of_y = y + y_strides.at(b, h, sequence.q_first);
   float* of_lse = lse ? lse + b * lse_batch + h * lse_head + sequence.q_first : nullptr;
-  state.finish(of_y, of_lse, y_row, i, sequence, value_width, unit, float(keep_scale), whole);
+  state.finish(of_y, of_lse, y_strides.row, i, sequence, value_width, unit, float(rule.keep_scale), whole);
 }

@@ -6,7 +6,7 @@
 // Bound:   tensor cores: for each score 6 D + 2 D_v (queries) or 4 D + 4 D_v operations, less where D_v is not D.
 
 #include "attention/panels.cuh"
-#include "dnnarray/attention_gradient.cuh"
+#include "attention/gradient.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -16,6 +16,22 @@ struct Config {
   static constexpr int kWidth = 128;
   static constexpr int kGroups = 2;
   static constexpr int kColumns = 64;
+};
+struct Arguments {
+  Config::Element* out;
+  long long width;
+  long long value_width;
+  long long lse_batch;
+  long long lse_head;
+  dnnarray::Strides q_strides;
+  dnnarray::Strides k_strides;
+  dnnarray::Strides v_strides;
+  dnnarray::Strides grad_strides;
+  dnnarray::Strides out_strides;
+  dnnarray::Rule rule;
+  long long tiles;
+  Config::Element* value_out;
+  dnnarray::Strides value_out_strides;
 };
 #define DNNARRAY_ENTRY attention_wgmma_backward_default
 #endif
@@ -59,34 +75,36 @@ __device__ __forceinline__ void start_sum(Total& total, const unsigned (&a)[kCol
   wgmma_commit();
 }
 
-// `g` is grad_y, null where there is none. `out` is grad_q or grad_k, `value_out` grad_v; null where it is not wanted.
+// `grad` is null where lse alone has a gradient. `out` is grad_q or grad_k, `value_out` grad_v, null where not wanted.
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
-    DNNARRAY_ENTRY(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const T* __restrict__ g,
-                   const float* __restrict__ lse, const float* __restrict__ delta, T* __restrict__ out, T* __restrict__ value_out,
-                   long long tiles, long long width, long long value_width, long long lse_batch, long long lse_head, DNNARRAY_STRIDES(q),
-                   DNNARRAY_STRIDES(k), DNNARRAY_STRIDES(v), DNNARRAY_STRIDES(g), DNNARRAY_STRIDES(out), DNNARRAY_STRIDES(value_out),
-                   DNNARRAY_RULE) {
+    DNNARRAY_ENTRY(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const T* __restrict__ grad,
+                   const float* __restrict__ lse, const float* __restrict__ delta, const __grid_constant__ Arguments a) {
+  T *out = a.out, *value_out = a.value_out;
+  const long long width = a.width, value_width = a.value_width, lse_batch = a.lse_batch, lse_head = a.lse_head,
+      tiles = a.tiles;
+  const Strides q_strides = a.q_strides, k_strides = a.k_strides, v_strides = a.v_strides,
+      grad_strides = a.grad_strides, out_strides = a.out_strides, value_out_strides = a.value_out_strides;
   extern __shared__ __align__(1024) unsigned char dynamic_shared[];
   constexpr unsigned kRowPanel = kRows * kWidth * 2, kPanel = kColumns * kWidth * 2;
   constexpr int kKnown = kKeyRows ? kColumns : kRows;
   const RowPanels rows = {shared_address(dynamic_shared)}, value_rows = {rows.start + kRowPanel};
   const unsigned stages = value_rows.start + kRowPanel;
   float* numbers = reinterpret_cast<float*>(dynamic_shared + 2 * kRowPanel + 4 * kPanel);
-  const Rule rule = Config::Given::rule(DNNARRAY_RULE_VALUES);
-  const Divided by_tile = divide_index(blockIdx.x, tiles), by_head = divide_index(by_tile.quotient, kKeyRows ? heads / group : heads);
-  const long long b = by_head.quotient, row_head = by_head.remainder, key_head = kKeyRows ? row_head : row_head / group;
+  const Rule rule = Config::Given::rule(a.rule);
+  const long long row_heads = kKeyRows ? rule.heads / rule.group : rule.heads;
+  const Divided by_tile = divide_index(blockIdx.x, tiles), by_head = divide_index(by_tile.quotient, row_heads);
+  const long long b = by_head.quotient, row_head = by_head.remainder;
+  const long long key_head = kKeyRows ? row_head : row_head / rule.group;
   const long long row0 = (kKeyRows ? by_tile.remainder : tiles - 1 - by_tile.remainder) * kRows;
   const Sequence sequence(rule, b);
   const long long row_end = kKeyRows ? sequence.keys : sequence.queries;
   if (row0 >= row_end) return;
-  const Source<T> keys_ = {k + b * k_batch + key_head * k_head + sequence.k_first * k_row, k_row, sequence.k_end};
-  const Source<T> values = {v + b * v_batch + key_head * v_head + sequence.k_first * v_row, v_row, sequence.k_end};
-  const long long first_head = kKeyRows ? row_head * group : row_head, count = kKeyRows ? group : 1;
-  const auto queries_of = [&](long long h) -> Source<T> {
-    return {q + b * q_batch + h * q_head + sequence.q_first * q_row, q_row, sequence.q_end};
-  };
+  const Source<T> keys_ = keys_at(k, k_strides, b, key_head, sequence);
+  const Source<T> values = keys_at(v, v_strides, b, key_head, sequence);
+  const long long first_head = kKeyRows ? row_head * rule.group : row_head, count = kKeyRows ? rule.group : 1;
+  const auto queries_of = [&](long long h) { return queries_at(q, q_strides, b, h, sequence); };
   const auto grads_of = [&](long long h) -> Source<T> {
-    return {g ? g + b * g_batch + h * g_head + sequence.q_first * g_row : nullptr, g_row, sequence.q_end};
+    return {grad ? grad + grad_strides.at(b, h, sequence.q_first) : nullptr, grad_strides.row, sequence.q_end};
   };
   const auto lse_of = [&](long long h) { return b * lse_batch + h * lse_head + sequence.q_first; };
   long long begin, end;
@@ -118,7 +136,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   if (panels) fetch(first_head, 0, 0);
 
   const int lane = threadIdx.x % kWarp, row = threadIdx.x / kWarp * 16, group_row = threadIdx.x / 128 * 64;
-  const float unit = float(scale) * kLog2e;
+  const float unit = float(rule.scale) * kLog2e;
   Total total = {}, value_total = {};
   int head_number = 0, panel = 0;
   for (int stage_of = 0; panel < panels; stage_of ^= 1) {
@@ -165,10 +183,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   copies_wait<0>();
   const long long first_row = kKeyRows ? sequence.k_first : sequence.q_first;
   if (out) {
-    put(out + b * out_batch + row_head * out_head + first_row * out_row, out_row, total, row0 + row, row_end, width, float(scale) * whole(rule, b));
+    const float factor = float(rule.scale) * whole(rule, b);
+    put(out + out_strides.at(b, row_head, first_row), out_strides.row, total, row0 + row, row_end, width, factor);
   }
   if (kKeyRows && value_out) {
-    put(value_out + b * value_out_batch + row_head * value_out_head + first_row * value_out_row, value_out_row, value_total, row0 + row, row_end,
-        value_width, whole(rule, b));
+    T* first = value_out + value_out_strides.at(b, row_head, first_row);
+    put(first, value_out_strides.row, value_total, row0 + row, row_end, value_width, whole(rule, b));
   }
 }

@@ -137,7 +137,7 @@ def test_gradients_on_tensor_cores(sizes, others, options, saved, algorithm, dty
     y, lse = dnn.attention(*map(_wide, (q, k, v)), **wide, **options, return_lse=True)
     kept = {"output": y.astype(dtype), "lse": lse.astype(np.float32)} if saved else {}
     arrays = tuple(map(cupy.asarray, (grad, q, k, v)))
-    results = [_by(algorithm, "attention_backward", arrays, _there(more | kept), options) for _ in range(2)]
+    results = [_by(f"{algorithm}_backward", "attention_backward", arrays, _there(more | kept), options) for _ in range(2)]
     expected = dnn.attention_backward(*map(_wide, (grad, q, k, v)), **wide, **options)
     for first, second, e in zip(*results, expected, strict=True):
         if e is not None:
@@ -189,7 +189,7 @@ def test_projections_on_tensor_cores(backward, algorithm, dtype):
     if grad is not None:
         name, arrays = f"{name}_backward", (grad, *arrays)
     there = tuple(None if a is None else cupy.asarray(a) for a in arrays)
-    actual = _by(algorithm, name, there, _there(more), options)
+    actual = _by(f"multi_head_{algorithm}", name, there, _there(more), options)
     expected = getattr(dnn, name)(*(None if a is None else _wide(a) for a in arrays), **{n: _wide(a) for n, a in more.items()}, **options)
     rounding = 2.0**-8 if dtype == BFLOAT16 else 2.0**-11
     for a, p, e in zip(actual, plain, expected if backward else (expected,), strict=True):

@@ -11,7 +11,7 @@ from dataclasses import fields
 from functools import cache, lru_cache
 from struct import Struct as Packing
 from struct import calcsize
-from typing import Annotated, Any, ClassVar, get_type_hints
+from typing import Annotated, Any, ClassVar, cast, get_type_hints
 
 from dnnarray._cuda.core.extents import round_up
 from dnnarray._cuda.core.plan import Array, Block, Parameter, Runtime, Struct, TensorMap
@@ -98,7 +98,24 @@ Box = Annotated[TensorMap, Map()]
 Strided = Annotated[Sequence[int], Nested("dnnarray::Strided", "9q")]
 Channels = Annotated[Sequence[int], Nested("dnnarray::ChannelView", "4q")]
 
-Kind = Pointer | Number | Nested | Option | Map
+
+@frozen
+class Part:
+    """The kind of a field that is a record itself: a struct that a header of the kernels declares under the name `type`, with the same members.
+
+    The generated text asserts the offset of each member by its name. No field of the record is several numbers.
+    """
+
+    type: str
+    record: Any
+
+    def layout(self, count: int) -> tuple[str, str, int, int]:
+        """As `Pointer.layout`."""
+        inner: _Layout = _layout(self.record, ())
+        return self.type, "", inner.packed.size, inner.alignment
+
+
+Kind = Pointer | Number | Nested | Option | Map | Part
 
 
 @frozen
@@ -123,7 +140,7 @@ class Arguments:
     @property
     def parameters(self) -> tuple[Parameter, ...]:
         """What the driver is given: the pointers that are parameters of their own, then the struct."""
-        layout, values = self._layout, self.__dict__
+        layout, values = self._layout, self._values
         numbers: list[Any] = []
         for name, several in layout.numbers:
             if several:
@@ -134,6 +151,15 @@ class Arguments:
         words = tuple([(offset, values[name]) for name, offset in layout.words if values[name] is not None])
         maps = tuple([(offset, values[name]) for name, offset in layout.maps])
         return *[values[name] or 0 for name in layout.alone], Block(data, words, maps)
+
+    @property
+    def _values(self) -> dict[str, Any]:
+        """The fields by name, those of a record inside as ``part.name``."""
+        own, cls = self.__dict__, cast(Any, type(self))
+        if not (parts := _parts(cls)):
+            return own
+        inner = {f"{part}.{name}": value for part in parts for name, value in own[part].__dict__.items()}
+        return own | inner
 
     @property
     def _layout(self) -> _Layout:
@@ -159,6 +185,12 @@ def _several(cls: Any) -> tuple[str, ...]:
     return tuple(name for name, kind in _kinds(cls).items() if isinstance(kind, Number) and kind.several)
 
 
+@cache
+def _parts(cls: Any) -> tuple[str, ...]:
+    """The fields that are records themselves."""
+    return tuple([name for name, kind in _kinds(cls).items() if isinstance(kind, Part)])
+
+
 @frozen
 class _Layout:
     """The struct of a record.
@@ -167,6 +199,8 @@ class _Layout:
     ----------
     struct : the text that the kernel is compiled with
     packed : the bytes of the struct, with gaps for what a call writes
+    alignment : what the struct begins at a multiple of
+    places : the fields, those of a record inside too, with their offsets and bytes
     numbers : the fields in `packed`, each with whether it is several numbers
     words, maps : the fields that a call writes, with their offsets
     alone : the fields that are parameters of their own
@@ -174,19 +208,26 @@ class _Layout:
 
     struct: Struct
     packed: Packing
+    alignment: int
+    places: tuple[tuple[str, int, int], ...]
     numbers: tuple[tuple[str, bool], ...]
     words: tuple[tuple[str, int], ...]
     maps: tuple[tuple[str, int], ...]
     alone: tuple[str, ...]
+
+    def inside(self, part: str, start: int) -> dict[str, list[Any]]:
+        """The fields as those of a record that has this one as its field `part`, from the offset `start` on."""
+        moved = {name: [(f"{part}.{n}", start + at, *rest) for n, at, *rest in getattr(self, name)] for name in ("places", "words", "maps")}
+        return moved | {"numbers": [(f"{part}.{n}", several) for n, several in self.numbers]}
 
 
 @lru_cache(maxsize=1024)
 def _layout(cls: Any, counts: tuple[int, ...]) -> _Layout:
     """Each field at the next multiple of its alignment, the whole a multiple of the largest; `counts` belong to the fields that are `_several`."""
     how_many = dict(zip(_several(cls), counts, strict=True))
-    members, checks, types = "", "", []
+    members, types = "", []
     packed, size, widest = "<", 0, 1
-    found: dict[str, list[Any]] = {"numbers": [], "words": [], "maps": [], "alone": []}
+    found: dict[str, list[Any]] = {"places": [], "numbers": [], "words": [], "maps": [], "alone": []}
     for name, kind in _kinds(cls).items():
         count = how_many.get(name, 1)
         type_, bounds, bytes_, alignment = kind.layout(count)
@@ -196,19 +237,30 @@ def _layout(cls: Any, counts: tuple[int, ...]) -> _Layout:
             continue
         offset, widest = round_up(size, alignment), max(widest, alignment)
         packed += f"{offset - size}x"
-        if isinstance(kind, (Number, Nested)):
+        found["places"].append((name, offset, bytes_))
+        if isinstance(kind, Part):
+            inner = _layout(kind.record, ())
+            packed += inner.packed.format[1:]
+            for sort, fields_ in inner.inside(name, offset).items():
+                found[sort] += fields_
+        elif isinstance(kind, (Number, Nested)):
             packed += kind.code if isinstance(kind, Nested) else f"{count}{kind.code}"
             found["numbers"].append((name, isinstance(kind, Nested) or kind.several))
         else:
             packed += f"{bytes_}x"
             found["maps" if isinstance(kind, Map) else "words"].append((name, offset))
         members += f"  {type_} {name}{bounds};\n"
-        # offsetof as NVRTC spells it without headers: NVRTC 13.0 does not know __builtin_offsetof.
-        place = f"__INTADDR__(&(((Arguments*)0)->{name}))"
-        checks += f"static_assert({place} == {offset} && sizeof(Arguments::{name}) == {bytes_});\n"
         size = offset + bytes_
-    whole = round_up(size, widest)
     assert len(types) < MOST, f"{cls.__name__}: {len(types)} parameters beside the struct"
-    text = f"struct Arguments {{\n{members}}};\n{checks}static_assert(sizeof(Arguments) == {whole});\n"
+    whole = round_up(size, widest)
+    text = f"struct Arguments {{\n{members}}};\n{_checks(found['places'])}static_assert(sizeof(Arguments) == {whole});\n"
     made = Struct(text, f"void({', '.join((*types, 'Arguments'))})")
-    return _Layout(made, Packing(f"{packed}{whole - size}x"), *(tuple(names) for names in found.values()))
+    return _Layout(made, Packing(f"{packed}{whole - size}x"), widest, *(tuple(names) for names in found.values()))
+
+
+def _checks(places: Sequence[tuple[str, int, int]]) -> str:
+    """Assertions that each field has its offset and size: offsetof as NVRTC spells it without headers, since NVRTC 13.0 does not know __builtin_offsetof."""
+    return "".join(
+        f"static_assert(__INTADDR__(&(((Arguments*)0)->{name})) == {offset} && sizeof(Arguments::{name}) == {bytes_});\n"
+        for name, offset, bytes_ in places
+    )

@@ -1,5 +1,6 @@
-// What all attention kernels share: which keys a query sees, what changes a score, and the packed or paged sequences. Kernels take the
-// numbers of these structs as plain arguments of 64 bits; the macros keep their lists in one place.
+// What all attention kernels share: which keys a query sees, what changes a score, and the packed or paged sequences.
+// `Rule`, `Extra` and `Pages` are parts of the kernels' arguments, which the plans fill by the same names
+// (dnnarray/_cuda/attention/arguments.py).
 #pragma once
 
 #include "dnnarray/core/index.cuh"
@@ -37,8 +38,12 @@ __device__ __forceinline__ arithmetic_t<T> parameter_at(const void* p, long long
 // Distances in elements between neighbours along batch, heads, sequence and features.
 struct Strides {
   long long batch, head, row, column;
+
+  // The distance of row i of head h of batch item b from the first element.
+  __device__ __forceinline__ long long at(long long b, long long h, long long i = 0) const {
+    return b * batch + h * head + i * row;
+  }
 };
-#define DNNARRAY_STRIDES(x) long long x##_batch, long long x##_head, long long x##_row, long long x##_column
 
 // How scores are made; pointers are null where nothing is given. `left` and `right` are -1 where unbounded.
 struct Rule {
@@ -55,16 +60,6 @@ struct Rule {
   double keep_scale;
   long long heads, group, queries, keys;  // query heads, those that share a key head; the longest sequences
 };
-#define DNNARRAY_RULE                                                                                                                      \
-  double scale, double softcap, long long left, long long right, long long upper_left, const void *offsets, const void *q_lengths,        \
-      const void *kv_lengths, long long offsets_kind, long long offsets_step, long long q_kind, long long kv_kind, const void *slopes,    \
-      const void *sinks, long long slopes_wide, long long slopes_step, long long sinks_wide, const void *q_bounds, const void *k_bounds,  \
-      long long q_bounds_kind, long long k_bounds_kind, long long q_rows, long long k_rows, unsigned long long seed,                      \
-      unsigned long long place, long long threshold, double keep_scale, long long heads, long long group, long long queries, long long keys
-#define DNNARRAY_RULE_VALUES                                                                                                              \
-  {scale, softcap, left, right, upper_left, offsets, q_lengths, kv_lengths, offsets_kind, offsets_step, q_kind, kv_kind, slopes, sinks, \
-   slopes_wide, slopes_step, sinks_wide, q_bounds, k_bounds, q_bounds_kind, k_bounds_kind, q_rows, k_rows, seed, place, threshold,        \
-   keep_scale, heads, group, queries, keys}
 
 // Arrays that broadcast to all scores: strides along batch, heads, queries and keys, 0 where repeated.
 struct Extra {
@@ -73,10 +68,6 @@ struct Extra {
   const unsigned char* mask;
   Strides of_mask;
 };
-#define DNNARRAY_EXTRA \
-  const void *bias, DNNARRAY_STRIDES(bias), const unsigned char *mask, DNNARRAY_STRIDES(mask)
-#define DNNARRAY_EXTRA_VALUES \
-  {bias, {bias_batch, bias_head, bias_row, bias_column}, mask, {mask_batch, mask_head, mask_row, mask_column}}
 
 // What a call has of the options that most calls go without; the compiler leaves out what serves the others. kRagged: offsets, lengths or bounds of
 // sequences. kChanged: softcap, ALiBi, bias or mask. kDropped: dropout.

@@ -2,8 +2,8 @@
 // the rows l / 4 and l / 4 + 8, and of each tile of eight columns those from l % 4 * 2 on.
 #pragma once
 
-#include "dnnarray/attention_rows.cuh"
-#include "dnnarray/attention_slopes.cuh"
+#include "attention/rows.cuh"
+#include "attention/slopes.cuh"
 #include "dnnarray/ptx/convert.cuh"
 
 namespace dnnarray {
@@ -115,14 +115,5 @@ __device__ __forceinline__ void put(T* first, long long step, const float (&tota
     }
   }
 }
-
-// Rows of one array of a head; null past the end.
-template <typename T>
-struct Source {
-  const T* first;
-  long long step, end;
-
-  __device__ __forceinline__ const T* at(long long row) const { return first && row < end ? first + row * step : nullptr; }
-};
 
 }  // namespace dnnarray

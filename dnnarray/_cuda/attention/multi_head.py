@@ -1,4 +1,4 @@
-"""Attention with its projections: plans. Matrix products by cuBLAS around the launches of attention, over parts of the scratch memory.
+"""The algorithms ``multi_head_*``: matrix products by cuBLAS around the launches of an attention, over parts of the scratch memory.
 
 Half types are widened to float32 first and the results rounded last, as all arithmetic of the family is in float32.
 """
@@ -8,57 +8,42 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
-from dnnarray._cuda import attention_mma
-from dnnarray._cuda.attention_backward import Saved, backward_plans, saved_of
-from dnnarray._cuda.attention_backward import workspace as backward_workspace
-from dnnarray._cuda.attention_common import NOTHING, Argument, Arrays, Place, arithmetic_of, order_of, rows_of, scores_of
-from dnnarray._cuda.attention_tiled import cost as tiled_cost
-from dnnarray._cuda.attention_tiled import forward_plan
-from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, MatMul, Matrix, Plan, Program
+from dnnarray._cuda.attention import gradients, mma, mma_backward, place_rows, tiled, tiled_backward, wgmma, wgmma_backward
+from dnnarray._cuda.attention.arguments import integer_kind
+from dnnarray._cuda.attention.gradients import Launches, after_forward, saved_of
+from dnnarray._cuda.attention.place_rows import PlaceRowsArguments
+from dnnarray._cuda.attention.shared import ABSENT, Argument, Arrays, Launch, Place, rows_of, scores_of
+from dnnarray._cuda.attention.tensor_cores import WIDEST_BACKWARD, hopper_reason, panel_width, reason
+from dnnarray._cuda.core.extents import arithmetic_of, order_of, round_up
+from dnnarray._cuda.core.plan import Array, MatMul, Matrix, Plan, Program
 from dnnarray._problems.attention import ARRAYS, AttentionProblem
 from dnnarray._problems.attention_projected import MultiHeadProblem
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
 from dnnarray._spec import FLOAT32, HALF, Spec
 
-_THREADS = 256
 _LINE = 256  # bytes that parts of the scratch memory start at multiples of
-_UNSIGNED = 16
 
 
-@frozen
-class PlaceRowsConfig(Config):
-    """Compile-time settings of ``kernels/attention/place_rows.cu``."""
+class _Attention(NamedTuple):
+    """How the attention in the middle is planned: its forward launch and those of its gradients, and whether its arrays keep the dtype of the operation."""
 
-    source: str
-    result: str
-    threads: int
+    forward: Launch
+    backward: Launches
+    keeps: bool
 
-
-@frozen
-class Attention:
-    """How the attention in the middle is planned: in which dtype its arrays lie, its forward launch, and those of its gradients."""
-
-    dtype: Callable[[np.dtype], np.dtype]
-    forward: Callable[[AttentionProblem, Arrays, Place, Argument, np.dtype, bool], Plan]
-    backward: Callable[[AttentionProblem, Arrays, Saved, bool], list[Plan]]
+    def dtype(self, dtype: np.dtype) -> np.dtype:
+        """The dtype in which its arrays lie."""
+        return dtype if self.keeps else arithmetic_of(dtype)
 
 
-def _tensor_forward(problem: AttentionProblem, arrays: Arrays, y: Place, lse: Argument, output: np.dtype, aligned: bool) -> Plan:
-    return attention_mma.mma_plan(problem, arrays, y, lse, output)
-
-
-def _hopper_forward(problem: AttentionProblem, arrays: Arrays, y: Place, lse: Argument, output: np.dtype, aligned: bool) -> Plan:
-    return attention_mma.wgmma_plan(problem, arrays, y, lse, output)
-
-
-TILED = Attention(arithmetic_of, forward_plan, backward_plans)
-MMA = Attention(lambda dtype: dtype, _tensor_forward, partial(attention_mma.gradient_plans, attention_mma.mma_gradient))
-WGMMA = Attention(lambda dtype: dtype, _hopper_forward, partial(attention_mma.gradient_plans, attention_mma.wgmma_gradient))
+_TILED = _Attention(tiled.launch, tiled_backward.launches, False)
+_MMA = _Attention(mma.launch, mma_backward.launches, True)
+_WGMMA = _Attention(wgmma.launch, wgmma_backward.launches, True)
 
 
 @dataclass
@@ -70,7 +55,7 @@ class _Builder:
     specs: dict[str, Spec | None]
     dtype: np.dtype  # of the arithmetic, or of what lies between the products on tensor cores
     precision: str
-    attention: Attention
+    attention: _Attention
     base: int  # where the scratch memory stands in the list of arrays
     used: int = 0
     plans: list[Plan | MatMul] = field(default_factory=list)
@@ -78,29 +63,26 @@ class _Builder:
     def take(self, size: int, dtype: np.dtype | None = None) -> Array:
         """A part of the scratch memory."""
         part = Array(self.base, self.used)
-        self.used += -(-size * (dtype or self.dtype).itemsize // _LINE) * _LINE
+        self.used += round_up(size * (dtype or self.dtype).itemsize, _LINE)
         return part
 
     def place(self, source: Argument, kind: np.dtype, target: Array, result: np.dtype, rows: int, width: int, step: int,
               constant: float = 0.0, lengths: str = "", sequence: int = 1) -> None:  # fmt: skip
-        """A launch of place_rows.cu."""
+        """A launch of ``place_rows``; `lengths` names the lengths of the sequences where rows past their ends are zeros."""
         if not rows * width:
             return
-        of_lengths = self.specs.get(lengths)
-        code = 0 if of_lengths is None else of_lengths.dtype.itemsize + _UNSIGNED * (of_lengths.dtype.kind == "u")
-        pointer: Any = NOTHING if of_lengths is None else self.pointers[lengths]
-        kernel = Kernel(
-            "attention/place_rows.cu", f"place_rows_{SHORT[kind]}_{SHORT[result]}", PlaceRowsConfig(TYPES[kind], TYPES[result], _THREADS)
-        )
-        size = rows * width
-        arguments = (source, target, size, width, step, float(constant), pointer, code, max(sequence, 1))
-        self.plans.append(Plan(kernel, (-(-size // _THREADS), 1, 1), _THREADS, arguments))
+        of_lengths = Place(self.pointers.get(lengths), self.specs.get(lengths))
+        arguments = PlaceRowsArguments(
+            x=source, y=target, size=rows * width, width=width, step=step, constant=float(constant), lengths=of_lengths.pointer,
+            lengths_kind=integer_kind(of_lengths), sequence=max(sequence, 1),
+        )  # fmt: skip
+        self.plans.append(place_rows.launch(kind, result, arguments))
 
     def wide(self, name: str) -> Argument:
-        """An input in the dtype of the arithmetic; null where it is absent."""
+        """An input in the dtype of the arithmetic; None where it is absent."""
         spec = self.specs[name]
         if spec is None:
-            return NOTHING
+            return None
         if spec.dtype == self.dtype or spec.dtype not in HALF:
             return self.pointers[name]
         target = self.take(spec.size)
@@ -126,16 +108,18 @@ class _Builder:
             return
         if not k:
             if not beta:
-                self.place(NOTHING, self.dtype, c, self.dtype, m, n, 0)
+                self.place(None, self.dtype, c, self.dtype, m, n, 0)
             return
+        assert a is not None
+        assert b is not None
         of_a, of_b = Matrix(a, m if a_t else k, 0, a_t), Matrix(b, k if b_t else n, 0, b_t)
         self.plans.append(MatMul(of_a, of_b, Matrix(c, n), m, n, k, self.dtype, self.dtype, beta=beta, precision=self.precision))
 
     def project(self, x: Argument, weight: Argument, bias: Argument, y: Array, rows: int, out: int, width: int) -> None:
         """y = x @ weight.T + bias."""
-        if bias != NOTHING:
+        if bias is not None:
             self.place(bias, self.dtype, y, self.dtype, rows, out, 0)
-        self.multiply(x, weight, y, rows, out, width, b_t=True, beta=float(bias != NOTHING))
+        self.multiply(x, weight, y, rows, out, width, b_t=True, beta=float(bias is not None))
 
     def store(self, source: Array, result: int) -> None:
         """A result, rounded to its own dtype."""
@@ -166,13 +150,13 @@ class _Layer:
     x: Argument
     w: Argument
     b: Argument
-    y: Array
+    y: Argument
     rows: int
     out: int
     width: int
 
 
-def _builder(problem: MultiHeadProblem, precision: str, attention: Attention) -> _Builder:
+def _builder(problem: MultiHeadProblem, precision: str, attention: _Attention) -> _Builder:
     specs = dict(zip(problem.arrays, problem.inputs, strict=True))
     names = [name for name, spec in specs.items() if spec is not None]
     pointers = {name: Array(i) for i, name in enumerate(names)}
@@ -191,9 +175,9 @@ def _layers(make: _Builder, live: bool) -> list[_Layer]:
         assert w is not None
         rows, (out, width) = x.shape[0] * x.shape[1], w.shape
         source = make.rows(f"x_{letter}", lengths) if live else make.wide(f"x_{letter}")
-        layer = _Layer(source, make.wide(f"w_{letter}"), make.wide(f"b_{letter}"), make.take(rows * out), rows, out, width)
-        make.project(layer.x, layer.w, layer.b, layer.y, rows, out, width)
-        layers.append(layer)
+        weight, bias, y = make.wide(f"w_{letter}"), make.wide(f"b_{letter}"), make.take(rows * out)
+        make.project(source, weight, bias, y, rows, out, width)
+        layers.append(_Layer(source, weight, bias, y, rows, out, width))
     return layers
 
 
@@ -206,7 +190,7 @@ def _core(make: _Builder, layers: list[_Layer]) -> tuple[AttentionProblem, dict[
         inputs.append(wide)
         places[name] = Place(layer.y, wide, rows_of(wide, "BSHD"))
     for name, spec in zip(ARRAYS[3:], problem.inputs[3:], strict=True):
-        pointer = make.wide(name) if spec is not None else NOTHING
+        pointer = make.wide(name) if spec is not None else None
         wide = spec if spec is None or spec.dtype not in HALF else Spec(spec.shape, make.dtype, spec.strides)
         inputs.append(wide)
         places[name] = Place(pointer, wide, scores_of(wide) if wide is not None and name in ("bias", "mask") else (0, 0, 0, 0))
@@ -234,7 +218,7 @@ def _attend(make: _Builder, core: AttentionProblem, places: dict[str, Place], al
     return place, of_lse
 
 
-def _forward(problem: MultiHeadProblem, precision: str, attention: Attention, aligned: bool) -> _Builder:
+def _forward(problem: MultiHeadProblem, precision: str, attention: _Attention, aligned: bool) -> _Builder:
     make = _builder(problem, precision, attention)
     core, places = _core(make, _layers(make, live=False))
     y, _ = _attend(make, core, places, aligned)
@@ -265,7 +249,7 @@ def _layer_gradients(
         make.settle(of_bias, bias)
 
 
-def _backward(problem: MultiHeadProblem, precision: str, attention: Attention, aligned: bool) -> _Builder:
+def _backward(problem: MultiHeadProblem, precision: str, attention: _Attention, aligned: bool) -> _Builder:
     make = _builder(problem, precision, attention)
     layers = _layers(make, live=True)
     core, places = _core(make, layers)
@@ -275,16 +259,16 @@ def _backward(problem: MultiHeadProblem, precision: str, attention: Attention, a
     rows, ones = s.batch * s.queries, None
     if any(problem.outputs[7:11]):
         ones = make.take(max(layer.rows for layer in layers))
-        make.place(NOTHING, make.dtype, ones, make.dtype, 1, max(layer.rows for layer in layers), 0, 1.0)
+        make.place(None, make.dtype, ones, make.dtype, 1, max(layer.rows for layer in layers), 0, 1.0)
     y_spec = core.outputs[0]
     assert y_spec is not None
-    last = _Layer(y.pointer, make.wide("w_o"), NOTHING, y.pointer, rows, *w.shape)
+    last = _Layer(y.pointer, make.wide("w_o"), None, y.pointer, rows, *w.shape)
     of_y = make.take(y_spec.size) if problem.attends_back else None
     _layer_gradients(make, make.wide("grad"), last, of_y, 6, 10, ones)
     if of_y is None:
         return make
     grad_y = Place(of_y, y_spec, rows_of(y_spec, "BSHD"))
-    heads = _core_gradients(make, core, places | {"grad_y": grad_y, "output": y}, lse, aligned)
+    heads = _core_gradients(make, core, places | {"grad": grad_y, "output": y}, lse, aligned)
     for n, (layer, grad) in enumerate(zip(layers, heads, strict=True)):
         if grad is not None:
             grad_x = make.aim(n) if problem.outputs[n] is not None else None
@@ -298,17 +282,16 @@ def _core_gradients(make: _Builder, core: AttentionProblem, places: dict[str, Pl
     """The gradients of the core, planned: those of q, k and v that are needed in the scratch memory, those of bias and sink where they belong."""
     y, of_lse = core.outputs
     inputs = core.inputs
-    absent = Place(NOTHING, None)
     needed = [spec if n in make.problem.heads else None for n, spec in zip("qkv", inputs, strict=False)]
-    heads = [absent if spec is None else Place(make.take(spec.size), spec, rows_of(spec, "BSHD")) for spec in needed]
+    heads = [ABSENT if spec is None else Place(make.take(spec.size), spec, rows_of(spec, "BSHD")) for spec in needed]
     aims = {n: make.aim(n) for n in (11, 12) if make.problem.outputs[n] is not None}
-    others = [Place(aims[n], spec) if n in aims else absent for n, spec in ((11, inputs[3]), (12, inputs[7]))]
+    others = [Place(aims[n], spec) if n in aims else ABSENT for n, spec in ((11, inputs[3]), (12, inputs[7]))]
     outputs = (*needed, *(place.spec for place in others))
     problem = replace(core, op="attention_backward", inputs=(y, *inputs, y, of_lse), outputs=outputs)
-    rest = {"grad_lse": absent, "lse": Place(lse, of_lse)}
+    rest = {"grad_lse": ABSENT, "lse": Place(lse, of_lse)}
     arrays = Arrays(places | rest, (), 0, (*heads, *others), make.base, make.used)
-    make.used += -(-backward_workspace(problem) // _LINE) * _LINE
-    make.plans += make.attention.backward(problem, arrays, saved_of(problem, arrays), aligned)
+    make.used += round_up(gradients.workspace(problem), _LINE)
+    make.plans += after_forward(problem, arrays, saved_of(problem, arrays), aligned, make.attention.backward)
     for n, at in aims.items():
         make.settle(at, n)
     return [place.pointer if place.given else None for place in heads]
@@ -317,65 +300,55 @@ def _core_gradients(make: _Builder, core: AttentionProblem, places: dict[str, Pl
 # --- methods ----------------------------------------------------------------------------------------------------------
 
 
-def _build(problem: MultiHeadProblem, precision: str, attention: Attention, aligned: bool) -> _Builder:
+def _build(problem: MultiHeadProblem, precision: str, attention: _Attention, aligned: bool) -> _Builder:
     return (_backward if problem.op.endswith("_backward") else _forward)(problem, precision, attention, aligned)
 
 
-def multi_head(precision: str, attention: Attention) -> Any:
-    """The planning function for float32 products of this precision around this attention, whose rows lie in scratch memory, aligned."""
-
-    def run(problem: MultiHeadProblem, device: Device, aligned: bool) -> Program:
-        make = _build(problem, precision, attention, aligned)
-        return Program(tuple(make.plans), _orders(make))
-
-    return run
+def _run(precision: str, attention: _Attention, problem: MultiHeadProblem, device: Device, aligned: bool) -> Program:
+    """For float32 products of this precision around this attention, whose rows lie in scratch memory, aligned."""
+    make = _build(problem, precision, attention, aligned)
+    return Program(tuple(make.plans), _orders(make))
 
 
-def workspace(attention: Attention) -> Any:
-    """The function that gives the bytes of scratch memory."""
-    return lambda problem: _build(problem, "highest", attention, True).used
+def _workspace(attention: _Attention, problem: MultiHeadProblem) -> int:
+    return _build(problem, "highest", attention, True).used
 
 
-def cost(efficiency: float) -> Any:
-    """As of the attention in tiles, with the launches around it."""
-
-    def of(problem: MultiHeadProblem, device: Device) -> Cost:
-        launches = len(_build(problem, "highest", TILED, True).plans)
-        return replace(
-            tiled_cost(_core_problem(problem), device), flops=problem.flops, bytes=problem.bytes, launches=launches, efficiency=efficiency
-        )
-
-    return of
-
-
-def tensor_cost(core_cost: Callable[[AttentionProblem, Device], Cost]) -> Any:
-    """As of the attention on tensor cores; where the launches take longest, exact numbers between them are preferred."""
-
-    def of(problem: MultiHeadProblem, device: Device) -> Cost:
-        launches = len(_build(problem, "highest", TILED, True).plans) + 1
-        return replace(core_cost(_core_problem(problem), device), flops=problem.flops, bytes=problem.bytes, launches=launches)
-
-    return of
+def _cost(
+    core_cost: Callable[[AttentionProblem, Device], Cost], efficiency: float | None, problem: MultiHeadProblem, device: Device
+) -> Cost:
+    """As of the attention in the middle, with the launches around it. On tensor cores (`efficiency` None), where the launches take longest, exact numbers
+    between them are preferred.
+    """
+    launches = len(_build(problem, "highest", _TILED, True).plans)
+    core = core_cost(_core_problem(problem), device)
+    if efficiency is None:
+        return replace(core, flops=problem.flops, bytes=problem.bytes, launches=launches + 1)
+    return replace(core, flops=problem.flops, bytes=problem.bytes, launches=launches, efficiency=efficiency)
 
 
 def _core_problem(problem: MultiHeadProblem) -> AttentionProblem:
     return replace(problem.core, op="attention")
 
 
-def tensor_rejects(core_rejects: Callable[[AttentionProblem, Device], str | None]) -> Any:
+def _rejects(core_reason: Callable[[AttentionProblem, Device], str | None], problem: MultiHeadProblem, device: Device) -> str | None:
     """What the attention in the middle says, on the way back too, and nothing to do for an empty array."""
-
-    def of(problem: MultiHeadProblem, device: Device) -> str | None:
-        core = _core_problem(problem)
-        if not all(spec.size for spec in core.inputs[:3]):
-            return "an array is empty"
-        if problem.op.endswith("_backward") and attention_mma.panel_width(core) > attention_mma.WIDEST_BACKWARD:
-            return f"rows of more than {attention_mma.WIDEST_BACKWARD} features do not fit the registers of its gradients"
-        return core_rejects(core, device)
-
-    return of
+    core = _core_problem(problem)
+    if not all(spec.size for spec in core.inputs[:3]):
+        return "an array is empty"
+    if problem.op.endswith("_backward") and panel_width(core) > WIDEST_BACKWARD:
+        return f"rows of more than {WIDEST_BACKWARD} features do not fit the registers of its gradients"
+    return core_reason(core, device)
 
 
 def only_float32(problem: MultiHeadProblem, device: Device) -> str | None:
     """Half types are not rounded a second time on the way."""
     return None if problem.inputs[0].dtype == FLOAT32 else "it rounds float32 operands, and these are not"
+
+
+run_tiled, run_tiled_tf32 = partial(_run, "highest", _TILED), partial(_run, "high", _TILED)
+run_mma, run_wgmma = partial(_run, "highest", _MMA), partial(_run, "highest", _WGMMA)
+workspace_tiled, workspace_mma, workspace_wgmma = (partial(_workspace, attention) for attention in (_TILED, _MMA, _WGMMA))
+cost_tiled, cost_tiled_tf32 = partial(_cost, tiled.cost, 0.5), partial(_cost, tiled.cost, 0.6)
+cost_mma, cost_wgmma = partial(_cost, mma.cost, None), partial(_cost, wgmma.cost, None)
+rejects_mma, rejects_wgmma = partial(_rejects, reason), partial(_rejects, hopper_reason)

@@ -2,7 +2,7 @@
 //   p = exp(s - lse),  dp = keep grad_y . v / (1 - rate),  ds = p (dp - delta),  delta = grad_y . y - grad_lse.
 #pragma once
 
-#include "dnnarray/attention.cuh"
+#include "attention/rule.cuh"
 
 namespace dnnarray {
 
@@ -49,5 +49,28 @@ struct Slopes {
     }
   }
 };
+
+// Rows of one array of a head; null past the end.
+template <typename T>
+struct Source {
+  const T* first;
+  long long step, end;
+
+  __device__ __forceinline__ const T* at(long long row) const {
+    return first && row < end ? first + row * step : nullptr;
+  }
+};
+
+// The queries, or the keys and values, of one head of batch item b in an array that begins at p.
+template <typename T>
+__device__ __forceinline__ Source<T> queries_at(const T* p, const Strides& strides, long long b, long long head,
+                                                const Sequence& sequence) {
+  return {p + strides.at(b, head, sequence.q_first), strides.row, sequence.q_end};
+}
+template <typename T>
+__device__ __forceinline__ Source<T> keys_at(const T* p, const Strides& strides, long long b, long long head,
+                                             const Sequence& sequence) {
+  return {p + strides.at(b, head, sequence.k_first), strides.row, sequence.k_end};
+}
 
 }  // namespace dnnarray

@@ -2,7 +2,7 @@
 // Lane l has the rows l / 4 and l / 4 + 8, and of each tile of eight columns those from l % 4 * 2 on.
 #pragma once
 
-#include "dnnarray/attention.cuh"
+#include "attention/rule.cuh"
 #include "dnnarray/core/vec.cuh"
 
 namespace dnnarray {
@@ -168,5 +168,13 @@ struct KeyRows {
     return true;
   }
 };
+
+// The rows of key head `head` for batch item b, in an array that begins at p.
+template <typename T, bool kPaged>
+__device__ __forceinline__ KeyRows<T, kPaged> key_rows(const T* p, const Strides& strides, long long b, long long head,
+                                                       const Sequence& sequence, const Pages& pages) {
+  const T* first = p + (kPaged ? strides.at(0, head) : strides.at(b, head, sequence.k_first));
+  return {first, strides.row, strides.batch, sequence.k_end, b, pages};
+}
 
 }  // namespace dnnarray
