@@ -18,7 +18,7 @@ from dnnarray._cuda.conv.implicit import part_of, target_of
 from dnnarray._cuda.conv.kinds import AMPERE_BOTH
 from dnnarray._cuda.conv.layout import LayoutMaps
 from dnnarray._cuda.conv.shared import NO_EPILOGUE, Setting, correlations, lying, too_large
-from dnnarray._cuda.conv.sums import WeightTerms, sum_splits
+from dnnarray._cuda.conv.split_sums import WeightTerms, sum_splits
 from dnnarray._cuda.conv.tiling import adding_up
 from dnnarray._cuda.core.device import unit
 from dnnarray._cuda.core.plan import Plan

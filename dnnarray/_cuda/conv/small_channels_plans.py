@@ -11,7 +11,7 @@ from dnnarray._cuda.common.epilogue import Epilogue
 from dnnarray._cuda.common.formula import formula
 from dnnarray._cuda.common.rearrange import rearrange
 from dnnarray._cuda.conv.shared import Setting, dense_strides, extents
-from dnnarray._cuda.conv.sums import sum_splits
+from dnnarray._cuda.conv.split_sums import sum_splits
 from dnnarray._cuda.conv.tiling import PLANNED
 from dnnarray._cuda.core.parts import Numerics
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan
