@@ -230,6 +230,7 @@ struct Finish {
 extern "C" __global__ void __launch_bounds__(kThreads, 512 / kThreads) DNNARRAY_ENTRY(
     const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias, const T* __restrict__ residual, R* __restrict__ y,
     const __grid_constant__ Arguments a) {
+  if constexpr (Config::kBias) __builtin_assume(bias);  // else the loop of repairs is compiled twice, with and without a bias
   const int by_range = blockIdx.x / a.ranges, range = blockIdx.x - by_range * a.ranges, by_part = by_range / a.parts;
   const GroupedSlabs slabs = slabs_of(a, kChunk, range, by_range - by_part * a.parts);
   const Convolution conv{x, weight, Config::kBias ? bias : nullptr, residual, y, a.axes, slabs, a.w_strides, with_channels(a.x_strides), with_channels(a.y_strides),

@@ -134,6 +134,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2) DNNARRAY_ENTRY(
           }
         }
       }
+      unsigned strange = 0;  // a bit for each pixel that has a NaN
 #pragma unroll
       for (int i = 0; i < kPixels; ++i) {
         const GroupedOutput output(conv, tile, smem_pixels[at + i * share.step]);
@@ -141,14 +142,17 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2) DNNARRAY_ENTRY(
         const long long to = output.offset + channel;
         Vec<float, kQuad> more{}, values;
         if (Config::kResidual) more = load<float, kQuad>(residual + to);
-        bool strange = false;
 #pragma unroll
         for (int j = 0; j < kQuad; ++j) {
-          strange |= sum[i][j] != sum[i][j];
+          if (sum[i][j] != sum[i][j]) strange |= 1u << i;
           values.at[j] = Config::Activation::forward(sum[i][j] + more.at[j], conv.p, conv.q);
         }
         store(y + to, values);
-        if (strange) repair_output<Config, kQuad>(conv, tile.image, output, channel);
+      }
+#pragma unroll 1
+      for (; strange; strange &= strange - 1) {
+        const GroupedOutput output(conv, tile, smem_pixels[at + (__ffs(strange) - 1) * share.step]);
+        repair_output<Config, kQuad>(conv, tile.image, output, channel);
       }
     }
     __syncthreads();  // nobody needs the tile any more

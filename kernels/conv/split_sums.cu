@@ -79,9 +79,10 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, kBlocks)
   const int own = static_cast<int>(threadIdx.x) % kGroups, slice = static_cast<int>(threadIdx.x) / kGroups;
   const long long i = static_cast<long long>(blockIdx.x) * kGroups + own;
   const bool there = i < a.groups;
+  const long long first = there ? from.at(i) : 0;
   float sums[kGroup] = {};
   if (there) {
-    const float* part = partial + from.at(i);
+    const float* part = partial + first;
 #pragma unroll 4
     for (long long s = slice; s < splits; s += kSlices) {
       const Vec<float, kGroup> reg = load_wide<float, kGroup>(part + s * n);
@@ -107,6 +108,6 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, kBlocks)
     for (int j = 0; j < kGroup; ++j) strange |= sums[j] != sums[j];
     if (!strange) return;
     const WeightTerms<S> terms = {dy, x, a.axes, a.images, a.outs, a.channels, a.y_strides, a.x_strides};
-    repair({terms, from.at(i), apart, target});
+    repair({terms, first, apart, target});
   }
 }
