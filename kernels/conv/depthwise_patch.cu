@@ -92,13 +92,14 @@ __device__ __forceinline__ void add_row(float (&sum)[kRows][kVector], const Row&
   }
 }
 
-__device__ __forceinline__ void load_weights(float (&w)[kHigh][kSide], const T* gmem, bool flip) {
+template <bool kFlip>
+__device__ __forceinline__ void load_weights(float (&w)[kHigh][kSide], const T* gmem) {
 #pragma unroll
   for (int r = 0; r < kHigh; ++r) {
 #pragma unroll
     for (int s = 0; s < kSide; ++s) {
       const int tap = r * kSide + s;
-      w[r][s] = widen(gmem[flip ? kHigh * kSide - 1 - tap : tap]);
+      w[r][s] = widen(gmem[kFlip ? kHigh * kSide - 1 - tap : tap]);
     }
   }
 }
@@ -117,7 +118,12 @@ extern "C" __global__ void __launch_bounds__(kMostThreads) DNNARRAY_ENTRY(const 
 #pragma unroll
   for (int k = 0; k < kRun; ++k) load_patch(rows[k], first, problem, p, q + k * apart);
   float w[kHigh][kSide];
-  load_weights(w, weight + static_cast<long long>(channel) * (kHigh * kSide), a.flip != 0);
+  const T* own_w = weight + static_cast<long long>(channel) * (kHigh * kSide);
+  if (a.flip) {
+    load_weights<true>(w, own_w);
+  } else {
+    load_weights<false>(w, own_w);
+  }
   const float begin_at = bias ? widen(bias[channel]) : 0.0f;
   const long long to = image.quotient * a.y_strides.n + channel * a.y_strides.c + p * problem.y_h + q;
   const DepthwiseFinish<T, kVector, Config::kAdded, Config::kRelu> finish{residual, y};

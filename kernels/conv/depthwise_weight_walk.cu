@@ -177,6 +177,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, Config::kBlocks)
     const int tap = i / wide, c = i - tap * wide, at = a.flip ? kTaps - 1 - tap : tap;
     if (first + c >= a.channels) continue;
     float all = 0;
+#pragma unroll 4
     for (int other = 0; other < slots; ++other) all += smem_sums[(tap * slots + other) * wide + c];
     partial[(static_cast<long long>(first + c) * kTaps + at) * a.splits + by_chunk.quotient] = all;
   }
