@@ -120,7 +120,9 @@ __device__ __forceinline__ void add_row(float (&sum)[kSide][4], const Weights& w
 // One output by the definition.
 __device__ __forceinline__ float by_definition(const Problem& a, int image, int p, int q, int channel) {
   const int group = channel / a.size;
-  float sum = a.bias ? widen(a.bias[channel]) : 0.0f;
+  const T* bias = a.bias;
+  asm volatile("" : "+l"(bias));  // looked at here: else the loop around is compiled twice, with and without a bias
+  float sum = bias ? widen(bias[channel]) : 0.0f;
 #pragma unroll 1
   for (int tap = 0; tap < kSide * kSide; ++tap) {
     const int r = tap / kSide, s = tap - r * kSide, h = p + r - a.before_h, w = q + s - a.before_w;
