@@ -120,8 +120,8 @@ def test_boxes_of_strips(width, channels, op, dtype, side, multiplier):
         assert narrow or summed
         return
     assert plan.kernel.source == "conv/depthwise_strip_sm90.cu"
-    box = plan.arguments[0].box
-    assert plan.arguments[0].dtype != FLOAT32  # which would be rounded
+    box = plan.arguments.x.box
+    assert plan.arguments.x.dtype != FLOAT32  # which would be rounded
     assert max(box) <= 256
     assert box[0] * dtype.itemsize % 16 == 0
     assert box[:1] + box[2:4] == (config.lanes * config.reads, config.lines, 1)
@@ -136,8 +136,7 @@ def test_strips_have_rows(channels):
     for height in range(1, 60):
         x, w = Spec((64, height, 20, channels), BFLOAT16), Spec((channels, 3, 3, 1), BFLOAT16)
         plan = _plan("conv", x, w, groups=channels, padding=1, **_LAST)
-        numbers = plan.arguments[5:]
-        parts, rows = numbers[5], numbers[15]
+        parts, rows = plan.arguments.parts, plan.arguments.rows
         assert (parts - 1) * rows < height <= parts * rows
 
 
