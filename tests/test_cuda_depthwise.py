@@ -29,7 +29,7 @@ def _problem(op, *specs, **options):
 
 def _plan(op, *specs, device=_DEVICE, **options):
     problem = _problem(op, *specs, **options)
-    method = next(m for m in ALGORITHMS[op] if m.name == "depthwise")
+    method = next(m for m in ALGORITHMS[op] if m.name == "depthwise_direct")
     assert method.rejects(problem, device) is None
     return method.run(problem, device, True).plans[0]
 
@@ -50,13 +50,13 @@ _KERNELS = {
     "3 x 3 x 3, narrow": (_DEVICE, FLOAT32, (2, 4, 7, 7, 64), (64, 3, 3, 3, 1), _LAST, "depthwise_tile"),
     "two outputs for a channel": (_DEVICE, BFLOAT16, (64, 56, 56, 96), (192, 3, 3, 1), _LAST, "depthwise_strip_sm90"),
     "two outputs for a channel, older device": (_OLDER, BFLOAT16, (2, 14, 14, 48), (96, 3, 3, 1), _LAST, "depthwise_strip"),
-    "three outputs for a channel": (_DEVICE, BFLOAT16, (2, 14, 14, 32), (96, 3, 3, 1), _LAST, "depthwise"),
+    "three outputs for a channel": (_DEVICE, BFLOAT16, (2, 14, 14, 32), (96, 3, 3, 1), _LAST, "depthwise_direct"),
     "planes": (_DEVICE, BFLOAT16, (2, 64, 14, 14), (64, 1, 3, 3), {}, "depthwise_plane"),
     "planes of one row": (_DEVICE, FLOAT32, (2, 64, 102), (64, 1, 5), {}, "depthwise_plane"),
     "lines": (_DEVICE, BFLOAT16, (2, 64, 1000), (64, 1, 5), {}, "depthwise_patch"),
     "patches": (_DEVICE, FLOAT32, (2, 64, 12, 12), (64, 1, 5, 5), {}, "depthwise_patch"),
-    "planes, odd rows": (_DEVICE, BFLOAT16, (2, 64, 13, 13), (64, 1, 3, 3), {}, "depthwise"),
-    "planes, double": (_DEVICE, FLOAT64, (2, 64, 14, 14), (64, 1, 3, 3), {}, "depthwise"),
+    "planes, odd rows": (_DEVICE, BFLOAT16, (2, 64, 13, 13), (64, 1, 3, 3), {}, "depthwise_direct"),
+    "planes, double": (_DEVICE, FLOAT64, (2, 64, 14, 14), (64, 1, 3, 3), {}, "depthwise_direct"),
 }
 
 
@@ -120,8 +120,8 @@ def test_boxes_of_strips(width, channels, op, dtype, side, multiplier):
         assert narrow or summed
         return
     assert plan.kernel.source == "conv/depthwise_strip_sm90.cu"
-    box = plan.arguments[0].box
-    assert plan.arguments[0].dtype != FLOAT32  # which would be rounded
+    box = plan.arguments.x.box
+    assert plan.arguments.x.dtype != FLOAT32  # which would be rounded
     assert max(box) <= 256
     assert box[0] * dtype.itemsize % 16 == 0
     assert box[:1] + box[2:4] == (config.lanes * config.reads, config.lines, 1)
@@ -136,8 +136,7 @@ def test_strips_have_rows(channels):
     for height in range(1, 60):
         x, w = Spec((64, height, 20, channels), BFLOAT16), Spec((channels, 3, 3, 1), BFLOAT16)
         plan = _plan("conv", x, w, groups=channels, padding=1, **_LAST)
-        numbers = plan.arguments[5:]
-        parts, rows = numbers[5], numbers[15]
+        parts, rows = plan.arguments.parts, plan.arguments.rows
         assert (parts - 1) * rows < height <= parts * rows
 
 
@@ -258,7 +257,7 @@ def test_the_gradient_of_an_input_is_read_in_the_order_that_it_is_written_in(sha
     grad = lying(grad, of_grad or (0, 1, 2, 3))
     for op, specs, options in (("conv_backward_input", (grad, w), {"input_shape": x}), ("conv_backward", (grad, x, w), {})):
         problem = _problem(op, *specs, groups=16, **options)
-        method = next(m for m in ALGORITHMS[op] if m.name == "depthwise")
+        method = next(m for m in ALGORITHMS[op] if m.name == "depthwise_direct")
         assert problem.outputs[0].strides == x.strides
         assert method.rejects(problem, _DEVICE) is None
         assert lies(x, method.run(problem, _DEVICE, True).orders[0])

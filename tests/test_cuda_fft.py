@@ -45,24 +45,17 @@ class _Memory:
         return self.bytes[place.index][place.offset : place.offset + count * np.dtype(dtype).itemsize].view(dtype)
 
 
-def _halves(pair):
-    return pair >> 32, pair & 0xFFFFFFFF
-
-
-def _signed(number):
-    return number - (1 << 32) if number >= 1 << 31 else number
-
-
-def _tiles(memory, x, out, pieces, parts_of_tile, outer, inner, s_g, s_o, s_i, s_d, s_h, s_w, *axes):
-    parts = [axes[i : i + 4] for i in (0, 4, 8)]
-    size, tiles = [_halves(p[0])[1] for p in parts], [_halves(p[0])[0] for p in parts]
-    rows = pieces // (parts_of_tile * math.prod(tiles))
+def _tiles(memory, a):
+    axes = [a.axes[i : i + 7] for i in (0, 7, 14)]  # tiles, places of one, taken, step, extent, dilation, before
+    tiles, size = [axis[0] for axis in axes], [axis[1] for axis in axes]
+    x, out, outer, inner, (s_g, s_o, s_i, s_d, s_h, s_w) = a.x, a.out, a.outers, a.inners, a.x_strides
+    rows = a.pieces // (a.parts * math.prod(tiles))
     source, first = memory.floats(x)
     target = memory.part(out, rows * math.prod(tiles) * math.prod(size), np.float32).reshape(rows, math.prod(tiles), math.prod(size))
     places, inside = np.int64(0), True
-    for axis, (p, stride) in enumerate(zip(parts, (s_d, s_h, s_w), strict=True)):
-        (taken, step), (extent, dilation) = _halves(p[1]), _halves(p[2])
-        at = np.arange(tiles[axis])[:, None] * step + np.arange(size[axis]) - p[3]
+    for axis, (numbers, stride) in enumerate(zip(axes, (s_d, s_h, s_w), strict=True)):
+        _, _, taken, step, extent, dilation, before = numbers
+        at = np.arange(tiles[axis])[:, None] * step + np.arange(size[axis]) - before
         good = (np.arange(size[axis]) < taken) & (at >= 0) & (at % dilation == 0) & (at // dilation < extent)
         shape = [1] * 6
         shape[axis], shape[3 + axis] = tiles[axis], size[axis]
@@ -73,35 +66,34 @@ def _tiles(memory, x, out, pieces, parts_of_tile, outer, inner, s_g, s_o, s_i, s
         target[row] = np.where(inside, source[np.where(inside, start + places, 0)], 0)
 
 
-def _product(memory, a, b, c, frequencies, groups, ni, nj, nl, *steps_and_adds):
-    *steps, adds = steps_and_adds
+def _product(memory, a):
+    frequencies, groups, ni, nj, nl = a.frequencies, a.groups, a.ni, a.nj, a.nl
 
     def seen(place, extents, strides):
         count = 1 + sum((n - 1) * s for n, s in zip(extents, strides, strict=True))
         flat = memory.part(place, count + frequencies - 1, np.complex64)
         return np.lib.stride_tricks.as_strided(flat, (*extents, frequencies), (*(8 * s for s in strides), 8))
 
-    left, right = seen(a, (groups, ni, nl), steps[:3]), seen(b, (groups, nj, nl), steps[3:6])
+    left, right = seen(a.left, (groups, ni, nl), a.left_strides), seen(a.right, (groups, nj, nl), a.right_strides)
     found = np.einsum("gilf,gjlf->gijf", left, right.conj())
-    target = seen(c, (groups, ni, nj), steps[6:])
-    target[...] = found + target if adds else found
+    target = seen(a.out, (groups, ni, nj), a.out_strides)
+    target[...] = found + target if a.adds else found
 
 
-def _result(memory, source, y, total, inner, s_o, s_i, s_d, s_h, s_w, *rest):
-    *axes, scale = rest
-    parts = [axes[i : i + 3] for i in (0, 3, 6)]
-    tiles, size = zip(*(_halves(p[0]) for p in parts), strict=True)
-    extents = [_halves(p[1])[0] for p in parts]
-    rows = total // math.prod(extents)
-    values = memory.part(source, rows * math.prod(tiles) * math.prod(size), np.float32).reshape(rows, *tiles, *size)
+def _result(memory, a):
+    axes = [a.axes[i : i + 5] for i in (0, 5, 10)]
+    tiles, size, extents, steps, spread = zip(*axes, strict=True)
+    inner, y, (s_o, s_i, s_d, s_h, s_w) = a.inner, a.y, a.y_strides
+    rows = a.total // math.prod(extents)
+    values = memory.part(a.source, rows * math.prod(tiles) * math.prod(size), np.float32).reshape(rows, *tiles, *size)
     target, first = memory.floats(y)
     index = []
-    for p, extent in zip(parts, extents, strict=True):
-        index.append(divmod(np.arange(extent) * p[2], _halves(p[1])[1]))
+    for extent, step, apart in zip(extents, steps, spread, strict=True):
+        index.append(divmod(np.arange(extent) * apart, step))
     grid = np.ix_(*(t for t, _ in index)), np.ix_(*(u for _, u in index))
     places = sum(n * s for n, s in zip(np.ix_(*map(np.arange, extents)), (s_d, s_h, s_w), strict=True))
     for row in range(rows):
-        target[first + row // inner * s_o + row % inner * s_i + places] = values[row][(*grid[0], *grid[1])] * np.float32(scale)
+        target[first + row // inner * s_o + row % inner * s_i + places] = values[row][(*grid[0], *grid[1])] * np.float32(a.scale)
 
 
 def _transform(memory, step):
@@ -135,14 +127,13 @@ def _carry_out(op, algorithm, arrays, options):
             _transform(memory, step)
             continue
         assert isinstance(step, Plan)
-        given = [_signed(a) if isinstance(a, int) and a < 1 << 32 else a for a in step.arguments]
         stem = step.kernel.source.rpartition("/")[2]
         if stem == "fourier_tiles.cu":
-            _tiles(memory, *given)
+            _tiles(memory, step.arguments)
         elif stem == "spectral_product.cu":
-            _product(memory, *given)
+            _product(memory, step.arguments)
         elif stem == "fourier_result.cu":
-            _result(memory, *given)
+            _result(memory, step.arguments)
         else:
             assert stem.startswith("direct"), stem  # the repair of NaN
     return memory.bytes[len(arrays)].view(np.float32).reshape(result.shape)

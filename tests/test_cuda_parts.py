@@ -16,7 +16,7 @@ from dnnarray._cuda.conv import parts as conv_parts
 from dnnarray._cuda.conv.tiling import Tile
 from dnnarray._cuda.core.plan import Array, TensorMap
 from dnnarray._cuda.linear import ALGORITHMS as LINEAR
-from tests.test_cuda_tensor_map import _axis, _box, _unravel, _windows
+from tests.test_cuda_tensor_map import _axes, _axis, _box, _unravel, _windows
 
 _DEVICE = Device("made-up H200", "cuda", 132, {"float32": 50e12, "float16_mma": 788e12}, 4.2e12, 4e-6, (9, 0), 232_448)
 
@@ -104,12 +104,11 @@ class _Card:
         self.of(partial)[: kept.size] = kept
 
     def sum(self, plan):
-        partial, target, *_ = (a for a in plan.arguments if isinstance(a, Array))
-        size, splits, _, _, channels, *rest = (a for a in plan.arguments if isinstance(a, int))
-        steps, window = rest[:5], [_axis(rest[15 + 3 * i : 18 + 3 * i])[2] for i in range(3)]
-        sums = self.of(partial)[: size * splits].reshape(splits, -1, *window, channels).sum(0)
+        given = plan.arguments
+        steps, window = given.w_strides, [axis[2] for axis in _axes(given)]
+        sums = self.of(given.partial)[: given.size * given.splits].reshape(given.splits, -1, *window, given.channels).sum(0)
         for (k, *tap, c), value in np.ndenumerate(sums):
-            self.of(target)[k * steps[0] + c * steps[1] + sum(t * s for t, s in zip(tap, steps[2:], strict=True))] = value
+            self.of(given.out)[k * steps[0] + c * steps[1] + sum(t * s for t, s in zip(tap, steps[2:], strict=True))] = value
 
 
 _CASES = {  # x, weight, options

@@ -15,7 +15,7 @@ from dnnarray._select import Device
 from dnnarray._spec import BFLOAT16, FLOAT16, Spec
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
-from dnnarray._cuda.conv import ALGORITHMS, raster, tma, tma_tiling
+from dnnarray._cuda.conv import ALGORITHMS, implicit_tma_sm90, raster, tma_tiling
 from dnnarray._cuda.core import tensor_map
 from dnnarray._cuda.core.launch import Launches
 from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Structure, TensorMap
@@ -181,21 +181,16 @@ class _Card:
 
     def __init__(self, plan, memory):
         self.plan, self.memory, self.config = plan, memory, plan.kernel.config
-        self.x, self.w, *_ = plan.arguments
-        self.numbers = _numbers(plan)
+        self.x, self.w = plan.arguments.x, plan.arguments.weight
 
     def sums(self):
         """(place, channel) of all tiles, by place and channel of the result."""
         held = "held" in self.plan.kernel.source
         halo = held or "halo" in self.plan.kernel.source
-        n = self.numbers
-        if halo:
-            _, pitch, _, height, _, _, _, *rest = n
-        else:
-            _, _, *rest = n
-        channels, backwards, tiles_m, tiles_n, groups, outs, *rest = rest
-        axes = [_axis(rest[4 + 3 * i : 7 + 3 * i]) for i in range(3)]
-        inner = (axes[0][0], height, pitch) if halo else tuple(a[0] for a in axes)
+        given = self.plan.arguments
+        channels, backwards, outs = given.channels, given.backwards, given.outs
+        tiles_m, tiles_n, groups, axes = given.tiles_m, given.tiles_n, given.groups, _axes(given)
+        inner = (axes[0][0], given.height, given.pitch) if halo else tuple(a[0] for a in axes)
         tile_m, tile_n = self.config.tile_m // (1 + held), self.config.tile_n
         rows = tiles_m * tile_m
         found = np.zeros((groups, rows, tiles_n * tile_n))
@@ -227,13 +222,9 @@ class _Card:
         return np.hstack([_box(self.memory, self.w, (first + 64 * i, *at, group * channels + c)) for i in range(boxes)])
 
 
-def _pointers(plan):
-    """Bias, residual, result."""
-    return [a for a in plan.arguments if isinstance(a, Array)]
-
-
-def _numbers(plan):
-    return [a for a in plan.arguments if isinstance(a, int)]
+def _axes(arguments):
+    """(out, space, window, stride, dilation, before) of each axis."""
+    return [tuple(arguments.axes[i : i + 6]) for i in (0, 6, 12)]
 
 
 def _axis(words):
@@ -299,7 +290,7 @@ def test_the_copy_engine_fetches_what_the_products_need(case, held, transposed, 
     memory = [np.ascontiguousarray(a.transpose(order)).ravel() for a in arrays]
     actual = np.full(expected.size, 0.0 if cleared else np.nan)
     for plan in plans:
-        if plan.arguments[1].array.index > 1:
+        if plan.arguments.weight.array.index > 1:
             pytest.skip("the weight is turned round first")
         _store(actual, plan, *_Card(plan, memory).sums())
     assert (actual == expected.transpose(order).ravel()).all()
@@ -311,14 +302,14 @@ def _drawn(rng, shape, order):
 
 def _store(target, plan, sums, inner, out):
     """What the kernel's last step does."""
-    halo, n = "implicit_tma_sm90" not in plan.kernel.source, _numbers(plan)
-    outs, steps = (n[12], n[13:17]) if halo else (n[7], n[8:12])
-    images = n[0] if halo else n[0] // math.prod(out)
+    given = plan.arguments
+    halo, outs, steps = "implicit_tma_sm90" not in plan.kernel.source, given.outs, given.y_strides
+    images = given.images if halo else given.rows // math.prod(out)
     for i in range(images * math.prod(inner)):
         *place, image = _unravel(i, inner)
         if any(p >= o for p, o in zip(place[::-1], out, strict=True)):
             continue
-        at = _pointers(plan)[2].offset // 2 + image * steps[0] + sum(p * s for p, s in zip(place[::-1], steps[1:], strict=True))
+        at = given.y.offset // 2 + image * steps[0] + sum(p * s for p, s in zip(place[::-1], steps[1:], strict=True))
         for group in range(sums.shape[0]):
             target[at + group * outs : at + (group + 1) * outs] = sums[group, i]
 
@@ -337,7 +328,7 @@ def test_what_the_copy_engine_does_not_take(x, w, options, reason):
     problem = find("conv").problem(
         (Spec(x, BFLOAT16), Spec(w, BFLOAT16), None, None), find("conv").bind((Spec(x, BFLOAT16), Spec(w, BFLOAT16)), options)[1]
     )
-    found = tma.rejects("conv", problem, _DEVICE)
+    found = implicit_tma_sm90.rejects("conv", problem, _DEVICE)
     assert found is None if reason is None else reason in found
 
 

@@ -12,7 +12,7 @@ from dnnarray._spec import Spec
 pytest.importorskip("cupy", reason="CuPy is not installed")
 from dnnarray._cuda.conv import ALGORITHMS, weigh
 from dnnarray._cuda.conv.tiling import Tile
-from tests.test_cuda_tensor_map import _DEVICE, _axis, _numbers, _unravel, _windows
+from tests.test_cuda_tensor_map import _DEVICE, _axes, _unravel, _windows
 
 _CASES = {  # x, weight, options
     "halo": ((2, 64, 5, 6), (72, 64, 3, 3), {"padding": ((1, 1), (2, 0))}),
@@ -33,15 +33,16 @@ class _Card:
     def __init__(self, plan, memory):
         self._memory, self._config = memory, plan.kernel.config
         self._halo = "halo" in plan.kernel.source
-        self._dy, self._x, *_ = plan.arguments
-        *own, d, h, w = np.split(np.array(_numbers(plan), object), [-9, -6, -3])
-        self._own, self._axes = list(own[0]), [_axis(a) for a in (d, h, w)]
+        self._given, self._axes = plan.arguments, _axes(plan.arguments)
+        self._dy, self._x = plan.arguments.dy, plan.arguments.x
 
     def sums(self):
         return self._by_raster() if self._halo else self._by_windows()
 
     def _by_raster(self):
-        images, pitch, height, channels, outs, groups, splits, blocks, _ = self._own
+        given = self._given
+        pitch, height, splits, blocks = given.pitch, given.height, given.splits, given.blocks
+        images, channels, outs, groups = given.images, given.channels, given.outs, given.groups
         d, h, w = self._axes
         inner, places = (d[0], height, pitch), images * d[0] * height * pitch
         found = np.zeros((splits, groups, outs, d[2] * 9, channels))
@@ -59,7 +60,9 @@ class _Card:
         return found
 
     def _by_windows(self):
-        rows, channels, tiles_m, tiles_n, groups, outs, splits, blocks, *_ = self._own
+        given = self._given
+        rows, channels, outs, groups = given.rows, given.channels, given.outs, given.groups
+        tiles_m, tiles_n, splits, blocks = given.tiles_m, given.tiles_n, given.splits, given.blocks
         window, inner = tuple(a[2] for a in self._axes), tuple(a[0] for a in self._axes)
         taps, blocks_c = int(np.prod(window)), -(-channels // 64)
         found = np.full((splits, groups, outs, taps, channels), np.nan)
@@ -88,19 +91,21 @@ class _Card:
 
 def _added_up(plan, partial, size):
     """The second launch: the weight's memory."""
-    n, groups, splits, apart, *rest = _numbers(plan)
-    extents, from_steps, to_steps = (groups // int(np.prod(rest[:4])), *rest[:4]), rest[4:9], rest[9:14]
-    flat, out, start = partial.reshape(splits, n), np.full(size, np.nan), plan.arguments[1].offset // 2
+    given = plan.arguments
+    inner, from_steps, to_steps = given.read[:4], given.read[4:], given.written[4:]
+    assert given.written[:4] == inner
+    extents = (given.groups // int(np.prod(inner)), *inner)
+    flat, out, start = partial.reshape(given.splits, given.size), np.full(size, np.nan), given.out.offset // 2
     for place in np.ndindex(*extents):
         source, target = (sum(p * s for p, s in zip(place, steps, strict=True)) for steps in (from_steps, to_steps))
         for j in range(8):
-            out[start + target + j * apart] = flat[:, source + j].sum()
+            out[start + target + j * given.apart] = flat[:, source + j].sum()
     return out
 
 
 def _stored(plan, sums, w_shape):
     """What a launch that needs no second one leaves in memory."""
-    steps, out, start = _numbers(plan)[8:12], np.full(sums.size, np.nan), plan.arguments[3].offset // 2
+    steps, out, start = plan.arguments.w_strides, np.full(sums.size, np.nan), plan.arguments.result.offset // 2
     window = ((1,) * 3 + tuple(w_shape[2:]))[-3:]
     rows = sums.reshape(-1, *window, sums.shape[-1])
     for place in np.ndindex(rows.shape[:-1]):

@@ -8,8 +8,8 @@ from functools import lru_cache, partial
 from typing import Any
 
 from dnnarray._cuda.common.channels import lies
+from dnnarray._cuda.conv import implicit_tma_sm90, weigh_tma
 from dnnarray._cuda.conv import parts as conv_parts
-from dnnarray._cuda.conv import tma, weigh_tma
 from dnnarray._cuda.conv.shared import Maps, Setting, plan
 from dnnarray._cuda.core.plan import Program
 from dnnarray._cuda.core.planner import Planner
@@ -55,7 +55,7 @@ def _matrix_cost(op: str, problem: ConvProblem, device: Device) -> Cost:
 _KINDS = (
     *(_Kind(name, conv_parts.SUMMARY, conv_parts.maps, conv_parts.rejects, partial(conv_parts.cost, precision=p), p)
       for p, name in conv_parts.NAMES.items()),
-    _Kind("implicit_tma_sm90", "operands brought by the copy engine, products by wgmma", weigh_tma.maps, tma.rejects, _matrix_cost),
+    _Kind("implicit_tma_sm90", "operands brought by the copy engine, products by wgmma", weigh_tma.maps, implicit_tma_sm90.rejects, _matrix_cost),
 )  # fmt: skip
 
 

@@ -25,6 +25,17 @@ struct Config {
   static constexpr int kMostThreads = 192;
   static constexpr int kBlocks = 2;
 };
+struct Arguments {
+  int batch;
+  int channels;
+  int flip;
+  int across;
+  int groups;
+  int rows;
+  dnnarray::PixelStrides x_strides;
+  dnnarray::PixelStrides y_strides;
+  dnnarray::ConvAxes axes;
+};
 #define DNNARRAY_ENTRY conv_depthwise_mma_default
 #endif
 
@@ -314,20 +325,16 @@ __device__ __forceinline__ void walk(const Problem& a, const StreamTile& tile, i
 }
 
 // Neighbouring blocks have the same pixels of other channels; each does `rows` rows of outputs.
-extern "C" __global__ void __launch_bounds__(Config::kMostThreads, Config::kBlocks) DNNARRAY_ENTRY(
-    const T* __restrict__ x, const T* __restrict__ w, const T* __restrict__ bias, T* __restrict__ y, long long batch, long long channels,
-    long long flip, long long across, long long groups, long long rows, long long x_n, long long x_h, long long x_w, long long y_n,
-    long long y_h, long long y_w, long long height, long long width, long long out_height, long long out_width, long long before_h,
-    long long before_w) {
-  const auto i = [](long long value) { return static_cast<int>(value); };  // all of them fit
-  const int vectors = blockDim.x / kWarp, wide = i(across) * kColumns;
-  const Problem problem{x, bias, y, {x_n, x_h, x_w, i(height), i(width), i(channels)}, {w, i(channels), flip != 0}, y_n, y_h, y_w,
-                        i(out_height), i(out_width), i(before_h), i(before_w)};
-  const Quotient by_chunk = divide(blockIdx.x, (i(channels) - 1) / (8 * vectors) + 1);
-  const Quotient by_part = divide(by_chunk.quotient, (i(out_height) - 1) / i(rows) + 1);
-  const Quotient by_tile = divide(by_part.quotient, (i(out_width) - 1) / wide + 1);
-  const int p = by_part.rest * i(rows), q = by_tile.rest * wide;
-  const StreamTile tile{by_tile.quotient * i(groups), i(batch), i(groups), q - i(before_w), wide + 8 - kColumns,
+extern "C" __global__ void __launch_bounds__(Config::kMostThreads, Config::kBlocks) DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias, T* __restrict__ y,
+                   const __grid_constant__ Arguments a) {
+  const int vectors = blockDim.x / kWarp, wide = a.across * kColumns;
+  const Problem problem{x, bias, y, {a.x_strides.n, a.x_strides.h, a.x_strides.w, a.axes.h.space, a.axes.w.space, a.channels}, {weight, a.channels, a.flip != 0}, a.y_strides.n, a.y_strides.h, a.y_strides.w,
+                        a.axes.h.out, a.axes.w.out, a.axes.h.before, a.axes.w.before};
+  const Quotient by_chunk = divide(blockIdx.x, (a.channels - 1) / (8 * vectors) + 1);
+  const Quotient by_part = divide(by_chunk.quotient, (a.axes.h.out - 1) / a.rows + 1);
+  const Quotient by_tile = divide(by_part.quotient, (a.axes.w.out - 1) / wide + 1);
+  const int p = by_part.rest * a.rows, q = by_tile.rest * wide;
+  const StreamTile tile{by_tile.quotient * a.groups, a.batch, a.groups, q - a.axes.w.before, wide + 8 - kColumns,
                         by_chunk.rest * 8 * vectors, vectors, (vectors | 1) * 16};
-  walk(problem, tile, i(across), p, q, min(p + i(rows), i(out_height)));
+  walk(problem, tile, a.across, p, q, min(p + a.rows, a.axes.h.out));
 }

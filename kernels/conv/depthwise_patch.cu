@@ -22,6 +22,17 @@ struct Config {
   static constexpr int kRows = 4;
   static constexpr int kRun = 1;
 };
+struct Arguments {
+  int planes;
+  int channels;
+  int multiplier;
+  int flip;
+  int across;
+  int down;
+  dnnarray::Strides x_strides;
+  dnnarray::Strides y_strides;
+  dnnarray::ConvAxes axes;
+};
 #define DNNARRAY_ENTRY conv_depthwise_patch_default
 #endif
 
@@ -81,53 +92,55 @@ __device__ __forceinline__ void add_row(float (&sum)[kRows][kVector], const Row&
   }
 }
 
-__device__ __forceinline__ void load_weights(float (&w)[kHigh][kSide], const T* gmem, bool flip) {
+template <bool kFlip>
+__device__ __forceinline__ void load_weights(float (&w)[kHigh][kSide], const T* gmem) {
 #pragma unroll
   for (int r = 0; r < kHigh; ++r) {
 #pragma unroll
     for (int s = 0; s < kSide; ++s) {
       const int tap = r * kSide + s;
-      w[r][s] = widen(gmem[flip ? kHigh * kSide - 1 - tap : tap]);
+      w[r][s] = widen(gmem[kFlip ? kHigh * kSide - 1 - tap : tap]);
     }
   }
 }
 
 // Threads count patches beside each other, then below each other, then planes (n, k).
-extern "C" __global__ void __launch_bounds__(kMostThreads) DNNARRAY_ENTRY(
-    const T* __restrict__ gmem_x, const T* __restrict__ gmem_w, const T* __restrict__ gmem_bias, const T* __restrict__ gmem_residual,
-    T* __restrict__ gmem_y, long long planes, long long channels, long long multiplier, long long flip, long long across, long long down,
-    long long x_n, long long x_c, long long x_h, long long y_n, long long y_c, long long y_h, long long height, long long width,
-    long long out_height, long long out_width, long long before_h, long long before_w) {
-  const auto i = [](long long value) { return static_cast<int>(value); };  // all of them fit
-  const Problem a{i(height), i(width), i(out_height), i(out_width), i(before_h), i(before_w), x_h, y_h};
-  const Quotient by_column = divide(blockIdx.x * blockDim.x + threadIdx.x, i(across)), by_row = divide(by_column.quotient, i(down));
-  if (by_row.quotient >= planes) return;
-  const Quotient image = divide(by_row.quotient, i(channels));
-  const int channel = image.rest, taken = multiplier == 1 ? channel : divide(channel, i(multiplier)).quotient;
-  const int p = by_row.rest * kRows, q = by_column.rest * kVector, apart = i(across) * kVector;
-  const T* x = gmem_x + image.quotient * x_n + taken * x_c;
+extern "C" __global__ void __launch_bounds__(kMostThreads) DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias,
+                   const T* __restrict__ residual, T* __restrict__ y, const __grid_constant__ Arguments a) {
+  const Problem problem{a.axes.h.space, a.axes.w.space, a.axes.h.out, a.axes.w.out, a.axes.h.before, a.axes.w.before, a.x_strides.h, a.y_strides.h};
+  const Quotient by_column = divide(blockIdx.x * blockDim.x + threadIdx.x, a.across), by_row = divide(by_column.quotient, a.down);
+  if (by_row.quotient >= a.planes) return;
+  const Quotient image = divide(by_row.quotient, a.channels);
+  const int channel = image.rest, taken = a.multiplier == 1 ? channel : divide(channel, a.multiplier).quotient;
+  const int p = by_row.rest * kRows, q = by_column.rest * kVector, apart = a.across * kVector;
+  const T* first = x + image.quotient * a.x_strides.n + taken * a.x_strides.c;
   Row rows[kRun][kReach];
 #pragma unroll
-  for (int k = 0; k < kRun; ++k) load_patch(rows[k], x, a, p, q + k * apart);
+  for (int k = 0; k < kRun; ++k) load_patch(rows[k], first, problem, p, q + k * apart);
   float w[kHigh][kSide];
-  load_weights(w, gmem_w + static_cast<long long>(channel) * (kHigh * kSide), flip != 0);
-  const float bias = gmem_bias ? widen(gmem_bias[channel]) : 0.0f;
-  const long long y = image.quotient * y_n + channel * y_c + p * a.y_h + q;
-  const DepthwiseFinish<T, kVector, Config::kAdded, Config::kRelu> finish{gmem_residual, gmem_y};
+  const T* own_w = weight + static_cast<long long>(channel) * (kHigh * kSide);
+  if (a.flip) {
+    load_weights<true>(w, own_w);
+  } else {
+    load_weights<false>(w, own_w);
+  }
+  const float begin_at = bias ? widen(bias[channel]) : 0.0f;
+  const long long to = image.quotient * a.y_strides.n + channel * a.y_strides.c + p * problem.y_h + q;
+  const DepthwiseFinish<T, kVector, Config::kAdded, Config::kRelu> finish{residual, y};
 #pragma unroll
   for (int k = 0; k < kRun; ++k) {
-    if (q + k * apart >= a.out_width) break;
+    if (q + k * apart >= problem.out_width) break;
     float sum[kRows][kVector];
 #pragma unroll
     for (int m = 0; m < kRows; ++m) {
 #pragma unroll
-      for (int t = 0; t < kVector; ++t) sum[m][t] = bias;
+      for (int t = 0; t < kVector; ++t) sum[m][t] = begin_at;
     }
 #pragma unroll
     for (int r = 0; r < kReach; ++r) add_row(sum, rows[k][r], r, w);
 #pragma unroll
     for (int m = 0; m < kRows; ++m) {
-      if (p + m < a.out_height) finish.put(sum[m], y + m * a.y_h + k * apart);
+      if (p + m < problem.out_height) finish.put(sum[m], to + m * problem.y_h + k * apart);
     }
   }
 }

@@ -26,6 +26,19 @@ struct Config {
   static constexpr int kMostThreads = 256;
   static constexpr int kBlocks = 3;
 };
+struct Arguments {
+  int planes;
+  int channels;
+  int multiplier;
+  int flip;
+  int across;
+  int down;
+  int together;
+  int run;
+  dnnarray::Strides x_strides;
+  dnnarray::Strides y_strides;
+  dnnarray::ConvAxes axes;
+};
 #define DNNARRAY_ENTRY conv_depthwise_plane_default
 #endif
 
@@ -41,7 +54,7 @@ using Sums = float[kRows][kStrip];
 struct Kind {
   static constexpr bool kGradient = false, kPlain = true;
 };
-using SpatialAxis = ConvAxis<Kind>;
+using SpatialAxis = DepthwiseAxis<Kind>;
 
 extern __shared__ float4 smem_memory[];
 
@@ -192,29 +205,24 @@ __device__ __forceinline__ void store_tile(const Sums& sum, const DepthwiseFinis
 
 // Blocks count runs of tiles of the same channels, then `together` planes (n, k) at a time. Pairs hold (output, input) extents, (window, stride) and
 // (dilation, before) of an axis.
-extern "C" __global__ void __launch_bounds__(Config::kMostThreads, Config::kBlocks) DNNARRAY_ENTRY(
-    const T* __restrict__ gmem_x, const T* __restrict__ gmem_w, const T* __restrict__ gmem_bias, const T* __restrict__ gmem_residual,
-    T* __restrict__ gmem_y, long long planes, long long channels, long long multiplier, long long flip, long long across, long long down,
-    long long together, long long run, long long x_n, long long x_c, long long x_d, long long x_h, long long y_n, long long y_c, long long y_d,
-    long long y_h, long long d0, long long d1, long long d2, long long h0, long long h1, long long h2, long long w0, long long w1, long long w2) {
-  const auto i = [](long long value) { return static_cast<int>(value); };  // all of them fit
-  const SpatialAxis d{high(d0), low(d0), high(d1), low(d1), high(d2), low(d2)}, h{high(h0), low(h0), high(h1), low(h1), high(h2), low(h2)},
-      w{high(w0), low(w0), high(w1), low(w1), high(w2), low(w2)};
-  const int wide = i(across) * kStrip, tall = i(down) * kRows, tiles_w = (w.out - 1) / wide + 1, tiles_h = (h.out - 1) / tall + 1;
-  const Problem a{gmem_x, i(planes), i(channels), i(multiplier), x_n, x_c, x_d, x_h, d, h, w, wide, tall, tiles_w, tiles_h};
+extern "C" __global__ void __launch_bounds__(Config::kMostThreads, Config::kBlocks) DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias,
+                   const T* __restrict__ residual, T* __restrict__ y, const __grid_constant__ Arguments a) {
+  const SpatialAxis d(a.axes.d), h(a.axes.h), w(a.axes.w);
+  const int wide = a.across * kStrip, tall = a.down * kRows, tiles_w = (w.out - 1) / wide + 1, tiles_h = (h.out - 1) / tall + 1;
+  const Problem problem{x, a.planes, a.channels, a.multiplier, a.x_strides.n, a.x_strides.c, a.x_strides.d, a.x_strides.h, d, h, w, wide, tall, tiles_w, tiles_h};
   const int tiles = tiles_w * tiles_h * d.out;
-  const Quotient by_run = divide(blockIdx.x, (tiles - 1) / i(run) + 1);
-  const Quotient strip = divide(threadIdx.x, i(across)), line = divide(strip.quotient, i(down));
-  const int first = by_run.quotient * i(together), begin = by_run.rest * i(run), lines = d.window * h.window;
-  const Share share(a, i(together));
+  const Quotient by_run = divide(blockIdx.x, (tiles - 1) / a.run + 1);
+  const Quotient strip = divide(threadIdx.x, a.across), line = divide(strip.quotient, a.down);
+  const int first = by_run.quotient * a.together, begin = by_run.rest * a.run, lines = d.window * h.window;
+  const Share share(problem, a.together);
   float* smem_w = reinterpret_cast<float*>(smem_memory);
-  T* smem_x = reinterpret_cast<T*>(smem_w + together * lines * kPitch);
+  T* smem_x = reinterpret_cast<T*>(smem_w + a.together * lines * kPitch);
   const int stage = (share.total * kVector + 16 / static_cast<int>(sizeof(T)) - 1) & -(16 / static_cast<int>(sizeof(T)));
-  Cursor coming(a, begin, min(i(run), tiles - begin)), due = coming;
+  Cursor coming(problem, begin, min(a.run, tiles - begin)), due = coming;
   int place_coming = 0, place_due = 0;
   const auto bring = [&] {
-    if (coming.find(a)) {
-      share.bring(smem_x + place_coming * stage, a, coming, first);
+    if (coming.find(problem)) {
+      share.bring(smem_x + place_coming * stage, problem, coming, first);
       ++coming.o;
       place_coming = place_coming == kStages - 1 ? 0 : place_coming + 1;
     }
@@ -222,25 +230,25 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, Config::kBloc
   };
 #pragma unroll
   for (int s = 0; s < kStages - 1; ++s) bring();
-  stage_weights(smem_w, gmem_w, first, min(i(together), a.planes - first), a.channels, lines, flip != 0);
+  stage_weights(smem_w, weight, first, min(a.together, problem.planes - first), problem.channels, lines, a.flip != 0);
 
   const int plane = first + line.quotient, own_p = line.rest * kRows, own_q = strip.rest * kStrip;
-  const bool busy = line.quotient < together && plane < a.planes;
-  const Quotient image = divide(busy ? plane : first, a.channels);
-  const float bias = gmem_bias ? widen(gmem_bias[image.rest]) : 0.0f;
-  const float* own_w = smem_w + min(line.quotient, i(together) - 1) * lines * kPitch;
+  const bool busy = line.quotient < a.together && plane < problem.planes;
+  const Quotient image = divide(busy ? plane : first, problem.channels);
+  const float begin_at = bias ? widen(bias[image.rest]) : 0.0f;
+  const float* own_w = smem_w + min(line.quotient, a.together - 1) * lines * kPitch;
   const int pitch = share.pieces * kVector;
-  const T* own_x = smem_x + (min(line.quotient, i(together) - 1) * share.rows + own_p * h.stride) * pitch + own_q * kStride;
-  const long long y = image.quotient * y_n + image.rest * y_c;
-  const DepthwiseFinish<T, kVector, Config::kAdded, Config::kRelu> finish{gmem_residual, gmem_y};
-  for (; due.left > 0; due.next_tile(a)) {
+  const T* own_x = smem_x + (min(line.quotient, a.together - 1) * share.rows + own_p * h.stride) * pitch + own_q * kStride;
+  const long long to = image.quotient * a.y_strides.n + image.rest * a.y_strides.c;
+  const DepthwiseFinish<T, kVector, Config::kAdded, Config::kRelu> finish{residual, y};
+  for (; due.left > 0; due.next_tile(problem)) {
     Sums sum;
 #pragma unroll
     for (int m = 0; m < kRows; ++m) {
 #pragma unroll
-      for (int t = 0; t < kStrip; ++t) sum[m][t] = bias;
+      for (int t = 0; t < kStrip; ++t) sum[m][t] = begin_at;
     }
-    for (; due.find_plane(a); ++due.o) {
+    for (; due.find_plane(problem); ++due.o) {
       copies_wait<kStages - 2>();
       __syncthreads();  // this plane is there, and nobody needs the one before any more
       bring();
@@ -248,6 +256,6 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, Config::kBloc
       place_due = place_due == kStages - 1 ? 0 : place_due + 1;
     }
     const int p = due.h * tall + own_p, q = due.w * wide + own_q;
-    if (busy) store_tile(sum, finish, y + due.d * y_d + p * y_h + q, y_h, h.out - p, w.out - q);
+    if (busy) store_tile(sum, finish, to + due.d * a.y_strides.d + p * a.y_strides.h + q, a.y_strides.h, h.out - p, w.out - q);
   }
 }

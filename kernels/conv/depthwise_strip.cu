@@ -31,6 +31,27 @@ struct Config {
   static constexpr int kThreads = 128;
   static constexpr int kBlocks = 3;
 };
+struct Arguments {
+  int batch;
+  int channels;
+  int flip;
+  int rows;
+  int chunks;
+  int parts;
+  int tiles;
+  int depth_groups;
+  int across;
+  int pitch;
+  long long by_chunks;
+  long long by_parts;
+  long long by_tiles;
+  long long by_depth_groups;
+  long long by_across;
+  long long by_pitch;
+  dnnarray::PixelStrides x_strides;
+  dnnarray::PixelStrides y_strides;
+  dnnarray::ConvAxes axes;
+};
 #define DNNARRAY_ENTRY conv_depthwise_strip_default
 #endif
 
@@ -74,28 +95,21 @@ struct Rows : StepTurns<Config::kStages> {
   }
 };
 
-extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks) DNNARRAY_ENTRY(const T* __restrict__ gmem_x,
-    const T* __restrict__ gmem_w, const T* __restrict__ gmem_bias, const T* __restrict__ gmem_residual, T* __restrict__ gmem_y, long long batch,
-    long long channels, long long flip, long long chunks, long long by_chunks, long long parts, long long by_parts, long long tiles, long long by_tiles,
-    long long depth_groups, long long by_depth_groups, long long across, long long by_across, long long pitch, long long by_pitch, long long rows,
-    long long x_n, long long x_h, long long x_w, long long y_n, long long y_h, long long y_w, long long height, long long width, long long out_height,
-    long long out_width, long long before_h, long long before_w, long long x_d, long long y_d, long long depths, long long depth_steps) {
-  const auto i = [](long long value) { return static_cast<int>(value); };  // all of them fit
-  const Strips::Arguments a{gmem_w, gmem_bias, gmem_residual, gmem_y, i(batch), i(channels), flip != 0, Divisor(chunks, by_chunks),
-                            Divisor(parts, by_parts), Divisor(tiles, by_tiles), Divisor(depth_groups, by_depth_groups), Divisor(across, by_across),
-                            Divisor(pitch, by_pitch), i(rows), x_n, x_h, x_w, y_n, y_h, y_w, i(height), i(width), i(out_height), i(out_width),
-                            i(before_h), i(before_w), x_d, y_d, depths, depth_steps};
-  const Strips::Block block(a);
-  const Strips::Range range = block.range(a);
-  StreamTile tile{block.image, a.batch, block.seen(), block.left(a), i(pitch), block.first, Strips::kPixel / 16, Strips::kPixel};
-  StreamSource source{x_n, x_h, x_w, a.height, a.width, a.channels};
-  const T* x = gmem_x;
+extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks) DNNARRAY_ENTRY(
+    const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias, const T* __restrict__ residual, T* __restrict__ y,
+    const __grid_constant__ Arguments a) {
+  const Strips::Problem problem = Strips::problem_of(weight, bias, residual, y, a);
+  const Strips::Block block(problem);
+  const Strips::Range range = block.range(problem);
+  StreamTile tile{block.image, a.batch, block.seen(), block.left(problem), a.pitch, block.first, Strips::kPixel / 16, Strips::kPixel};
+  StreamSource source{a.x_strides.n, a.x_strides.h, a.x_strides.w, a.axes.h.space, a.axes.w.space, a.channels};
+  const T* from = x;
   if constexpr (Config::kDepth > 1) {  // planes take the place of images
-    x += block.image * x_n;
-    tile.image = block.top_plane(a);
-    tile.images = low(depths);
-    source.n = x_d;
+    from += block.image * a.x_strides.n;
+    tile.image = block.top_plane(problem);
+    tile.images = a.axes.d.space;
+    source.n = a.x_strides.d;
   }
-  Rows of_x(x, source, tile, a.pitch, range.row);
-  Strips::walk(a, block, range, of_x, smem_memory);
+  Rows of_x(from, source, tile, problem.pitch, range.row);
+  Strips::walk(problem, block, range, of_x, smem_memory);
 }

@@ -27,6 +27,28 @@ struct Config {
   static constexpr int kThreads = 128;
   static constexpr int kBlocks = 3;
 };
+struct Arguments {
+  dnnarray::TensorMap x;
+  int batch;
+  int channels;
+  int flip;
+  int rows;
+  int chunks;
+  int parts;
+  int tiles;
+  int depth_groups;
+  int across;
+  int pitch;
+  long long by_chunks;
+  long long by_parts;
+  long long by_tiles;
+  long long by_depth_groups;
+  long long by_across;
+  long long by_pitch;
+  dnnarray::PixelStrides x_strides;
+  dnnarray::PixelStrides y_strides;
+  dnnarray::ConvAxes axes;
+};
 #define DNNARRAY_ENTRY conv_depthwise_strip_sm90_default
 #endif
 
@@ -45,7 +67,7 @@ struct Rows : StepTurns<Config::kStages> {
   unsigned base;
   bool asks;
 
-  __device__ __forceinline__ Rows(const TensorMap& map, const Strips::Block& block, const Strips::Arguments& a, int row)
+  __device__ __forceinline__ Rows(const TensorMap& map, const Strips::Block& block, const Strips::Problem& a, int row)
       : map(map),
         bytes(Config::kLines * block.seen() * static_cast<int>(a.pitch.n) * Strips::kPixel),
         stage((bytes + kLine - 1) / kLine * kLine),
@@ -87,19 +109,12 @@ struct Rows : StepTurns<Config::kStages> {
   }
 };
 
-extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks) DNNARRAY_ENTRY(const __grid_constant__ TensorMap x_map,
-    const T* __restrict__ gmem_w, const T* __restrict__ gmem_bias, const T* __restrict__ gmem_residual, T* __restrict__ gmem_y, long long batch,
-    long long channels, long long flip, long long chunks, long long by_chunks, long long parts, long long by_parts, long long tiles, long long by_tiles,
-    long long depth_groups, long long by_depth_groups, long long across, long long by_across, long long pitch, long long by_pitch, long long rows,
-    long long x_n, long long x_h, long long x_w, long long y_n, long long y_h, long long y_w, long long height, long long width, long long out_height,
-    long long out_width, long long before_h, long long before_w, long long x_d, long long y_d, long long depths, long long depth_steps) {
-  const auto i = [](long long value) { return static_cast<int>(value); };  // all of them fit
-  const Strips::Arguments a{gmem_w, gmem_bias, gmem_residual, gmem_y, i(batch), i(channels), flip != 0, Divisor(chunks, by_chunks),
-                            Divisor(parts, by_parts), Divisor(tiles, by_tiles), Divisor(depth_groups, by_depth_groups), Divisor(across, by_across),
-                            Divisor(pitch, by_pitch), i(rows), x_n, x_h, x_w, y_n, y_h, y_w, i(height), i(width), i(out_height), i(out_width),
-                            i(before_h), i(before_w), x_d, y_d, depths, depth_steps};
-  const Strips::Block block(a);
-  const Strips::Range range = block.range(a);
-  Rows of_x(x_map, block, a, range.row);
-  Strips::walk(a, block, range, of_x, smem_memory);
+extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks) DNNARRAY_ENTRY(
+    const T* __restrict__ weight, const T* __restrict__ bias, const T* __restrict__ residual, T* __restrict__ y,
+    const __grid_constant__ Arguments a) {
+  const Strips::Problem problem = Strips::problem_of(weight, bias, residual, y, a);
+  const Strips::Block block(problem);
+  const Strips::Range range = block.range(problem);
+  Rows of_x(a.x, block, problem, range.row);
+  Strips::walk(problem, block, range, of_x, smem_memory);
 }

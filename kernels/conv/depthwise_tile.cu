@@ -26,6 +26,16 @@ struct Config {
   static constexpr int kMostThreads = 256;
   static constexpr int kBlocks = 2;
 };
+struct Arguments {
+  int batch;
+  int channels;
+  int flip;
+  int across;
+  int down;
+  dnnarray::PixelStrides x_strides;
+  dnnarray::PixelStrides y_strides;
+  dnnarray::ConvAxes axes;
+};
 #define DNNARRAY_ENTRY conv_depthwise_tile_default
 #endif
 
@@ -41,7 +51,7 @@ constexpr int kPixel = kChannels + (kStrip * kStride % 2 == 0 && kChannels * siz
 struct Kind {
   static constexpr bool kGradient = false, kPlain = true;
 };
-using SpatialAxis = ConvAxis<Kind>;
+using SpatialAxis = DepthwiseAxis<Kind>;
 
 extern __shared__ uint4 smem_memory[];
 
@@ -82,54 +92,49 @@ __device__ __forceinline__ void store_tile(const A (&sum)[kRows][kStrip][kVector
   }
 }
 
-// Block b takes channels b % chunks and every so many of the tiles. Pairs hold (output, input) extents, (window, stride) and
-// (dilation, before) of an axis.
-extern "C" __global__ void __launch_bounds__(Config::kMostThreads, Config::kBlocks) DNNARRAY_ENTRY(
-    const T* __restrict__ gmem_x, const T* __restrict__ gmem_w, const T* __restrict__ gmem_bias, const T* __restrict__ gmem_residual,
-    T* __restrict__ gmem_y, long long batch, long long channels, long long flip, long long across, long long down, long long x_n,
-    long long x_d, long long x_h, long long x_w, long long y_n, long long y_d, long long y_h, long long y_w, long long d0, long long d1,
-    long long d2, long long h0, long long h1, long long h2, long long w0, long long w1, long long w2) {
-  const SpatialAxis d{high(d0), low(d0), high(d1), low(d1), high(d2), low(d2)}, h{high(h0), low(h0), high(h1), low(h1), high(h2), low(h2)},
-      w{high(w0), low(w0), high(w1), low(w1), high(w2), low(w2)};
+// Block b takes channels b % chunks and every so many of the tiles.
+extern "C" __global__ void __launch_bounds__(Config::kMostThreads, Config::kBlocks) DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias,
+                   const T* __restrict__ residual, T* __restrict__ y, const __grid_constant__ Arguments a) {
+  const SpatialAxis d(a.axes.d), h(a.axes.h), w(a.axes.w);
   const int taps = d.window * h.window * kSide, lane = threadIdx.x % kLanes, spot = threadIdx.x / kLanes;
-  const int chunks = (static_cast<int>(channels) + kChannels - 1) / kChannels;
+  const int chunks = (a.channels + kChannels - 1) / kChannels;
   const Quotient by_chunk = divide(blockIdx.x, chunks);
   const int first = by_chunk.rest * kChannels, channel = first + lane * kVector;
   A* smem_w = reinterpret_cast<A*>(smem_memory);
   T* smem_x = reinterpret_cast<T*>(smem_w + taps * kChannels);
-  stage_weights<kChannels>(smem_w, gmem_w, first, static_cast<int>(channels), taps, flip != 0);
+  stage_weights<kChannels>(smem_w, weight, first, a.channels, taps, a.flip != 0);
 
-  const int wide = static_cast<int>(across) * kStrip, high = static_cast<int>(down) * kRows;
+  const int wide = a.across * kStrip, high = a.down * kRows;
   const int tiles_w = (w.out + wide - 1) / wide, tiles_h = (h.out + high - 1) / high;
-  const int y_row = spot / static_cast<int>(across) * kRows, y_column = spot % static_cast<int>(across) * kStrip;
-  const DepthwiseFinish<T, kVector, Config::kAdded, Config::kRelu> finish{gmem_residual, gmem_y};
-  const int tiles = static_cast<int>(batch) * d.out * tiles_h * tiles_w, step = gridDim.x / chunks;
+  const int y_row = spot / a.across * kRows, y_column = spot % a.across * kStrip;
+  const DepthwiseFinish<T, kVector, Config::kAdded, Config::kRelu> finish{residual, y};
+  const int tiles = a.batch * d.out * tiles_h * tiles_w, step = gridDim.x / chunks;
   for (int tile = by_chunk.quotient; tile < tiles; tile += step) {
     const Quotient by_w = divide(tile, tiles_w), by_h = divide(by_w.quotient, tiles_h), by_d = divide(by_h.quotient, d.out);
     const int p = by_h.rest * high, q = by_w.rest * wide;
     const TileOfPixels window{p * h.stride - h.before, q * kStride - w.before, (high - 1) * h.stride + h.window,
                               (wide - 1) * kStride + kSide};
-    const bool busy = y_row < high && p + y_row < h.out && q + y_column < w.out && channel < channels;
+    const bool busy = y_row < high && p + y_row < h.out && q + y_column < w.out && channel < a.channels;
     A sum[kRows][kStrip][kVector];
-    begin_sums(sum, channel < channels ? gmem_bias : nullptr, channel);
+    begin_sums(sum, channel < a.channels ? bias : nullptr, channel);
     for (int o = 0; o < d.window; ++o) {
       const int at_d = d.input(by_d.rest, o);
       if (at_d < 0) continue;
       __syncthreads();  // nobody needs what stands in shared memory any more
-      const T* from_x = gmem_x + by_d.quotient * x_n + at_d * x_d + first;
-      bring_tile<kChannels, kPixel>(smem_x, from_x, x_h, x_w, window, h.space, w.space, static_cast<int>(channels) - first);
+      const T* from_x = x + by_d.quotient * a.x_strides.n + at_d * a.x_strides.d + first;
+      bring_tile<kChannels, kPixel>(smem_x, from_x, a.x_strides.h, a.x_strides.w, window, h.space, w.space, a.channels - first);
       wait_for_all_brought();
       __syncthreads();
       const T* from = smem_x + (y_row * h.stride * window.columns + y_column * kStride) * kPixel + lane * kVector;
       if (busy) add_plane(sum, from, window.columns * kPixel, h, smem_w + o * h.window * kSide * kChannels + lane * kVector);
     }
     if (!busy) continue;
-    const long long y = by_d.quotient * y_n + by_d.rest * y_d + (p + y_row) * y_h + (q + y_column) * y_w + channel;
+    const long long to = by_d.quotient * a.y_strides.n + by_d.rest * a.y_strides.d + (p + y_row) * a.y_strides.h + (q + y_column) * a.y_strides.w + channel;
     const bool whole = p + y_row + kRows <= h.out && q + y_column + kStrip <= w.out;
     if (whole) {
-      store_tile(sum, finish, y, y_h, y_w, kRows, kStrip);
+      store_tile(sum, finish, to, a.y_strides.h, a.y_strides.w, kRows, kStrip);
     } else {
-      store_tile(sum, finish, y, y_h, y_w, h.out - p - y_row, w.out - q - y_column);
+      store_tile(sum, finish, to, a.y_strides.h, a.y_strides.w, h.out - p - y_row, w.out - q - y_column);
     }
   }
 }

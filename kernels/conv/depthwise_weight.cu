@@ -23,6 +23,17 @@ struct Config {
   static constexpr int kStrip = 4;
   static constexpr int kMostThreads = 256;
 };
+struct Arguments {
+  int batch;
+  int channels;
+  int multiplier;
+  int flip;
+  int splits;
+  int groups;
+  dnnarray::Strides x_strides;
+  dnnarray::Strides y_strides;
+  dnnarray::ConvAxes axes;
+};
 #define DNNARRAY_ENTRY conv_depthwise_weight_default
 #endif
 
@@ -41,7 +52,7 @@ struct PlainKind {
   static constexpr bool kGradient = false, kPlain = true;
 };
 using V = Vec<T, kVector>;
-using SpatialAxis = ConvAxis<Kind>;
+using SpatialAxis = DepthwiseAxis<Kind>;
 
 // sum[s] += the products of a strip of dy with the inputs that tap s reads.
 __device__ __forceinline__ void add_strip(A (&sum)[kTaps][kVector], const V (&dy)[kStrip], const V (&x)[kWide]) {
@@ -79,26 +90,22 @@ __device__ __forceinline__ void finish(A (&sum)[kTaps][kVector], A* partial, int
 // Block b takes vectors of channels b % chunks and share b / chunks of the rows. Pairs hold (output, input) extents, (window, stride) and
 // (dilation, before) of an axis.
 extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 2)
-    DNNARRAY_ENTRY(const T* __restrict__ gmem_dy, const T* __restrict__ gmem_x, A* __restrict__ partial, long long batch,
-                   long long channels, long long multiplier, long long flip, long long splits, long long groups, long long x_n,
-                   long long x_c, long long x_d, long long x_h, long long x_w, long long y_n, long long y_c, long long y_d, long long y_h,
-                   long long y_w, long long d0, long long d1, long long d2, long long h0, long long h1, long long h2, long long w0,
-                   long long w1, long long w2) {
-  const SpatialAxis d{high(d0), low(d0), high(d1), low(d1), high(d2), low(d2)}, h{high(h0), low(h0), high(h1), low(h1), high(h2), low(h2)},
-      w{high(w0), low(w0), high(w1), low(w1), high(w2), low(w2)};
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, copies = blockDim.x / kWarp / static_cast<int>(groups);
+    DNNARRAY_ENTRY(const T* __restrict__ dy, const T* __restrict__ x, A* __restrict__ partial,
+                   const __grid_constant__ Arguments a) {
+  const SpatialAxis d(a.axes.d), h(a.axes.h), w(a.axes.w);
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, copies = blockDim.x / kWarp / a.groups;
   const int across = w.window / kTaps, taps = d.window * h.window * w.window;
-  const int member = blockIdx.y * static_cast<int>(groups) + warp % static_cast<int>(groups), copy = warp / static_cast<int>(groups);
+  const int member = blockIdx.y * a.groups + warp % a.groups, copy = warp / a.groups;
   if (member * kTaps >= taps) return;
   const int s = Config::kSide > 0 ? 0 : member % across, r = member / across % h.window, o = member / across / h.window;
 
-  const int chunks = (static_cast<int>(channels) + kLanes * kVector - 1) / (kLanes * kVector);
+  const int chunks = (a.channels + kLanes * kVector - 1) / (kLanes * kVector);
   const Quotient by_chunk = divide(blockIdx.x, chunks);
   const int channel = (by_chunk.rest * kLanes + lane % kLanes) * kVector;
-  const bool there = channel < channels;
-  const DepthwiseChannels<Kind> of_x{channel, static_cast<int>(multiplier)};
+  const bool there = channel < a.channels;
+  const DepthwiseChannels<Kind> of_x{channel, a.multiplier};
   const DepthwiseChannels<PlainKind> of_y{channel, 1};
-  const int rows = static_cast<int>(batch) * d.out * h.out, share = (rows - 1) / static_cast<int>(splits) + 1;
+  const int rows = a.batch * d.out * h.out, share = (rows - 1) / a.splits + 1;
   const int first = min(rows, by_chunk.quotient * share), end = min(rows, first + share);
 
   A sum[kTaps][kVector] = {};
@@ -106,15 +113,15 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 2)
     const Quotient by_h = divide(row, h.out), by_d = divide(by_h.quotient, d.out);
     const int at_d = d.input(by_d.rest, o), at_h = h.input(by_h.rest, r);
     if (at_d < 0 || at_h < 0) continue;
-    const ImagePlane<T, kVector, Kind> x{gmem_x + by_d.quotient * x_n + at_d * x_d, x_h, x_w, x_c, w.space};
-    const ImagePlane<T, kVector, PlainKind> dy{gmem_dy + by_d.quotient * y_n + by_d.rest * y_d, y_h, y_w, y_c, w.out};
+    const ImagePlane<T, kVector, Kind> plane_x{x + by_d.quotient * a.x_strides.n + at_d * a.x_strides.d, a.x_strides.h, a.x_strides.w, a.x_strides.c, w.space};
+    const ImagePlane<T, kVector, PlainKind> plane_dy{dy + by_d.quotient * a.y_strides.n + by_d.rest * a.y_strides.d, a.y_strides.h, a.y_strides.w, a.y_strides.c, w.out};
     for (int q = lane / kLanes * kStrip; q < w.out; q += kAcross * kStrip) {
       V reg_dy[kStrip], reg_x[kWide];
-      dy.load_row(reg_dy, q, by_h.rest, h.out, of_y, 0);
+      plane_dy.load_row(reg_dy, q, by_h.rest, h.out, of_y, 0);
       const int begin = q * w.stride + s * w.dilation - w.before;
-      x.load_row(reg_x, begin, at_h, h.space, of_x, 0, Config::kSide > 0 ? 1 : w.stride);
+      plane_x.load_row(reg_x, begin, at_h, h.space, of_x, 0, Config::kSide > 0 ? 1 : w.stride);
       add_strip(sum, reg_dy, reg_x);
     }
   }
-  finish(sum, partial + by_chunk.quotient * copies + copy, lane, there, channel, taps, member * kTaps, flip != 0, splits * copies);
+  finish(sum, partial + by_chunk.quotient * copies + copy, lane, there, channel, taps, member * kTaps, a.flip != 0, a.splits * copies);
 }

@@ -22,6 +22,19 @@ struct Config {
   static constexpr int kRun = 4;
   static constexpr int kThreads = 128;
 };
+struct Arguments {
+  int batch;
+  int channels;
+  int multiplier;
+  int flip;
+  int parts;
+  int share;
+  int across;
+  int down;
+  dnnarray::Strides x_strides;
+  dnnarray::Strides y_strides;
+  dnnarray::ConvAxes axes;
+};
 #define DNNARRAY_ENTRY conv_depthwise_weight_patch_default
 #endif
 
@@ -111,29 +124,25 @@ __device__ __forceinline__ void finish(const float (&sum)[kHigh][kSide], float* 
 
 // Block b takes channel b % channels and the patches of part b / channels, `share` of them: beside each other, then below each other, then of the
 // next image.
-extern "C" __global__ void __launch_bounds__(kThreads) DNNARRAY_ENTRY(
-    const T* __restrict__ gmem_dy, const T* __restrict__ gmem_x, float* __restrict__ partial, long long batch, long long channels,
-    long long multiplier, long long flip, long long parts, long long share, long long across, long long down, long long x_n, long long x_c,
-    long long x_h, long long y_n, long long y_c, long long y_h, long long height, long long width, long long out_height, long long out_width,
-    long long before_h, long long before_w) {
-  const auto i = [](long long value) { return static_cast<int>(value); };  // all of them fit
-  const Planes a{i(height), i(width), i(out_height), i(out_width), i(before_h), i(before_w), x_n, x_h, y_n, y_h};
-  const Quotient by_channel = divide(blockIdx.x, i(channels));
-  const int channel = by_channel.rest, of_x = divide(channel, i(multiplier)).quotient;
-  const T *dy = gmem_dy + channel * y_c, *x = gmem_x + of_x * x_c;
-  const int first = by_channel.quotient * i(share), end = min(first + i(share), i(batch) * i(down) * i(across));
+extern "C" __global__ void __launch_bounds__(kThreads) DNNARRAY_ENTRY(const T* __restrict__ dy, const T* __restrict__ x, float* __restrict__ partial,
+                   const __grid_constant__ Arguments a) {
+  const Planes problem{a.axes.h.space, a.axes.w.space, a.axes.h.out, a.axes.w.out, a.axes.h.before, a.axes.w.before, a.x_strides.n, a.x_strides.h, a.y_strides.n, a.y_strides.h};
+  const Quotient by_channel = divide(blockIdx.x, a.channels);
+  const int channel = by_channel.rest, of_x = divide(channel, a.multiplier).quotient;
+  const T *own_dy = dy + channel * a.y_strides.c, *own_x = x + of_x * a.x_strides.c;
+  const int first = by_channel.quotient * a.share, end = min(first + a.share, a.batch * a.down * a.across);
   float sum[kHigh][kSide] = {};
   for (int begin = first + threadIdx.x; begin < end; begin += kRun * kThreads) {
     Patch patch[kRun];
 #pragma unroll
     for (int k = 0; k < kRun; ++k) {
       const int at = begin + k * kThreads;
-      const Quotient by_column = divide(at, i(across)), by_row = divide(by_column.quotient, i(down));
+      const Quotient by_column = divide(at, a.across), by_row = divide(by_column.quotient, a.down);
       const int p = by_row.rest * kRows, q = by_column.rest * kVector;
-      patch[k].bring(dy + by_row.quotient * a.y_n, x + by_row.quotient * a.x_n, a, p, q, at < end);
+      patch[k].bring(own_dy + by_row.quotient * problem.y_n, own_x + by_row.quotient * problem.x_n, problem, p, q, at < end);
     }
 #pragma unroll
     for (int k = 0; k < kRun; ++k) patch[k].add(sum);
   }
-  finish(sum, partial + static_cast<long long>(channel) * kTaps * parts + by_channel.quotient, flip != 0, parts);
+  finish(sum, partial + static_cast<long long>(channel) * kTaps * a.parts + by_channel.quotient, a.flip != 0, a.parts);
 }

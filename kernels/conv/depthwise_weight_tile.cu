@@ -22,6 +22,17 @@ struct Config {
   static constexpr int kStrip = 7;
   static constexpr int kMostThreads = 256;
 };
+struct Arguments {
+  int batch;
+  int channels;
+  int flip;
+  int splits;
+  int wide;
+  int high;
+  dnnarray::PixelStrides x_strides;
+  dnnarray::PixelStrides y_strides;
+  dnnarray::ConvAxes axes;
+};
 #define DNNARRAY_ENTRY conv_depthwise_weight_tile_default
 #endif
 
@@ -54,40 +65,38 @@ __device__ __forceinline__ void add_strip(A (&sum)[kSide][kVector], const T* dy,
 
 // Block b takes vectors of channels b % chunks and each `splits`-th tile of `high` x `wide` outputs from b / chunks on.
 extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 2)
-    DNNARRAY_ENTRY(const T* __restrict__ gmem_dy, const T* __restrict__ gmem_x, A* __restrict__ partial, long long batch,
-                   long long channels, long long flip, long long splits, long long wide, long long high, long long x_n, long long x_h,
-                   long long x_w, long long y_n, long long y_h, long long y_w, long long height, long long width, long long out_height,
-                   long long out_width, long long before_h, long long before_w) {
+    DNNARRAY_ENTRY(const T* __restrict__ dy, const T* __restrict__ x, A* __restrict__ partial,
+                   const __grid_constant__ Arguments a) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, copies = blockDim.x / kWarp / kSide;
   const int r = warp % kSide, copy = warp / kSide;
-  const int chunks = (static_cast<int>(channels) + kChannels - 1) / kChannels, strips = static_cast<int>(wide) / kStrip;
+  const int chunks = (a.channels + kChannels - 1) / kChannels, strips = a.wide / kStrip;
   const Quotient by_chunk = divide(blockIdx.x, chunks);
-  const int first = by_chunk.rest * kChannels, rest = static_cast<int>(channels) - first;
-  const int tiles_w = (static_cast<int>(out_width) - 1) / static_cast<int>(wide) + 1;
-  const int tiles_h = (static_cast<int>(out_height) - 1) / static_cast<int>(high) + 1;
-  const int x_columns = (static_cast<int>(wide) - 1) * kStride + kSide, x_rows = (static_cast<int>(high) - 1) * kStride + kSide;
+  const int first = by_chunk.rest * kChannels, rest = a.channels - first;
+  const int tiles_w = (a.axes.w.out - 1) / a.wide + 1;
+  const int tiles_h = (a.axes.h.out - 1) / a.high + 1;
+  const int x_columns = (a.wide - 1) * kStride + kSide, x_rows = (a.high - 1) * kStride + kSide;
   T *smem_x = reinterpret_cast<T*>(smem_memory), *smem_dy = smem_x + x_rows * x_columns * kChannels;
 
   A sum[kSide][kVector] = {};
-  const int tiles = static_cast<int>(batch) * tiles_h * tiles_w;
-  for (int tile = by_chunk.quotient; tile < tiles; tile += static_cast<int>(splits)) {
+  const int tiles = a.batch * tiles_h * tiles_w;
+  for (int tile = by_chunk.quotient; tile < tiles; tile += a.splits) {
     const Quotient by_w = divide(tile, tiles_w), by_h = divide(by_w.quotient, tiles_h);
-    const int p = by_h.rest * static_cast<int>(high), q = by_w.rest * static_cast<int>(wide);
-    const TileOfPixels of_x{p * kStride - static_cast<int>(before_h), q * kStride - static_cast<int>(before_w), x_rows, x_columns};
-    const TileOfPixels of_dy{p, q, static_cast<int>(high), static_cast<int>(wide)};
+    const int p = by_h.rest * a.high, q = by_w.rest * a.wide;
+    const TileOfPixels of_x{p * kStride - a.axes.h.before, q * kStride - a.axes.w.before, x_rows, x_columns};
+    const TileOfPixels of_dy{p, q, a.high, a.wide};
     __syncthreads();  // nobody needs what stands in shared memory any more
-    bring_tile<kChannels, kChannels>(smem_x, gmem_x + by_h.quotient * x_n + first, x_h, x_w, of_x, static_cast<int>(height),
-                                     static_cast<int>(width), rest);
-    bring_tile<kChannels, kChannels>(smem_dy, gmem_dy + by_h.quotient * y_n + first, y_h, y_w, of_dy, static_cast<int>(out_height),
-                                     static_cast<int>(out_width), rest);
+    bring_tile<kChannels, kChannels>(smem_x, x + by_h.quotient * a.x_strides.n + first, a.x_strides.h, a.x_strides.w, of_x, a.axes.h.space,
+                                     a.axes.w.space, rest);
+    bring_tile<kChannels, kChannels>(smem_dy, dy + by_h.quotient * a.y_strides.n + first, a.y_strides.h, a.y_strides.w, of_dy, a.axes.h.out,
+                                     a.axes.w.out, rest);
     wait_for_all_brought();
     __syncthreads();
-    const T *x = smem_x + lane % kLanes * kVector, *dy = smem_dy + lane % kLanes * kVector;
+    const T *own_x = smem_x + lane % kLanes * kVector, *own_dy = smem_dy + lane % kLanes * kVector;
     A of_tile[kSide][kVector] = {};
-    for (int row = copy; row < high; row += copies) {
+    for (int row = copy; row < a.high; row += copies) {
       for (int strip = lane / kLanes; strip < strips; strip += kAcross) {
         const int from = (row * kStride + r) * x_columns + strip * kStrip * kStride;
-        add_strip(of_tile, dy + (row * static_cast<int>(wide) + strip * kStrip) * kChannels, x + from * kChannels);
+        add_strip(of_tile, own_dy + (row * a.wide + strip * kStrip) * kChannels, own_x + from * kChannels);
       }
     }
 #pragma unroll
@@ -104,9 +113,9 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 2)
     for (int j = 0; j < kVector; ++j) {
 #pragma unroll
       for (int step = kLanes; step < kWarp; step *= 2) sum[s][j] += __shfl_xor_sync(kAllLanes, sum[s][j], step);
-      const int tap = r * kSide + s, at = flip ? kSide * kSide - 1 - tap : tap;
-      if (lane >= kLanes || channel >= channels) continue;
-      partial[(static_cast<long long>(channel + j) * (kSide * kSide) + at) * splits * copies] = sum[s][j];
+      const int tap = r * kSide + s, at = a.flip ? kSide * kSide - 1 - tap : tap;
+      if (lane >= kLanes || channel >= a.channels) continue;
+      partial[(static_cast<long long>(channel + j) * (kSide * kSide) + at) * a.splits * copies] = sum[s][j];
     }
   }
 }

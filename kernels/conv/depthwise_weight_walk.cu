@@ -23,6 +23,18 @@ struct Config {
   static constexpr int kThreads = 256;
   static constexpr int kBlocks = 3;
 };
+struct Arguments {
+  int batch;
+  int channels;
+  int multiplier;
+  int flip;
+  int splits;
+  int lanes;
+  int high;
+  dnnarray::PixelStrides x_strides;
+  dnnarray::PixelStrides y_strides;
+  dnnarray::ConvAxes axes;
+};
 #define DNNARRAY_ENTRY conv_depthwise_weight_walk_default
 #endif
 
@@ -136,27 +148,25 @@ __device__ __forceinline__ void keep(float* own, const float (&sum)[kTaps][kVect
 // Block b takes words of channels b % chunks and of the strips (columns fastest, then parts of `high` rows, then images) each
 // `splits` * kThreads / lanes-th.
 extern "C" __global__ void __launch_bounds__(kThreads, Config::kBlocks)
-    DNNARRAY_ENTRY(const T* __restrict__ gmem_dy, const T* __restrict__ gmem_x, float* __restrict__ partial, long long batch, long long channels,
-                   long long multiplier, long long flip, long long splits, long long lanes, long long high, long long x_n, long long x_h, long long x_w, long long y_n,
-                   long long y_h, long long y_w, long long height, long long width, long long out_height, long long out_width,
-                   long long before_h, long long before_w) {
+    DNNARRAY_ENTRY(const T* __restrict__ dy, const T* __restrict__ x, float* __restrict__ partial,
+                   const __grid_constant__ Arguments a) {
   __shared__ float smem_sums[kTaps * kThreads * kVector];
-  const int across = static_cast<int>(lanes), slots = kThreads / across, lane = threadIdx.x % across, slot = threadIdx.x / across;
-  const int chunks = (static_cast<int>(channels) / kVector + across - 1) / across;
+  const int across = a.lanes, slots = kThreads / across, lane = threadIdx.x % across, slot = threadIdx.x / across;
+  const int chunks = (a.channels / kVector + across - 1) / across;
   const Quotient by_chunk = divide(blockIdx.x, chunks);
   const int first = by_chunk.rest * across * kVector, channel = first + lane * kVector;
-  const int strips = (static_cast<int>(out_width) - 1) / kStrip + 1, segments = static_cast<int>((out_height - 1) / high) + 1;
-  const int total = static_cast<int>(batch) * segments * strips;
-  const int from = Config::kShared ? divide(channel, static_cast<int>(multiplier)).quotient : channel;
+  const int strips = (a.axes.w.out - 1) / kStrip + 1, segments = static_cast<int>((a.axes.h.out - 1) / a.high) + 1;
+  const int total = a.batch * segments * strips;
+  const int from = Config::kShared ? divide(channel, a.multiplier).quotient : channel;
   float* own = smem_sums + threadIdx.x * kVector;
   keep<false>(own, {});
-  for (int i = by_chunk.quotient * slots + slot; i < total && channel < channels; i += static_cast<int>(splits) * slots) {
+  for (int i = by_chunk.quotient * slots + slot; i < total && channel < a.channels; i += a.splits * slots) {
     const Quotient by_w = divide(i, strips), by_h = divide(by_w.quotient, segments);
-    const int p = by_h.rest * static_cast<int>(high), q = by_w.rest * kStrip, end = min(p + static_cast<int>(high), static_cast<int>(out_height));
-    const int row = p - static_cast<int>(before_h), column = q - static_cast<int>(before_w);
-    Walk at = {gmem_x + by_h.quotient * x_n + row * x_h + column * x_w + from, gmem_dy + by_h.quotient * y_n + p * y_h + q * y_w + channel,
-               x_h, x_w, y_h, y_w, inside<kWide>(column, static_cast<int>(width)), inside<kStrip>(q, static_cast<int>(out_width)),
-               row, static_cast<int>(height), end - p};
+    const int p = by_h.rest * a.high, q = by_w.rest * kStrip, end = min(p + a.high, a.axes.h.out);
+    const int row = p - a.axes.h.before, column = q - a.axes.w.before;
+    Walk at = {x + by_h.quotient * a.x_strides.n + row * a.x_strides.h + column * a.x_strides.w + from, dy + by_h.quotient * a.y_strides.n + p * a.y_strides.h + q * a.y_strides.w + channel,
+               a.x_strides.h, a.x_strides.w, a.y_strides.h, a.y_strides.w, inside<kWide>(column, a.axes.w.space), inside<kStrip>(q, a.axes.w.out),
+               row, a.axes.h.space, end - p};
     float sum[kTaps][kVector] = {};
     walk(sum, at, end - p);
     keep<true>(own, sum);
@@ -164,10 +174,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, Config::kBlocks)
   __syncthreads();
   const int wide = across * kVector;
   for (int i = threadIdx.x; i < kTaps * wide; i += kThreads) {
-    const int tap = i / wide, c = i - tap * wide, at = flip ? kTaps - 1 - tap : tap;
-    if (first + c >= channels) continue;
+    const int tap = i / wide, c = i - tap * wide, at = a.flip ? kTaps - 1 - tap : tap;
+    if (first + c >= a.channels) continue;
     float all = 0;
+#pragma unroll 4
     for (int other = 0; other < slots; ++other) all += smem_sums[(tap * slots + other) * wide + c];
-    partial[(static_cast<long long>(first + c) * kTaps + at) * splits + by_chunk.quotient] = all;
+    partial[(static_cast<long long>(first + c) * kTaps + at) * a.splits + by_chunk.quotient] = all;
   }
 }

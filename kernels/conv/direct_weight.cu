@@ -6,7 +6,7 @@
 // Needs:   nothing.
 // Bound:   arithmetic without reuse: for tiny problems and odd memory. Sums of fixed order in float32 (double for double).
 
-#include "dnnarray/conv.cuh"
+#include "conv/geometry.cuh"
 #include "dnnarray/core/reduce.cuh"
 
 #ifndef DNNARRAY_CONFIG
@@ -17,6 +17,15 @@ struct Config {
   static constexpr bool kRepair = false;
   static constexpr int kThreads = 128;
 };
+struct Arguments {
+  long long images;
+  long long outs;
+  long long channels;
+  dnnarray::Strides y_strides;
+  dnnarray::Strides x_strides;
+  dnnarray::Strides w_strides;
+  dnnarray::ConvAxes axes;
+};
 #define DNNARRAY_ENTRY conv_direct_weight_default
 #endif
 
@@ -26,27 +35,26 @@ using A = arithmetic_t<T>;
 
 // `k` and `c` are of one group.
 extern "C" __global__ void __launch_bounds__(Config::kThreads) DNNARRAY_ENTRY(
-    const Config::Gradient* __restrict__ dy, const Config::Source* __restrict__ x, T* __restrict__ dw, long long images, long long k,
-    long long c, long long y_n, long long y_c, long long y_d, long long y_h, long long y_w, long long x_n, long long x_c, long long x_d,
-    long long x_h, long long x_w, long long s_k, long long s_c, long long s_d, long long s_h, long long s_w, long long d0, long long d1,
-    long long d2, long long h0, long long h1, long long h2, long long w0, long long w1, long long w2) {
-  const ConvAxes axes = {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
+    const Config::Gradient* __restrict__ dy, const Config::Source* __restrict__ x, T* __restrict__ dw,
+    const __grid_constant__ Arguments a) {
+  const ConvAxes axes = a.axes;
+  const Strides of_y = a.y_strides, of_x = a.x_strides, of_w = a.w_strides;
+  const long long images = a.images;
   __shared__ A shared[Config::kThreads / kWarp];
   const int taps = axes.d.window * axes.h.window * axes.w.window;
-  const Split by_r = split(blockIdx.x, taps), by_c = split(by_r.quotient, static_cast<int>(c));
+  const Split by_r = split(blockIdx.x, taps), by_c = split(by_r.quotient, static_cast<int>(a.channels));
   const Place tap = Place::of(by_r.rest, axes.h.window, axes.w.window);
-  const long long out = by_c.quotient, in = out / k * c + by_c.rest;
+  const long long out = by_c.quotient, in = out / a.outs * a.channels + by_c.rest;
   const long long pixels = static_cast<long long>(axes.d.out) * axes.h.out * axes.w.out;
-  const Strides x_step = {x_n, x_c, x_d, x_h, x_w};
-  T& result = dw[out * s_k + by_c.rest * s_c + tap.d * s_d + tap.h * s_h + tap.w * s_w];
+  T& result = dw[out * of_w.n + by_c.rest * of_w.c + tap.d * of_w.d + tap.h * of_w.h + tap.w * of_w.w];
   if (Config::kRepair && widen(result) == widen(result)) return;
   A sum = 0;
   for (long long i = threadIdx.x; i < images * pixels; i += Config::kThreads) {
     const long long n = i / pixels;
     const Place at = Place::of(i - n * pixels, axes.h.out, axes.w.out);
-    const long long from = axes.input(at, tap, x_step);
+    const long long from = axes.input(at, tap, of_x);
     if (from < 0) continue;
-    sum += A(widen(dy[n * y_n + out * y_c + at.d * y_d + at.h * y_h + at.w * y_w])) * A(widen(x[n * x_n + in * x_c + from]));
+    sum += A(widen(dy[n * of_y.n + out * of_y.c + at.d * of_y.d + at.h * of_y.h + at.w * of_y.w])) * A(widen(x[n * of_x.n + in * of_x.c + from]));
   }
   sum = block_reduce<Config::kThreads>(sum, Sum(), shared);
   if (threadIdx.x == 0) result = narrow<T>(sum);

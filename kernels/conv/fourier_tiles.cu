@@ -6,34 +6,25 @@
 // Needs:   nothing.
 // Bound:   memory: out written once; x comes from the caches where tiles overlap.
 
-#include "dnnarray/conv.cuh"
+#include "conv/fourier.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
   static constexpr int kThreads = 128;
+};
+struct Arguments {
+  long long pieces;
+  int parts;
+  int outers;
+  int inners;
+  long long x_strides[6];
+  dnnarray::TileAxes axes;
 };
 #define DNNARRAY_ENTRY conv_fourier_tiles_default
 #endif
 
 using namespace dnnarray;
 constexpr int kSteps = 8, kPieces = 4;
-
-// One axis. The launch arguments are pairs: (tiles, places of a tile), (places taken, step), (extent of x, dilation), and `before`.
-struct TileAxis {
-  int tiles, size, taken, step, extent, dilation, before;
-
-  __device__ __forceinline__ TileAxis(long long tile, long long walk, long long source, long long before)
-      : tiles(high(tile)), size(low(tile)), taken(high(walk)), step(low(walk)), extent(high(source)), dilation(low(source)),
-        before(static_cast<int>(before)) {}
-
-  // The place of x, or -1.
-  __device__ __forceinline__ int input(int tile, int u) const {
-    const int at = tile * step + u - before;
-    if (u >= taken || at < 0) return -1;
-    const int place = quotient(at, dilation);
-    return place * dilation == at && place < extent ? place : -1;
-  }
-};
 
 // Which piece of which tile: counted on without divisions.
 struct Piece {
@@ -52,17 +43,17 @@ struct Piece {
   }
 };
 
-// `pieces` in all, `parts` of a tile.
+// `pieces` in all, `parts` of a tile. The strides are along groups, two more axes, and space.
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const float* __restrict__ x, float* __restrict__ out, long long pieces, long long parts, long long outers,
-                   long long inners, long long x_g, long long x_o, long long x_i, long long x_d, long long x_h, long long x_w, long long d0,
-                   long long d1, long long d2, long long d3, long long h0, long long h1, long long h2, long long h3, long long w0,
-                   long long w1, long long w2, long long w3) {
-  const TileAxis d(d0, d1, d2, d3), h(h0, h1, h2, h3), w(w0, w1, w2, w3);
+    DNNARRAY_ENTRY(const float* __restrict__ x, float* __restrict__ out, const __grid_constant__ Arguments a) {
+  const TileAxis d = a.axes.d, h = a.axes.h, w = a.axes.w;
+  const long long pieces = a.pieces, x_g = a.x_strides[0], x_o = a.x_strides[1], x_i = a.x_strides[2];
+  const long long x_d = a.x_strides[3], x_h = a.x_strides[4], x_w = a.x_strides[5];
+  const int parts = a.parts, inners = a.inners, outers = a.outers;
   const int volume = d.size * h.size * w.size;
   const long long first = static_cast<long long>(blockIdx.x) * kPieces;
-  const Split by_part = split(first, static_cast<int>(parts)), by_tile = split(by_part.quotient, d.tiles * h.tiles * w.tiles);
-  const Split by_i = split(by_tile.quotient, static_cast<int>(inners)), by_o = split(by_i.quotient, static_cast<int>(outers));
+  const Split by_part = split(first, parts), by_tile = split(by_part.quotient, d.tiles * h.tiles * w.tiles);
+  const Split by_i = split(by_tile.quotient, inners), by_o = split(by_i.quotient, outers);
   Piece piece = {by_o.quotient, by_o.rest, by_i.rest, by_part.rest, Place::of(by_tile.rest, h.tiles, w.tiles)};
   const Place stride = Place::of(Config::kThreads, h.size, w.size);
   out += by_part.quotient * volume;
@@ -82,6 +73,6 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
       at.d += stride.d;
     }
     if (piece.part + 1 == parts) out += volume;
-    piece.next(static_cast<int>(parts), static_cast<int>(inners), static_cast<int>(outers), d, h, w);
+    piece.next(parts, inners, outers, d, h, w);
   }
 }

@@ -24,6 +24,25 @@ struct Config {
   static constexpr int kPairs = 0;
   static constexpr int kThreads = 256;
 };
+struct Arguments {
+  int batch;
+  int groups;
+  int c;
+  int k;
+  int together;
+  int across;
+  int ranges;
+  int parts;
+  int depths;
+  int rows;
+  int columns;
+  dnnarray::PixelStrides x_strides;
+  dnnarray::PixelStrides y_strides;
+  dnnarray::WeightStrides w_strides;
+  dnnarray::ConvAxes axes;
+  double p;
+  double q;
+};
 #define DNNARRAY_ENTRY conv_grouped_default
 #endif
 
@@ -36,10 +55,10 @@ constexpr int kChunk = 8, kPiece = 16 / sizeof(R), kPieces = kChunk / kPiece;  /
 
 extern __shared__ uint4 smem_memory[];
 
-using Arguments = GroupedArguments<T, R>;
+using Convolution = GroupedConvolution<T, R>;
 
 // B of each pair of items, in the order of registers: word `half` of lane l is item 2 pair + half, channels 2 (l % 4) and the next, output l / 4.
-__device__ __forceinline__ void pack_weights(unsigned* smem, const Arguments& a, int pairs) {
+__device__ __forceinline__ void pack_weights(unsigned* smem, const Convolution& a, int pairs) {
   const GroupedSlabs& s = a.slabs;
   const int lane = threadIdx.x / 2 % 32, half = threadIdx.x % 2, words = s.across * pairs * kN;
 #pragma unroll 4
@@ -53,7 +72,7 @@ __device__ __forceinline__ void pack_weights(unsigned* smem, const Arguments& a,
 }
 
 // The bias of the block's outputs, each slab's kN chunks; zeros behind the last channel.
-__device__ __forceinline__ void list_bias(float* smem, const Arguments& a) {
+__device__ __forceinline__ void list_bias(float* smem, const Convolution& a) {
   const GroupedSlabs& s = a.slabs;
   for (int i = threadIdx.x; i < s.across * kN * kChunk; i += kThreads) {
     const int slab = i / (kN * kChunk), of_slab = s.part * kN * kChunk + i - slab * kN * kChunk;
@@ -143,7 +162,7 @@ __device__ __forceinline__ bool strange(const Vec<R, kPiece>& values) {
 }
 
 // Pixels m to m + count of a tile from shared memory to y; whether one of them was NaN.
-__device__ __forceinline__ bool store_pixels(const Arguments& a, const Drain& drain, const TilePlace& tile, const TilePixel* smem_pixels,
+__device__ __forceinline__ bool store_pixels(const Convolution& a, const Drain& drain, const TilePlace& tile, const TilePixel* smem_pixels,
                                              const unsigned char* smem, int pitch, int m, int count) {
   bool found = false;
   for (int i = drain.share.first; i < count; i += drain.share.step) {
@@ -159,7 +178,7 @@ __device__ __forceinline__ bool store_pixels(const Arguments& a, const Drain& dr
 }
 
 // Computes again what is NaN of the outputs that this thread stored.
-__device__ __forceinline__ void repair(const Arguments& a, const Drain& drain, const TilePlace& tile, const TilePixel* smem_pixels, int count,
+__device__ __forceinline__ void repair(const Convolution& a, const Drain& drain, const TilePlace& tile, const TilePixel* smem_pixels, int count,
                                        int chunk) {
 #pragma unroll 1
   for (int i = 0; i < count; ++i) {
@@ -172,7 +191,7 @@ __device__ __forceinline__ void repair(const Arguments& a, const Drain& drain, c
 
 // The sums of a warp with all that comes behind them, to shared memory.
 struct Finish {
-  const Arguments& a;
+  const Convolution& a;
   const TilePlace& tile;
   const TilePixel* smem_pixels;  // of the warp's first pixel
   int channel;                   // of this lane, in the first chunk
@@ -210,20 +229,15 @@ struct Finish {
 // `columns` outputs.
 extern "C" __global__ void __launch_bounds__(kThreads, 512 / kThreads) DNNARRAY_ENTRY(
     const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias, const T* __restrict__ residual, R* __restrict__ y,
-    long long batch, long long groups, long long c, long long k, long long together, long long across, long long ranges, long long parts,
-    long long depths, long long rows, long long columns, long long x_n, long long x_d, long long x_h, long long x_w, long long y_n, long long y_d,
-    long long y_h, long long y_w, long long w_group, long long w_k, long long w_c, long long w_d, long long w_h, long long w_w, long long d0,
-    long long d1, long long d2, long long h0, long long h1, long long h2, long long w0, long long w1, long long w2, double p, double q) {
-  const auto i32 = [](long long value) { return static_cast<int>(value); };  // all of them fit
-  const int by_range = blockIdx.x / i32(ranges), range = blockIdx.x - by_range * i32(ranges), by_part = by_range / i32(parts);
-  const GroupedSlabs slabs{i32(groups), i32(c), i32(k), i32(together), i32(together * c) / kChunk, i32(together * k) / kChunk, i32(across),
-                           range * i32(across), by_range - by_part * i32(parts)};
-  const Arguments a{x, weight, Config::kBias ? bias : nullptr, residual, y, {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}}, slabs, {w_group, w_k, w_c, w_d, w_h, w_w},
-                    {x_n, 0, x_d, x_h, x_w}, {y_n, 0, y_d, y_h, y_w}, float(p), float(q)};
-  const Tiling tiles(i32(depths), i32(rows), i32(columns), a.axes);
-  const int vectors = slabs.across * slabs.in;
-  const Box box = tiles.box(a.axes, vectors);
-  const int items = a.axes.d.window * a.axes.h.window * a.axes.w.window * slabs.in, pairs = kPairs > 0 ? kPairs : (items + 1) / 2;
+    const __grid_constant__ Arguments a) {
+  if constexpr (Config::kBias) __builtin_assume(bias);  // else the loop of repairs is compiled twice, with and without a bias
+  const int by_range = blockIdx.x / a.ranges, range = blockIdx.x - by_range * a.ranges, by_part = by_range / a.parts;
+  const GroupedSlabs slabs = slabs_of(a, kChunk, range, by_range - by_part * a.parts);
+  const Convolution conv{x, weight, Config::kBias ? bias : nullptr, residual, y, a.axes, slabs, a.w_strides, with_channels(a.x_strides), with_channels(a.y_strides),
+                         static_cast<float>(a.p), static_cast<float>(a.q)};
+  const Tiling tiles(a.depths, a.rows, a.columns, conv.axes);
+  const Box box = tiles.box(conv.axes, slabs.across * slabs.in);
+  const int items = conv.axes.d.window * conv.axes.h.window * conv.axes.w.window * slabs.in, pairs = kPairs > 0 ? kPairs : (items + 1) / 2;
   const int chunk = kWarps / slabs.across * kM * 16, pixels = (tiles.depths * tiles.rows * tiles.columns + chunk - 1) / chunk * chunk;
   const int pitch = (slabs.across * kN * kPieces | 1) * 16;
 
@@ -235,19 +249,20 @@ extern "C" __global__ void __launch_bounds__(kThreads, 512 / kThreads) DNNARRAY_
   float* smem_bias = reinterpret_cast<float*>(smem_items + 2 * pairs);
 
   const int first_channel = slabs.first * slabs.in * kChunk;
-  const BoxSource source{i32(x_d), i32(x_h), i32(x_w), a.axes.d.space, a.axes.h.space, a.axes.w.space, slabs.groups * slabs.c - first_channel};
-  const GroupedFixed<T>& fixed = keep(GroupedFixed<T>{tiles, a.axes, {x + first_channel, x_n, source, box}});
-  const int count = i32(batch) * tiles.deep * tiles.down * tiles.across, step = gridDim.x / i32(ranges * parts);
+  const PixelStrides& of_x = a.x_strides;
+  const BoxSource source{static_cast<int>(of_x.d), static_cast<int>(of_x.h), static_cast<int>(of_x.w), conv.axes.d.space, conv.axes.h.space, conv.axes.w.space, slabs.groups * slabs.c - first_channel};
+  const GroupedFixed<T>& fixed = keep(GroupedFixed<T>{tiles, conv.axes, {x + first_channel, of_x.n, source, box}});
+  const int count = a.batch * tiles.deep * tiles.down * tiles.across, step = gridDim.x / (a.ranges * a.parts);
   const auto bring = [&](int index, int stage) {
     const TilePlace tile(index, fixed.tiles);
     fixed.x.bring<kThreads>(shared_address(smem) + stage * fixed.x.box.bytes(), tile.image, tile.inputs(fixed.axes));
   };
   if (by_part < count) bring(by_part, 0);
   copies_commit();
-  list_pixels<kThreads>(smem_pixels, pixels, tiles, a.axes, box);
-  list_items<kThreads>(smem_items, 2 * pairs, items, slabs.in, a.axes, box);
-  if (Config::kBias) list_bias(smem_bias, a);
-  pack_weights(reinterpret_cast<unsigned*>(smem_w), a, pairs);
+  list_pixels<kThreads>(smem_pixels, pixels, tiles, conv.axes, box);
+  list_items<kThreads>(smem_items, 2 * pairs, items, slabs.in, conv.axes, box);
+  if (Config::kBias) list_bias(smem_bias, conv);
+  pack_weights(reinterpret_cast<unsigned*>(smem_w), conv, pairs);
 
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, own = warp % slabs.across, beside = warp / slabs.across;
   const int channel = ((slabs.first + own) * slabs.out + slabs.part * kN) * kChunk + lane % 4 * 2;
@@ -272,12 +287,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, 512 / kThreads) DNNARRAY_
       begin(sum, smem_bias + own * kN * kChunk + lane % 4 * 2);
       multiply(sum, from, of_warp);
       unsigned char* smem_out = smem_y + buffer * chunk * pitch;
-      const Finish finish{a, tile, smem_own, channel, channel < slabs.groups * slabs.k};
+      const Finish finish{conv, tile, smem_own, channel, channel < slabs.groups * slabs.k};
       finish.put(smem_out + beside * kM * 16 * pitch + own * kN * kChunk * static_cast<int>(sizeof(R)), pitch, sum);
       __syncthreads();
-      found |= store_pixels(a, drain, tile, smem_pixels, smem_out, pitch, at, chunk);
+      found |= store_pixels(conv, drain, tile, smem_pixels, smem_out, pitch, at, chunk);
     }
-    if (found) repair(a, drain, tile, smem_pixels, pixels, chunk);
+    if (found) repair(conv, drain, tile, smem_pixels, pixels, chunk);
     __syncthreads();  // nobody needs the tile any more
   }
 }

@@ -18,17 +18,35 @@ struct Config {
   static constexpr int kPixels = 8;
   static constexpr int kThreads = 256;
 };
+struct Arguments {
+  int batch;
+  int groups;
+  int c;
+  int k;
+  int together;
+  int across;
+  int ranges;
+  int depths;
+  int rows;
+  int columns;
+  dnnarray::PixelStrides x_strides;
+  dnnarray::PixelStrides y_strides;
+  dnnarray::WeightStrides w_strides;
+  dnnarray::ConvAxes axes;
+  double p;
+  double q;
+};
 #define DNNARRAY_ENTRY conv_grouped_float_default
 #endif
 
 using namespace dnnarray;
 constexpr int kPixels = Config::kPixels, kThreads = Config::kThreads, kQuad = 4;
-using Arguments = GroupedArguments<float, float>;
+using Convolution = GroupedConvolution<float, float>;
 
 extern __shared__ uint4 smem_memory[];
 
 // (slab, item, input of the quad, output): four outputs of a quad side by side.
-__device__ __forceinline__ void pack_weights(float* smem, const Arguments& a, int items) {
+__device__ __forceinline__ void pack_weights(float* smem, const Convolution& a, int items) {
   const GroupedSlabs& s = a.slabs;
   const int outs = s.out * kQuad, words = s.across * items * kQuad * outs;
 #pragma unroll 4
@@ -41,21 +59,15 @@ __device__ __forceinline__ void pack_weights(float* smem, const Arguments& a, in
 
 // Block b has the slabs of range b % ranges and each so-many-th tile of `depths` x `rows` x `columns` outputs.
 extern "C" __global__ void __launch_bounds__(kThreads, 2) DNNARRAY_ENTRY(
-    const float* __restrict__ x, const float* __restrict__ weight, const float* __restrict__ bias, const float* __restrict__ residual,
-    float* __restrict__ y, long long batch, long long groups, long long c, long long k, long long together, long long across, long long ranges,
-    long long depths, long long rows, long long columns, long long x_n, long long x_d, long long x_h, long long x_w, long long y_n,
-    long long y_d, long long y_h, long long y_w, long long w_group, long long w_k, long long w_c, long long w_d, long long w_h, long long w_w,
-    long long d0, long long d1, long long d2, long long h0, long long h1, long long h2, long long w0, long long w1, long long w2, double p,
-    double q) {
-  const auto i32 = [](long long value) { return static_cast<int>(value); };  // all of them fit
-  const int by_range = blockIdx.x / i32(ranges), range = blockIdx.x - by_range * i32(ranges);
-  const GroupedSlabs slabs{i32(groups), i32(c), i32(k), i32(together), i32(together * c) / kQuad, i32(together * k) / kQuad, i32(across),
-                           range * i32(across), 0};
-  const Arguments a{x, weight, bias, residual, y, {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}}, slabs, {w_group, w_k, w_c, w_d, w_h, w_w},
-                    {x_n, 0, x_d, x_h, x_w}, {y_n, 0, y_d, y_h, y_w}, float(p), float(q)};
-  const Tiling tiles(i32(depths), i32(rows), i32(columns), a.axes);
-  const Box box = tiles.box(a.axes, slabs.across * slabs.in);
-  const int items = a.axes.d.window * a.axes.h.window * a.axes.w.window * slabs.in;
+    const float* __restrict__ x, const float* __restrict__ weight, const float* __restrict__ bias, const float* __restrict__ residual, float* __restrict__ y,
+    const __grid_constant__ Arguments a) {
+  const int by_range = blockIdx.x / a.ranges, range = blockIdx.x - by_range * a.ranges;
+  const GroupedSlabs slabs = slabs_of(a, kQuad, range, 0);
+  const Convolution conv{x, weight, bias, residual, y, a.axes, slabs, a.w_strides, with_channels(a.x_strides), with_channels(a.y_strides),
+                         static_cast<float>(a.p), static_cast<float>(a.q)};
+  const Tiling tiles(a.depths, a.rows, a.columns, conv.axes);
+  const Box box = tiles.box(conv.axes, slabs.across * slabs.in);
+  const int items = conv.axes.d.window * conv.axes.h.window * conv.axes.w.window * slabs.in;
   const PieceShare share(kThreads, slabs.across * slabs.out);  // quads of outputs
   const int chunk = share.step * kPixels, pixels = (tiles.depths * tiles.rows * tiles.columns + chunk - 1) / chunk * chunk;
 
@@ -65,18 +77,19 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2) DNNARRAY_ENTRY(
   int* smem_items = reinterpret_cast<int*>(smem_pixels + pixels);
 
   const int first_channel = slabs.first * slabs.in * kQuad;
-  const BoxSource source{i32(x_d), i32(x_h), i32(x_w), a.axes.d.space, a.axes.h.space, a.axes.w.space, slabs.groups * slabs.c - first_channel};
-  const GroupedFixed<float>& fixed = keep(GroupedFixed<float>{tiles, a.axes, {x + first_channel, x_n, source, box}});
-  const int count = i32(batch) * tiles.deep * tiles.down * tiles.across, step = gridDim.x / i32(ranges);
+  const PixelStrides& of_x = a.x_strides;
+  const BoxSource source{static_cast<int>(of_x.d), static_cast<int>(of_x.h), static_cast<int>(of_x.w), conv.axes.d.space, conv.axes.h.space, conv.axes.w.space, slabs.groups * slabs.c - first_channel};
+  const GroupedFixed<float>& fixed = keep(GroupedFixed<float>{tiles, conv.axes, {x + first_channel, of_x.n, source, box}});
+  const int count = a.batch * tiles.deep * tiles.down * tiles.across, step = gridDim.x / a.ranges;
   const auto bring = [&](int index, int stage) {
     const TilePlace tile(index, fixed.tiles);
     fixed.x.bring<kThreads>(shared_address(smem) + stage * fixed.x.box.bytes(), tile.image, tile.inputs(fixed.axes));
   };
   if (by_range < count) bring(by_range, 0);
   copies_commit();
-  list_pixels<kThreads>(smem_pixels, pixels, tiles, a.axes, box);
-  list_items<kThreads>(smem_items, items, items, slabs.in, a.axes, box);
-  pack_weights(smem_w, a, items);
+  list_pixels<kThreads>(smem_pixels, pixels, tiles, conv.axes, box);
+  list_items<kThreads>(smem_items, items, items, slabs.in, conv.axes, box);
+  pack_weights(smem_w, conv, items);
 
   const int slab = share.vector / slabs.out, own = share.vector - slab * slabs.out;
   const int channel = ((slabs.first + slab) * slabs.out + own) * kQuad;
@@ -121,21 +134,25 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2) DNNARRAY_ENTRY(
           }
         }
       }
+      unsigned strange = 0;  // a bit for each pixel that has a NaN
 #pragma unroll
       for (int i = 0; i < kPixels; ++i) {
-        const GroupedOutput output(a, tile, smem_pixels[at + i * share.step]);
+        const GroupedOutput output(conv, tile, smem_pixels[at + i * share.step]);
         if (!output.there) continue;
         const long long to = output.offset + channel;
         Vec<float, kQuad> more{}, values;
         if (Config::kResidual) more = load<float, kQuad>(residual + to);
-        bool strange = false;
 #pragma unroll
         for (int j = 0; j < kQuad; ++j) {
-          strange |= sum[i][j] != sum[i][j];
-          values.at[j] = Config::Activation::forward(sum[i][j] + more.at[j], a.p, a.q);
+          if (sum[i][j] != sum[i][j]) strange |= 1u << i;
+          values.at[j] = Config::Activation::forward(sum[i][j] + more.at[j], conv.p, conv.q);
         }
         store(y + to, values);
-        if (strange) repair_output<Config, kQuad>(a, tile.image, output, channel);
+      }
+#pragma unroll 1
+      for (; strange; strange &= strange - 1) {
+        const GroupedOutput output(conv, tile, smem_pixels[at + (__ffs(strange) - 1) * share.step]);
+        repair_output<Config, kQuad>(conv, tile.image, output, channel);
       }
     }
     __syncthreads();  // nobody needs the tile any more

@@ -15,6 +15,24 @@ struct Config {
   static constexpr int kItems = 9;
   static constexpr int kThreads = 256;
 };
+struct Arguments {
+  int batch;
+  int groups;
+  int c;
+  int k;
+  int together;
+  int across;
+  int ranges;
+  int tasks;
+  int parts;
+  int item_parts;
+  int depths;
+  int rows;
+  int columns;
+  dnnarray::PixelStrides x_strides;
+  dnnarray::PixelStrides y_strides;
+  dnnarray::ConvAxes axes;
+};
 #define DNNARRAY_ENTRY conv_grouped_float_weight_default
 #endif
 
@@ -79,20 +97,15 @@ __device__ __forceinline__ void add_copies(float* partial, float* smem, const Su
 // Block b has the slabs of range b % ranges, part b / ranges % parts of their tasks, and each so-many-th tile of `depths` x `rows` x `columns`
 // outputs.
 extern "C" __global__ void __launch_bounds__(kThreads, kItems > 5 ? 1 : 2) DNNARRAY_ENTRY(
-    const float* __restrict__ dy, const float* __restrict__ x, float* __restrict__ partial, long long batch, long long groups, long long c,
-    long long k, long long together, long long across, long long ranges, long long tasks, long long parts, long long item_parts,
-    long long depths, long long rows, long long columns, long long y_n, long long y_d, long long y_h, long long y_w, long long x_n,
-    long long x_d, long long x_h, long long x_w, long long d0, long long d1, long long d2, long long h0, long long h1, long long h2,
-    long long w0, long long w1, long long w2) {
+    const float* __restrict__ dy, const float* __restrict__ x, float* __restrict__ partial, const __grid_constant__ Arguments a) {
   let_next_kernel_begin();
-  const auto i32 = [](long long value) { return static_cast<int>(value); };  // all of them fit
-  const BlockShare block(ranges, parts);
-  const int first = block.range * i32(across);
-  const Slabs slabs = Slabs::of(groups, c, k, together, kQuad);
-  const Share share{first, i32(across), i32(tasks), block.part * i32(tasks), i32(item_parts)};
-  const ConvAxes axes{{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
-  const Tiling tiles(i32(depths), i32(rows), i32(columns), axes);
-  const WeightTiles<float> given = WeightTiles<float>::of(dy, x, slabs, first, share.across, kQuad, tiles, axes, {y_n, 0, y_d, y_h, y_w}, {x_n, 0, x_d, x_h, x_w});
+  const BlockShare block(a.ranges, a.parts);
+  const int first = block.range * a.across;
+  const Slabs slabs = Slabs::of(a.groups, a.c, a.k, a.together, kQuad);
+  const Share share{first, a.across, a.tasks, block.part * a.tasks, a.item_parts};
+  const ConvAxes& axes = a.axes;
+  const Tiling tiles(a.depths, a.rows, a.columns, axes);
+  const WeightTiles<float> given = WeightTiles<float>::of(dy, x, slabs, first, share.across, kQuad, tiles, axes, with_channels(a.y_strides), with_channels(a.x_strides));
   const Box &box = given.x.box, &box_y = given.dy.box;
   const int taps = axes.d.window * axes.h.window * axes.w.window, items = taps * slabs.in, listed = share.item_parts * kItems;
   const int pixels = box_y.pixels(), stage_bytes = box.bytes() + box_y.bytes();
@@ -101,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kItems > 5 ? 1 : 2) DNNAR
   TilePixel* smem_pixels = reinterpret_cast<TilePixel*>(smem + 2 * stage_bytes);
   int* smem_items = reinterpret_cast<int*>(smem_pixels + pixels);
 
-  const int count = i32(batch) * tiles.deep * tiles.down * tiles.across;
+  const int count = a.batch * tiles.deep * tiles.down * tiles.across;
   const WeightTiles<float>& fixed = keep(given);
   const auto bring = [&](int index, int stage) { fixed.bring<kThreads>(shared_address(smem) + stage * stage_bytes, index); };
   if (block.tile < count) bring(block.tile, 0);

@@ -11,6 +11,7 @@
 // Bound:   memory (x, y and residual once) for windows of 3 and 5; the matrix units for those of 7: an eighth of a product is of use where groups are of
 //          one channel. Sums in float32. What is NaN, since an infinity met one of the zeros, is computed again by the definition.
 
+#include "conv/geometry.cuh"
 #include "dnnarray/activation.cuh"
 #include "dnnarray/grouped_rows.cuh"
 
@@ -23,6 +24,21 @@ struct Config {
   static constexpr int kM = 2;
   static constexpr int kLines = 4;
   static constexpr int kMostThreads = 384;
+};
+struct Arguments {
+  int batch;
+  int groups;
+  int size;
+  int vectors;
+  int ranges;
+  int rows;
+  int columns;
+  dnnarray::PixelStrides x_strides;
+  dnnarray::PixelStrides y_strides;
+  dnnarray::WeightStrides w_strides;
+  dnnarray::ConvAxes axes;
+  double p;
+  double q;
 };
 #define DNNARRAY_ENTRY conv_grouped_rows_default
 #endif
@@ -43,7 +59,7 @@ struct TapRow {
 using Weights = TapRow[kSide];
 using Sums = float[kM][kSide][4];
 
-struct Arguments {
+struct Problem {
   const T *x, *w, *bias, *residual;
   T* y;
   int groups, size;
@@ -53,7 +69,7 @@ struct Arguments {
 };
 
 // This lane's two channels of the inputs at a tap, for its output.
-__device__ __forceinline__ unsigned load_tap(const Arguments& a, int slab, int r, int s) {
+__device__ __forceinline__ unsigned load_tap(const Problem& a, int slab, int r, int s) {
   const int lane = threadIdx.x % 32, k = slab * kChunk + lane / 4, group = k / a.size;
   unsigned word = 0;
 #pragma unroll
@@ -67,7 +83,7 @@ __device__ __forceinline__ unsigned load_tap(const Arguments& a, int slab, int r
 }
 
 // By way of `smem`, a word of each lane and tap, so that few loads wait for registers at a time.
-__device__ __forceinline__ void load_weights(Weights& w, unsigned* smem, const Arguments& a, int slab) {
+__device__ __forceinline__ void load_weights(Weights& w, unsigned* smem, const Problem& a, int slab) {
   smem += threadIdx.x % 32;
 #pragma unroll 1
   for (int r = 0; r < kSide; ++r) {
@@ -102,9 +118,11 @@ __device__ __forceinline__ void add_row(float (&sum)[kSide][4], const Weights& w
 }
 
 // One output by the definition.
-__device__ __forceinline__ float by_definition(const Arguments& a, int image, int p, int q, int channel) {
+__device__ __forceinline__ float by_definition(const Problem& a, int image, int p, int q, int channel) {
   const int group = channel / a.size;
-  float sum = a.bias ? widen(a.bias[channel]) : 0.0f;
+  const T* bias = a.bias;
+  asm volatile("" : "+l"(bias));  // looked at here: else the loop around is compiled twice, with and without a bias
+  float sum = bias ? widen(bias[channel]) : 0.0f;
 #pragma unroll 1
   for (int tap = 0; tap < kSide * kSide; ++tap) {
     const int r = tap / kSide, s = tap - r * kSide, h = p + r - a.before_h, w = q + s - a.before_w;
@@ -124,7 +142,7 @@ struct Step {
 };
 
 // Stores 16 bytes of a row's pixels, and computes again what is NaN.
-__device__ __forceinline__ void store_row(const Arguments& a, const PieceShare& share, const unsigned char* smem, int pitch, const Step& step,
+__device__ __forceinline__ void store_row(const Problem& a, const PieceShare& share, const unsigned char* smem, int pitch, const Step& step,
                                           int p, int channel, int columns) {
   const int count = min(columns, a.out_width - step.column);
   T* const row = a.y + step.image * a.y_n + p * a.y_h + step.column * a.y_w + channel;
@@ -154,7 +172,7 @@ __device__ __forceinline__ void store_row(const Arguments& a, const PieceShare& 
 }
 
 // The rows of outputs of a step, kLines of them in shared memory.
-__device__ __forceinline__ void store_step(const Arguments& a, const PieceShare& share, const unsigned char* smem, int pitch, const Step& step,
+__device__ __forceinline__ void store_step(const Problem& a, const PieceShare& share, const unsigned char* smem, int pitch, const Step& step,
                                            int first, int columns) {
   const int channel = first + share.vector * kChunk;
   if (channel >= a.groups * a.size) return;
@@ -228,26 +246,23 @@ __device__ __forceinline__ void put_row(unsigned char* smem, const Sums& sum, in
 // `size` channels of a group on both sides. Block b has the slabs of range b % ranges and each so-many-th part, of `rows` x `columns` outputs.
 extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 1) DNNARRAY_ENTRY(
     const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias, const T* __restrict__ residual, T* __restrict__ y,
-    long long batch, long long groups, long long size, long long vectors, long long ranges, long long rows, long long columns, long long w_group, long long w_k, long long w_c, long long w_h,
-    long long w_w, long long x_n, long long x_h, long long x_w, long long y_n, long long y_h, long long y_w, long long height, long long width,
-    long long out_height, long long out_width, long long before_h, long long before_w, double p, double q) {
-  const auto i32 = [](long long value) { return static_cast<int>(value); };  // all of them fit
-  const Arguments a{x, weight, bias, residual, y, i32(groups), i32(size), w_group, w_k, w_c, w_h, w_w, x_n, x_h, x_w, y_n, y_h, y_w, i32(height), i32(width),
-                    i32(out_height), i32(out_width), i32(before_h), i32(before_w), float(p), float(q)};
-  const int pitch = (i32(vectors) | 1) * 16, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int split = blockIdx.x / i32(ranges), range = blockIdx.x - split * i32(ranges), first = range * i32(vectors) * kChunk;
-  const Parts parts(i32(batch), a.out_height, a.out_width, i32(rows), i32(columns));
-  const Rows<T> of_x{x + first, x_n, i32(x_h), i32(x_w), a.height, a.width, i32(columns) + kSide - 1};
-  const Rows<T> of_residual{residual + first, y_n, i32(y_h), i32(y_w), a.out_height, a.out_width, i32(columns)};
-  const Fixed& fixed = keep(Fixed{parts, of_x, of_residual, a.before_h, a.before_w, static_cast<int>(gridDim.x / ranges)});
-  const PieceShare share(blockDim.x, i32(vectors));
-  const bool inside = first + share.vector * kChunk < a.groups * a.size;
-  const int row_bytes = of_x.columns * pitch, out_bytes = i32(columns) * pitch;
+    const __grid_constant__ Arguments a) {
+  const Problem problem{x, weight, bias, residual, y, a.groups, a.size, a.w_strides.group, a.w_strides.k, a.w_strides.c, a.w_strides.h, a.w_strides.w, a.x_strides.n, a.x_strides.h, a.x_strides.w, a.y_strides.n, a.y_strides.h, a.y_strides.w, a.axes.h.space, a.axes.w.space,
+                    a.axes.h.out, a.axes.w.out, a.axes.h.before, a.axes.w.before, float(a.p), float(a.q)};
+  const int pitch = (a.vectors | 1) * 16, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int split = blockIdx.x / a.ranges, range = blockIdx.x - split * a.ranges, first = range * a.vectors * kChunk;
+  const Parts parts(a.batch, problem.out_height, problem.out_width, a.rows, a.columns);
+  const Rows<T> of_x{x + first, a.x_strides.n, a.x_strides.h, a.x_strides.w, problem.height, problem.width, a.columns + kSide - 1};
+  const Rows<T> of_residual{residual + first, a.y_strides.n, a.y_strides.h, a.y_strides.w, problem.out_height, problem.out_width, a.columns};
+  const Fixed& fixed = keep(Fixed{parts, of_x, of_residual, problem.before_h, problem.before_w, static_cast<int>(gridDim.x / a.ranges)});
+  const PieceShare share(blockDim.x, a.vectors);
+  const bool inside = first + share.vector * kChunk < problem.groups * problem.size;
+  const int row_bytes = of_x.columns * pitch, out_bytes = a.columns * pitch;
   unsigned char* const smem = reinterpret_cast<unsigned char*>(smem_memory);
   unsigned char* const smem_y = smem + kSlots * kLines * row_bytes;
 
   __shared__ Step smem_steps[kSteps];
-  Cursor coming(split, fixed, a.out_height);
+  Cursor coming(split, fixed, problem.out_height);
   Slot<kSlots> coming_slot, slot;
   Slot<kOut> coming_out, out;
   const auto bring = [&](int count) {
@@ -266,7 +281,7 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 1) DNNARRAY_E
           fixed.residual.bring(place + line * out_bytes, coming.part.image, coming.output + line, coming.part.column, share, pitch, inside);
         }
       }
-      coming.next(fixed, a.out_height);
+      coming.next(fixed, problem.out_height);
     }
     copies_commit();
     coming_slot.advance(1);
@@ -274,14 +289,14 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 1) DNNARRAY_E
   };
   for (int s = 0; s < kAhead; ++s) bring(s);
 
-  const int beside = warp / i32(vectors), vector = warp - beside * i32(vectors), slab = range * i32(vectors) + vector;
+  const int beside = warp / a.vectors, vector = warp - beside * a.vectors, slab = range * a.vectors + vector;
   Weights w;
-  load_weights(w, reinterpret_cast<unsigned*>(smem_y + kOut * kLines * out_bytes) + warp * kSide * kSide * 32, a, slab);
+  load_weights(w, reinterpret_cast<unsigned*>(smem_y + kOut * kLines * out_bytes) + warp * kSide * kSide * 32, problem, slab);
   float start[2];
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
     const int channel = slab * kChunk + lane % 4 * 2 + j;
-    start[j] = bias && channel < a.groups * a.size ? widen(bias[channel]) : 0.0f;
+    start[j] = bias && channel < problem.groups * problem.size ? widen(bias[channel]) : 0.0f;
   }
   const unsigned own = (beside * kM * 16 + lane % 16 + lane / 16) * pitch + vector * 16;
   const int place = (beside * kM * 16 + lane / 4) * pitch + vector * 16 + lane % 4 * 4;
@@ -291,7 +306,7 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 1) DNNARRAY_E
   for (int count = 0;; ++count) {
     copies_wait<kAhead - 1>();
     __syncthreads();
-    if (count > 0) store_step(a, share, smem_y + out.before(1) * kLines * out_bytes, pitch, smem_steps[(count - 1) % kSteps], first, i32(columns));
+    if (count > 0) store_step(problem, share, smem_y + out.before(1) * kLines * out_bytes, pitch, smem_steps[(count - 1) % kSteps], first, a.columns);
     const Step& step = smem_steps[count % kSteps];
     if (step.image < 0) break;
     bring(count + kAhead);
@@ -302,7 +317,7 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 1) DNNARRAY_E
     for (int line = 0; line < lines; ++line, from += row_bytes, to += out_bytes) {
 #pragma unroll
       for (int m = 0; m < kM; ++m) add_row(sum[m], w, from + m * 16 * pitch, pitch, start);
-      put_row(to, sum, pitch, a.p, a.q);
+      put_row(to, sum, pitch, problem.p, problem.q);
     }
     slot.advance(1);
     out.advance(1);

@@ -10,6 +10,7 @@
 // Bound:   memory (x and dy once) for windows of 3 and 5; the matrix units for those of 7: an eighth of a product is of use where groups are of
 //          one channel. Sums in float32, in a fixed order.
 
+#include "conv/geometry.cuh"
 #include "dnnarray/core/overlap.cuh"
 #include "dnnarray/grouped_rows.cuh"
 
@@ -18,6 +19,17 @@ struct Config {
   using Element = dnnarray::bfloat16_t;
   static constexpr int kSide = 7;
   static constexpr int kMostThreads = 384;
+};
+struct Arguments {
+  int batch;
+  int groups;
+  int size;
+  int ranges;
+  int rows;
+  int columns;
+  dnnarray::PixelStrides y_strides;
+  dnnarray::PixelStrides x_strides;
+  dnnarray::ConvAxes axes;
 };
 #define DNNARRAY_ENTRY conv_grouped_rows_weight_default
 #endif
@@ -124,19 +136,16 @@ __device__ __forceinline__ void put(float* partial, const Sums& sum, int slab, i
 // `size` channels of a group on both sides. Block b has the slabs of range b % ranges and each so-many-th part, of `rows` rows of x and
 // `columns` columns of dy.
 extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 1) DNNARRAY_ENTRY(
-    const T* __restrict__ dy, const T* __restrict__ x, float* __restrict__ partial, long long batch, long long groups, long long size,
-    long long ranges, long long rows, long long columns, long long y_n, long long y_h, long long y_w, long long x_n, long long x_h,
-    long long x_w, long long height, long long width, long long out_height, long long out_width, long long before_h, long long before_w) {
+    const T* __restrict__ dy, const T* __restrict__ x, float* __restrict__ partial, const __grid_constant__ Arguments a) {
   let_next_kernel_begin();
-  const auto i32 = [](long long value) { return static_cast<int>(value); };  // all of them fit
   const int vectors = blockDim.x / 32, warp = threadIdx.x / 32, pitch = (vectors | 1) * 16;
-  const int split = blockIdx.x / i32(ranges), range = blockIdx.x - split * i32(ranges), first = range * vectors * kChunk;
-  const Parts parts(i32(batch), i32(height), i32(out_width), i32(rows), i32(columns));
-  const Rows<T> of_x{x + first, x_n, i32(x_h), i32(x_w), i32(height), i32(width), i32(columns) + kSide - 1};
-  const Rows<T> of_y{dy + first, y_n, i32(y_h), i32(y_w), i32(out_height), i32(out_width), i32(columns)};
-  const Fixed& fixed = keep(Fixed{parts, of_x, of_y, i32(before_h), i32(before_w), static_cast<int>(gridDim.x / ranges)});
+  const int split = blockIdx.x / a.ranges, range = blockIdx.x - split * a.ranges, first = range * vectors * kChunk;
+  const Parts parts(a.batch, a.axes.h.space, a.axes.w.out, a.rows, a.columns);
+  const Rows<T> of_x{x + first, a.x_strides.n, a.x_strides.h, a.x_strides.w, a.axes.h.space, a.axes.w.space, a.columns + kSide - 1};
+  const Rows<T> of_y{dy + first, a.y_strides.n, a.y_strides.h, a.y_strides.w, a.axes.h.out, a.axes.w.out, a.columns};
+  const Fixed& fixed = keep(Fixed{parts, of_x, of_y, a.axes.h.before, a.axes.w.before, static_cast<int>(gridDim.x / a.ranges)});
   const PieceShare share(blockDim.x, vectors);
-  const bool inside = first + share.vector * kChunk < groups * size;
+  const bool inside = first + share.vector * kChunk < a.groups * a.size;
   const int row_x = of_x.columns * pitch, row_y = of_y.columns * pitch;
   const unsigned smem_x = shared_address(smem_memory), smem_y = smem_x + kSlotsX * row_x;
 
@@ -177,7 +186,7 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 1) DNNARRAY_E
       for (int m = 0; m < kPairs; ++m) {
         const int p = row + fixed.before_h - 2 * m;
         from[m] = smem_y + own.before(2 * m + lanes.half) * row_y + lanes.dy + warp * 16;
-        skipped |= static_cast<unsigned>(p < 0 || p > fixed.dy.height) << m;  // both rows
+        skipped |= static_cast<unsigned>(p < 0 || p > fixed.dy.height) << m;  // both a.rows
       }
       const unsigned start = smem_x + here_x.after(line) * row_x + lanes.x + warp * 16;
       const int strips = fixed.dy.columns / kStrip;
@@ -189,5 +198,5 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 1) DNNARRAY_E
     here_x.advance(kLines);
     here_y.advance(kLines);
   }
-  put(partial + static_cast<long long>(split) * groups * size * (kSide * kSide) * size, sum, range * vectors + warp, i32(groups), i32(size));
+  put(partial + static_cast<long long>(split) * a.groups * a.size * (kSide * kSide) * a.size, sum, range * vectors + warp, a.groups, a.size);
 }

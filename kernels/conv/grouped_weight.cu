@@ -17,6 +17,24 @@ struct Config {
   static constexpr int kN = 1;
   static constexpr int kThreads = 256;
 };
+struct Arguments {
+  int batch;
+  int groups;
+  int c;
+  int k;
+  int together;
+  int across;
+  int ranges;
+  int tasks;
+  int parts;
+  int item_parts;
+  int depths;
+  int rows;
+  int columns;
+  dnnarray::PixelStrides x_strides;
+  dnnarray::PixelStrides y_strides;
+  dnnarray::ConvAxes axes;
+};
 #define DNNARRAY_ENTRY conv_grouped_weight_default
 #endif
 
@@ -99,29 +117,24 @@ __device__ __forceinline__ void put(float* partial, const float (&sum)[kPairs][k
 // `columns` outputs. A
 // slab's tasks are `item_parts` parts of the items for each kN chunks of outputs, of which a block has `tasks`.
 extern "C" __global__ void __launch_bounds__(kThreads, kN > 3 ? 1 : 2) DNNARRAY_ENTRY(
-    const T* __restrict__ dy, const T* __restrict__ x, float* __restrict__ partial, long long batch, long long groups, long long c, long long k,
-    long long together, long long across, long long ranges, long long tasks, long long parts, long long item_parts, long long depths,
-    long long rows, long long columns, long long y_n, long long y_d, long long y_h, long long y_w, long long x_n, long long x_d, long long x_h,
-    long long x_w, long long d0, long long d1, long long d2, long long h0, long long h1, long long h2, long long w0, long long w1,
-    long long w2) {
+    const T* __restrict__ dy, const T* __restrict__ x, float* __restrict__ partial, const __grid_constant__ Arguments a) {
   let_next_kernel_begin();
-  const auto i32 = [](long long value) { return static_cast<int>(value); };  // all of them fit
-  const BlockShare block(ranges, parts);
-  const int abreast = i32(across), first = block.range * abreast;
-  const Slabs slabs = Slabs::of(groups, c, k, together, kChunk);
-  const ConvAxes axes{{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
-  const Tiling tiles(i32(depths), i32(rows), i32(columns), axes);
-  const WeightTiles<T> given = WeightTiles<T>::of(dy, x, slabs, first, abreast, kChunk, tiles, axes, {y_n, 0, y_d, y_h, y_w}, {x_n, 0, x_d, x_h, x_w});
+  const BlockShare block(a.ranges, a.parts);
+  const int abreast = a.across, first = block.range * abreast;
+  const Slabs slabs = Slabs::of(a.groups, a.c, a.k, a.together, kChunk);
+  const ConvAxes& axes = a.axes;
+  const Tiling tiles(a.depths, a.rows, a.columns, axes);
+  const WeightTiles<T> given = WeightTiles<T>::of(dy, x, slabs, first, abreast, kChunk, tiles, axes, with_channels(a.y_strides), with_channels(a.x_strides));
   const Box &box = given.x.box, &box_y = given.dy.box;
   const int taps = axes.d.window * axes.h.window * axes.w.window, items = taps * slabs.in;
-  const int listed = i32(item_parts) * kPairs * 2, pixels = (box_y.pixels() + kStep - 1) / kStep * kStep;
+  const int listed = a.item_parts * kPairs * 2, pixels = (box_y.pixels() + kStep - 1) / kStep * kStep;
   const int stage_bytes = box.bytes() + pixels * box_y.pitch;
 
   unsigned char* smem = reinterpret_cast<unsigned char*>(smem_memory);
   TilePixel* smem_pixels = reinterpret_cast<TilePixel*>(smem + 2 * stage_bytes);
   int* smem_items = reinterpret_cast<int*>(smem_pixels + pixels);
 
-  const int count = i32(batch) * tiles.deep * tiles.down * tiles.across;
+  const int count = a.batch * tiles.deep * tiles.down * tiles.across;
   const WeightTiles<T>& fixed = keep(given);
   const auto bring = [&](int index, int stage) { fixed.bring<kThreads>(shared_address(smem) + stage * stage_bytes, index); };
   if (block.tile < count) bring(block.tile, 0);
@@ -135,9 +148,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, kN > 3 ? 1 : 2) DNNARRAY_
   }
   __syncthreads();
 
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, of_block = abreast * i32(tasks), copies = kWarps / of_block;
-  const int copy = warp / of_block, own = warp - copy * of_block, slab = own / i32(tasks), index_of_task = block.part * i32(tasks) + own - slab * i32(tasks);
-  const int chunk_part = index_of_task / i32(item_parts), item_part = index_of_task - chunk_part * i32(item_parts);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, of_block = abreast * a.tasks, copies = kWarps / of_block;
+  const int copy = warp / of_block, own = warp - copy * of_block, slab = own / a.tasks, index_of_task = block.part * a.tasks + own - slab * a.tasks;
+  const int chunk_part = index_of_task / a.item_parts, item_part = index_of_task - chunk_part * a.item_parts;
   const Task task{first + slab, item_part * kPairs * 2, chunk_part * kN};
   const bool busy = copy < copies && task.chunk < slabs.out;
   const int* smem_own = smem_items + task.item + lane / 8 % 2;

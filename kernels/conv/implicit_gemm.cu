@@ -27,6 +27,19 @@ struct Config {
   static constexpr int kWarpN = 64;
   static constexpr int kBlocks = 2;
 };
+struct Arguments {
+  long long rows;
+  int channels;
+  int total;
+  int tiles_m;
+  int tiles_n;
+  int outs;
+  dnnarray::PixelStrides x_strides;
+  dnnarray::PixelStrides y_strides;
+  dnnarray::ConvAxes axes;
+  double p;
+  double q;
+};
 #define DNNARRAY_ENTRY conv_implicit_gemm_default
 #endif
 
@@ -40,7 +53,7 @@ constexpr int kBytesM = kTileM * kRow, kStage = (kTileM + kTileN) * kRow, kChunk
 
 extern __shared__ char smem_memory[];
 
-struct Arguments {
+struct Operands {
   const T *x, *w;
   Windows windows;
   Target<T, R> target;
@@ -54,7 +67,7 @@ struct Gather {
   int left, rows_left;  // chunks and rows of the weight from this thread's first on
   unsigned place;
 
-  __device__ __forceinline__ Gather(const Arguments& a, long long m, int n, int group) {
+  __device__ __forceinline__ Gather(const Operands& a, long long m, int n, int group) {
     const int chunk = threadIdx.x % kChunks, row = threadIdx.x / kChunks;
 #pragma unroll
     for (int i = 0; i < kRowsM; ++i) rows[i] = window_row(a.windows, m + row + kStep * i);
@@ -66,7 +79,7 @@ struct Gather {
     place = row * kRow + (chunk ^ row % 8) * 16;
   }
 
-  __device__ __forceinline__ void fill(const Arguments& a, unsigned stage) {
+  __device__ __forceinline__ void fill(const Operands& a, unsigned stage) {
     const unsigned bits = at.bits(a.windows);
     const int step = at.step(a.windows);
 #pragma unroll
@@ -110,33 +123,30 @@ __device__ __forceinline__ void multiply(float (&sums)[4][kWarpN / 2], unsigned 
   }
 }
 
-// x_n ... x_w are steps of x in chunks, y_n ... y_w steps of y in elements; `channels` of a group and `total` of a row in chunks.
+// The strides of x count chunks, those of y elements; `channels` of a group and `total` of a row in chunks.
 extern "C" __global__ void __launch_bounds__(kThreads, Config::kBlocks) DNNARRAY_ENTRY(
     const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias, const T* __restrict__ residual, R* __restrict__ y,
-    long long rows, long long channels, long long total, long long tiles_m, long long tiles_n, long long groups, long long outs, long long x_n,
-    long long x_d, long long x_h, long long x_w, long long y_n, long long y_d, long long y_h, long long y_w, long long d0, long long d1,
-    long long d2, long long h0, long long h1, long long h2, long long w0, long long w1, long long w2, double p, double q) {
-  const Windows windows = {{{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}}, rows, static_cast<int>(channels), static_cast<int>(total),
-                           static_cast<int>(x_n), static_cast<int>(x_d), static_cast<int>(x_h), static_cast<int>(x_w)};
-  const Target<T, R> target = {bias, residual, y, static_cast<int>(outs), y_n, y_d, y_h, y_w, float(p), float(q)};
-  const Arguments a = {x, weight, windows, target};
+    const __grid_constant__ Arguments a) {
+  const Operands operands = {x, weight, windows_of(a), target_of(bias, residual, y, a)};
+  const Windows& windows = operands.windows;
+  const Target<T, R>& target = operands.target;
   const unsigned smem = (smem_address(smem_memory) + 127) & ~127u;
-  const Split by_n = split(blockIdx.x, static_cast<int>(tiles_n)), by_m = split(by_n.quotient, static_cast<int>(tiles_m));
-  const int group = static_cast<int>(by_m.quotient), n = by_n.rest * kTileN, blocks = (a.windows.total + kChunks - 1) / kChunks;
+  const Split by_n = split(blockIdx.x, static_cast<int>(a.tiles_n)), by_m = split(by_n.quotient, static_cast<int>(a.tiles_m));
+  const int group = static_cast<int>(by_m.quotient), n = by_n.rest * kTileN, blocks = (windows.total + kChunks - 1) / kChunks;
   const long long m = static_cast<long long>(by_m.rest) * kTileM;
   const int warp = threadIdx.x / 32, warp_m = warp / kWarpsN, warp_n = warp % kWarpsN;
 
-  Gather gather(a, m, n, group);
+  Gather gather(operands, m, n, group);
 #pragma unroll
   for (int i = 0; i < kStages - 1; ++i) {
-    if (i < blocks) gather.fill(a, smem + i * kStage);
+    if (i < blocks) gather.fill(operands, smem + i * kStage);
     copies_commit();
   }
   float sums[4][kWarpN / 2] = {};
   for (int block = 0; block < blocks; ++block) {
     copies_wait<kStages - 2>();
     __syncthreads();
-    if (block + kStages - 1 < blocks) gather.fill(a, smem + (block + kStages - 1) % kStages * kStage);
+    if (block + kStages - 1 < blocks) gather.fill(operands, smem + (block + kStages - 1) % kStages * kStage);
     copies_commit();
     multiply(sums, smem + block % kStages * kStage, warp_m, warp_n);
   }
@@ -147,6 +157,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, Config::kBlocks) DNNARRAY
     for (int half = 0; half < 2; ++half) {
       const long long at_m = m + warp_m * 64 + i * 16 + threadIdx.x % 32 / 4 + half * 8;
       const long long at = target.row(windows.axes, at_m);
-      write_row<Config, kWarpN>(target, sums[i], half, group, n + warp_n * kWarpN, at, at_m < rows);
+      write_row<Config, kWarpN>(target, sums[i], half, group, n + warp_n * kWarpN, at, at_m < windows.rows);
     }
 }

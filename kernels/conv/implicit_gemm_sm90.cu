@@ -28,6 +28,23 @@ struct Config {
   static constexpr int kStages = 4;
   static constexpr bool kTransposed = false;
 };
+struct Arguments {
+  long long rows;
+  int channels;
+  int total;
+  long long tiles_m;
+  long long tiles_n;
+  long long groups;
+  int outs;
+  long long w_group;
+  long long w_row;
+  long long window_strides[3];
+  dnnarray::PixelStrides x_strides;
+  dnnarray::PixelStrides y_strides;
+  dnnarray::ConvAxes axes;
+  double p;
+  double q;
+};
 #define DNNARRAY_ENTRY conv_implicit_gemm_sm90_default
 #endif
 
@@ -43,7 +60,7 @@ constexpr int kBytesM = kTileM * kRow, kBytesN = kTileN * kRow, kStage = kBytesM
 
 extern __shared__ char smem_memory[];
 
-struct Arguments {
+struct Operands {
   const T *x, *w;
   Windows windows;
   Target<T, R> target;
@@ -59,7 +76,7 @@ struct Tile {
   long long m;
   int n, group;
 
-  __device__ __forceinline__ static Tile of(const Arguments& a, long long i) {
+  __device__ __forceinline__ static Tile of(const Operands& a, long long i) {
     const Split by_n = split(i, static_cast<int>(a.tiles_n));
     const long long group = by_n.quotient / a.tiles_m;
     return {(by_n.quotient - group * a.tiles_m) * kTileM, by_n.rest * kTileN, static_cast<int>(group)};
@@ -69,7 +86,7 @@ struct Tile {
 // --- the warpgroup that gathers ---------------------------------------------------------------------------------------
 
 // The rows of the windows that this thread fills. Eight lanes fill the same ones, so each of them finds an eighth.
-__device__ __forceinline__ void find_rows(const Arguments& a, const Tile& tile, WindowRow (&rows)[kRowsM]) {
+__device__ __forceinline__ void find_rows(const Operands& a, const Tile& tile, WindowRow (&rows)[kRowsM]) {
   constexpr int kFound = kRowsM < kChunks ? kRowsM : kChunks;
   const int own = threadIdx.x % kFound, first = threadIdx.x / kChunks;
 #pragma unroll
@@ -84,7 +101,7 @@ __device__ __forceinline__ void find_rows(const Arguments& a, const Tile& tile, 
 }
 
 // The weight of one block, rows of the result's channels; `w` points at this thread's first chunk.
-__device__ __forceinline__ void gather_weight(const Arguments& a, const Tile& tile, const T* w, bool inside, unsigned target) {
+__device__ __forceinline__ void gather_weight(const Operands& a, const Tile& tile, const T* w, bool inside, unsigned target) {
   const int last = a.target.outs - tile.n - threadIdx.x / kChunks;  // rows from this thread's first on
 #pragma unroll
   for (int i = 0; i < kRowsN; ++i, w += kStep * a.w_row) {
@@ -94,7 +111,7 @@ __device__ __forceinline__ void gather_weight(const Arguments& a, const Tile& ti
 }
 
 // The same kTransposed: rows of the sum's channels, in panels of 64 of the result's.
-__device__ __forceinline__ void gather_turned(const Arguments& a, const Tile& tile, const T* w, unsigned target) {
+__device__ __forceinline__ void gather_turned(const Operands& a, const Tile& tile, const T* w, unsigned target) {
   const int last = a.target.outs - tile.n - threadIdx.x % kChunks * 8;
 #pragma unroll
   for (int i = 0; i < kTileK / kStep; ++i, w += kStep * a.w_row)
@@ -105,7 +122,7 @@ __device__ __forceinline__ void gather_turned(const Arguments& a, const Tile& ti
     }
 }
 
-__device__ __forceinline__ void gather_tile(const Arguments& a, const Tile& tile, unsigned smem, const Barriers& barriers, Ring<kStages>& ring) {
+__device__ __forceinline__ void gather_tile(const Operands& a, const Tile& tile, unsigned smem, const Barriers& barriers, Ring<kStages>& ring) {
   const int chunk = threadIdx.x % kChunks, row = threadIdx.x / kChunks;
   const unsigned place = row * kRow + (chunk ^ row % 8) * 16;
   WindowRow rows[kRowsM];
@@ -172,7 +189,7 @@ __device__ __forceinline__ void multiply_tile(float (&sums)[kMmas][kTileN / 2], 
   if (threadIdx.x % kGroup == 0) barrier_arrive(before);
 }
 
-__device__ __forceinline__ void write_tile(const Arguments& a, const float (&sums)[kMmas][kTileN / 2], const Tile& tile, int part) {
+__device__ __forceinline__ void write_tile(const Operands& a, const float (&sums)[kMmas][kTileN / 2], const Tile& tile, int part) {
   const int in_group = threadIdx.x % kGroup, row = in_group / 32 * 16 + in_group % 32 / 4;
 #pragma unroll
   for (int i = 0; i < kMmas; ++i)
@@ -184,17 +201,12 @@ __device__ __forceinline__ void write_tile(const Arguments& a, const float (&sum
     }
 }
 
-// x_n ... x_w are steps of x in chunks of 8 elements, all others in elements; `channels` of a group and `total` of a row in chunks.
+// The strides of x count chunks of 8 elements, all others elements; `channels` of a group and `total` of a row in chunks.
 extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
     const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias, const T* __restrict__ residual, R* __restrict__ y,
-    long long rows, long long channels, long long total, long long tiles_m, long long tiles_n, long long groups, long long outs,
-    long long w_group, long long w_row, long long w_d, long long w_h, long long w_w, long long x_n, long long x_d, long long x_h, long long x_w,
-    long long y_n, long long y_d, long long y_h, long long y_w, long long d0, long long d1, long long d2, long long h0, long long h1,
-    long long h2, long long w0, long long w1, long long w2, double p, double q) {
-  const Windows windows = {{{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}}, rows, static_cast<int>(channels), static_cast<int>(total),
-                           static_cast<int>(x_n), static_cast<int>(x_d), static_cast<int>(x_h), static_cast<int>(x_w)};
-  const Target<T, R> target = {bias, residual, y, static_cast<int>(outs), y_n, y_d, y_h, y_w, float(p), float(q)};
-  const Arguments a = {x, weight, windows, target, tiles_m, tiles_n, groups, w_group, w_row, w_d, w_h, w_w};
+    const __grid_constant__ Arguments a) {
+  const Operands operands = {x, weight, windows_of(a), target_of(bias, residual, y, a), a.tiles_m, a.tiles_n, a.groups, a.w_group,
+                             a.w_row, a.window_strides[0], a.window_strides[1], a.window_strides[2]};
   const unsigned smem = (smem_address(smem_memory) + 1023) & ~1023u, first = smem + kStages * kStage;
   const Barriers barriers = {first, first + kStages * 8};
   if (threadIdx.x == 0) {
@@ -205,19 +217,19 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
     barrier_init_done();
   }
   __syncthreads();
-  const long long tiles = tiles_m * tiles_n * groups;
+  const long long tiles = a.tiles_m * a.tiles_n * a.groups;
   const int part = warpgroup() - 1;
   Ring<kStages> ring;
   if (part < 0) {
     give_registers<kFewer>();
-    for (long long i = blockIdx.x; i < tiles; i += gridDim.x) gather_tile(a, Tile::of(a, i), smem, barriers, ring);
+    for (long long i = blockIdx.x; i < tiles; i += gridDim.x) gather_tile(operands, Tile::of(operands, i), smem, barriers, ring);
   } else {
     take_registers<kMore>();
     float sums[kMmas][kTileN / 2];
     for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
-      const Tile tile = Tile::of(a, i);
-      multiply_tile(sums, static_cast<int>((total + kChunks - 1) / kChunks), part, smem, barriers, ring);
-      write_tile(a, sums, tile, part);
+      const Tile tile = Tile::of(operands, i);
+      multiply_tile(sums, (a.total + kChunks - 1) / kChunks, part, smem, barriers, ring);
+      write_tile(operands, sums, tile, part);
     }
   }
 }

@@ -36,6 +36,28 @@ struct Config {
   static constexpr int kFirst = 0;
   static constexpr int kSets = 1;
 };
+struct Arguments {
+  dnnarray::TensorMap x;
+  dnnarray::TensorMap weight;
+  dnnarray::TensorMap residual_map;
+  long long images;
+  long long pitch;
+  long long by_pitch;
+  long long height;
+  long long by_height;
+  long long by_plane;
+  int reach;
+  int channels;
+  int backwards;
+  long long tiles_m;
+  long long tiles_n;
+  long long groups;
+  int outs;
+  dnnarray::PixelStrides y_strides;
+  dnnarray::ConvAxes axes;
+  double p;
+  double q;
+};
 #define DNNARRAY_ENTRY conv_implicit_tma_halo_sm90_default
 #endif
 
@@ -46,7 +68,7 @@ using T = Config::Element;
 using R = Config::Result;
 constexpr bool kBrought = Config::kResidual && Panels::kStaged;
 constexpr bool kAhead = kBrought && C::kMmas * Panels::kPanels <= 2;  // there are registers for a residual beside the sums
-using Arguments = OnRaster<T, R>;
+using Operands = OnRaster<T, R>;
 constexpr int kTileM = Config::kTileM, kTileN = Config::kTileN, kStages = Config::kStages;
 
 extern __shared__ char smem_memory[];
@@ -69,7 +91,7 @@ struct Shared {
   }
 };
 
-__device__ __forceinline__ void ask_tile(const Arguments& a, const TensorMap& x, const TensorMap& weight, const TmaPlace& tile, const Shared& smem,
+__device__ __forceinline__ void ask_tile(const Operands& a, const TensorMap& x, const TensorMap& weight, const TmaPlace& tile, const Shared& smem,
                                          Ring<2>& inputs, Ring<kStages>& ring, int& early) {
   const ConvAxis &d = a.axes.d, &h = a.axes.h, &w = a.axes.w;
   WindowPlace place = a.begins(tile.m);
@@ -107,7 +129,7 @@ struct Release {
 };
 
 // `planes` inputs, one after another.
-__device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace& tile, int planes, float (&sums)[C::kMmas][kTileN / 2],
+__device__ __forceinline__ void multiply_tile(const Operands& a, const TmaPlace& tile, int planes, float (&sums)[C::kMmas][kTileN / 2],
                                               C::Bias& bias, int part, const Shared& smem, Ring<2>& inputs, Ring<kStages>& ring, C::Rows& rows,
                                               const Panels& own, Panels::Pieces& pieces) {
   Release waiting = {0, 0};
@@ -137,19 +159,13 @@ __device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace
 
 // `channels` of the sum and `outs` of the result are of one group; steps of y in elements.
 extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
-    const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap weight, const __grid_constant__ TensorMap residual_map,
-    const T* __restrict__ bias, const T* __restrict__ residual, R* __restrict__ y, long long images, long long pitch, long long by_pitch,
-    long long height, long long by_height, long long by_plane, long long reach, long long channels, long long backwards, long long tiles_m,
-    long long tiles_n, long long groups, long long outs, long long y_n, long long y_d, long long y_h, long long y_w, long long d0, long long d1,
-    long long d2, long long h0, long long h1, long long h2, long long w0, long long w1, long long w2, double p, double q) {
+    const T* __restrict__ bias, const T* __restrict__ residual, R* __restrict__ y, const __grid_constant__ Arguments a) {
   let_next_kernel_begin();
   y = after_previous_kernel(y);  // the operands are there, too
-  const Target<T, R> target = {bias, residual, y, static_cast<int>(outs), y_n, y_d, y_h, y_w, float(p), float(q)};
-  const ConvAxes axes = {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
-  const TmaWeight walk = {static_cast<int>(channels), static_cast<int>(backwards), axes.d.window, axes.h.window, axes.w.window};
-  const Divisor row(pitch, by_pitch), plane(height, by_height), volume(axes.d.out, by_plane);
-  const Arguments a = {target, walk, axes, images, row, plane, volume, static_cast<int>(reach)};
-  const Shared smem((smem_address(smem_memory) + 1023) & ~1023u, a.reach);
+  const Operands operands = on_raster(target_of(bias, residual, y, a), a);
+  const ConvAxes& axes = operands.axes;
+  const long long tiles_m = a.tiles_m, tiles_n = a.tiles_n;
+  const Shared smem((smem_address(smem_memory) + 1023) & ~1023u, operands.reach);
   const char* panels = smem_memory + (smem.panels - smem_address(smem_memory));
   if (threadIdx.x == 0) {
     for (int i = 0; i < 2 + kStages; ++i) {
@@ -162,26 +178,26 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
   }
   __syncthreads();
   const int part = warpgroup() - 1;
-  const long long tiles = tiles_m * tiles_n * groups;
-  const int planes = axes.d.window * ((a.weight.channels + C::kTileK - 1) / C::kTileK);
+  const long long tiles = tiles_m * tiles_n * a.groups;
+  const int planes = axes.d.window * ((operands.weight.channels + C::kTileK - 1) / C::kTileK);
   Ring<2> inputs;
   Ring<kStages> ring;
   if (part < 0) {
     give_registers<C::kFewer>();
     if (threadIdx.x == 0) {
-      prefetch_map(x);
-      prefetch_map(weight);
+      prefetch_map(a.x);
+      prefetch_map(a.weight);
       // Stages before the first residual: half of those before it is waited for, which is at the last plane of several.
       int early = max(max(planes - 1, 1) * axes.h.window * axes.w.window / 2, 1);
       for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
-        ask_tile(a, x, weight, C::place(i, tiles_m, tiles_n), smem, inputs, ring, early);
+        ask_tile(operands, a.x, a.weight, C::place(i, tiles_m, tiles_n), smem, inputs, ring, early);
       }
     } else if (kBrought && threadIdx.x % 32 == 0 && threadIdx.x / 32 <= C::kConsumers) {
       Panels carried(panels, smem.panel_barriers, static_cast<int>(threadIdx.x) / 32 - 1);
       const int count = static_cast<int>((tiles - blockIdx.x - 1) / gridDim.x) + 1;
       const auto tile = [&](int i) { return C::place(blockIdx.x + static_cast<long long>(i) * gridDim.x, tiles_m, tiles_n); };
       barrier_wait(smem.half, 0);
-      carried.carry<false>(residual_map, residual_map, count, tile, a.target.outs, a);
+      carried.carry<false>(a.residual_map, a.residual_map, count, tile, operands.target.outs, operands);
     }
     __syncwarp();
   } else {
@@ -193,15 +209,15 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
       const TmaPlace tile = C::place(i, tiles_m, tiles_n);
       C::Rows rows;
       Panels::Pieces pieces;
-      multiply_tile(a, tile, planes, sums, bias, part, smem, inputs, ring, rows, own, pieces);
+      multiply_tile(operands, tile, planes, sums, bias, part, smem, inputs, ring, rows, own, pieces);
       if constexpr (kAhead) {
-        Panels::add(sums, pieces, tile, a.target.outs);
+        Panels::add(sums, pieces, tile, operands.target.outs);
         own.let_go();
       } else if constexpr (kBrought) {
-        own.add(sums, tile, a.target.outs);
+        own.add(sums, tile, operands.target.outs);
         own.let_go();
       }
-      C::write_rows<Config::kResidual && !kBrought>(a.target, sums, tile, rows);
+      C::write_rows<Config::kResidual && !kBrought>(operands.target, sums, tile, rows);
     }
   }
 }

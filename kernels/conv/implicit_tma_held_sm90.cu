@@ -33,6 +33,28 @@ struct Config {
   static constexpr int kFirst = 0;
   static constexpr int kSets = 1;
 };
+struct Arguments {
+  dnnarray::TensorMap x;
+  dnnarray::TensorMap weight;
+  dnnarray::TensorMap residual_map;
+  long long images;
+  long long pitch;
+  long long by_pitch;
+  long long height;
+  long long by_height;
+  long long by_plane;
+  int reach;
+  int channels;
+  int backwards;
+  int tiles_m;
+  int tiles_n;
+  int groups;
+  int outs;
+  dnnarray::PixelStrides y_strides;
+  dnnarray::ConvAxes axes;
+  double p;
+  double q;
+};
 #define DNNARRAY_ENTRY conv_implicit_tma_held_sm90_default
 #endif
 
@@ -42,7 +64,7 @@ using Panels = TmaPanels<Config>;
 using Turned = TurnedTile<Config>;
 using T = Config::Element;
 using R = Config::Result;
-using Arguments = OnRaster<T, R>;
+using Operands = OnRaster<T, R>;
 constexpr bool kBrought = Config::kResidual;
 constexpr int kTileN = Config::kTileN, kInputs = Config::kStages, kTurns = C::kConsumers, kOwn = Config::kTileM / kTurns;  // places of a tile
 constexpr int kReaders = kBrought ? 1 : Panels::kWarps;  // who give an input back: results without a residual leave by way of it
@@ -88,7 +110,7 @@ struct Column {
   __device__ __forceinline__ TmaPlace operator[](int i) const { return {static_cast<long long>(first + i * step) * kOwn, place.n, place.group}; }
 };
 
-__device__ __forceinline__ void ask(const Arguments& a, const TensorMap& x, const TensorMap& weight, const Column& column, const Shared& smem) {
+__device__ __forceinline__ void ask(const Operands& a, const TensorMap& x, const TensorMap& weight, const Column& column, const Shared& smem) {
   barrier_expect(smem.held, a.axes.h.window * a.axes.w.window * C::kBytesN);
   Place tap = {0, 0, 0};
   unsigned to = smem.weight;
@@ -109,13 +131,13 @@ __device__ __forceinline__ void ask(const Arguments& a, const TensorMap& x, cons
 }
 
 // Issues the products of all taps; they run on.
-__device__ __forceinline__ void multiply(const Arguments& a, Turned::Sums& sums, unsigned input, unsigned weight) {
+__device__ __forceinline__ void multiply(const Operands& a, Turned::Sums& sums, unsigned input, unsigned weight) {
   for (int r = 0; r < a.axes.h.window; ++r)
     for (int s = 0; s < a.axes.w.window; ++s, weight += C::kBytesN) Turned::multiply(sums, input + a.shift(r, s) * C::kRow, weight);
 }
 
 // The result in the place of the residual or, where there is none, of the input, which no warp is multiplying any more, and from there to memory.
-__device__ __forceinline__ void write(const Arguments& a, Turned::Sums& sums, const TmaPlace& tile, const Turned::Rows& rows, unsigned panel) {
+__device__ __forceinline__ void write(const Operands& a, Turned::Sums& sums, const TmaPlace& tile, const Turned::Rows& rows, unsigned panel) {
   const int group = 1 + static_cast<int>(threadIdx.x) / C::kGroup;
   if constexpr (kBrought) {
     Turned::add(sums, panel);
@@ -130,7 +152,7 @@ __device__ __forceinline__ void write(const Arguments& a, Turned::Sums& sums, co
 
 // The tiles of one of the warpgroups: every kTurns-th one of the block. Who asks for products waits until nearly all of them are done, so where
 // results go is found before.
-__device__ __forceinline__ void multiply_tiles(const Arguments& a, const Column& column, int part, const Shared& smem, Panels& own) {
+__device__ __forceinline__ void multiply_tiles(const Operands& a, const Column& column, int part, const Shared& smem, Panels& own) {
   Turned::Sums sums;
   const Turned::Bias bias(a.target, column.place);
   barrier_wait(smem.held, 0);
@@ -159,41 +181,33 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& a, const Column&
 
 // `channels` of the sum and `outs` of the result are of one group; steps of y in elements.
 extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
-    const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap weight, const __grid_constant__ TensorMap residual_map,
-    const T* __restrict__ bias, const T* __restrict__ residual, R* __restrict__ y, long long images, long long pitch, long long by_pitch,
-    long long height, long long by_height, long long by_plane, long long reach, long long channels, long long backwards, long long tiles_m,
-    long long tiles_n, long long groups, long long outs, long long y_n, long long y_d, long long y_h, long long y_w, long long d0, long long d1,
-    long long d2, long long h0, long long h1, long long h2, long long w0, long long w1, long long w2, double p, double q) {
+    const T* __restrict__ bias, const T* __restrict__ residual, R* __restrict__ y, const __grid_constant__ Arguments a) {
   let_next_kernel_begin();
   y = after_previous_kernel(y);  // the operands are there, too
-  const Target<T, R> target = {bias, residual, y, static_cast<int>(outs), y_n, y_d, y_h, y_w, float(p), float(q)};
-  const ConvAxes axes = {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
-  const TmaWeight walk = {static_cast<int>(channels), static_cast<int>(backwards), axes.d.window, axes.h.window, axes.w.window};
-  const Divisor row(pitch, by_pitch), plane(height, by_height), volume(axes.d.out, by_plane);
-  const Arguments a = {target, walk, axes, images, row, plane, volume, static_cast<int>(reach)};
-  const Shared smem((smem_address(smem_memory) + 1023) & ~1023u, axes.h.window * axes.w.window, a.reach);
+  const Operands operands = on_raster(target_of(bias, residual, y, a), a);
+  const Shared smem((smem_address(smem_memory) + 1023) & ~1023u, a.axes.h.window * a.axes.w.window, operands.reach);
   const char* panels = smem_memory + (smem.panels - smem_address(smem_memory));
   if (threadIdx.x == 0) smem.init();
   __syncthreads();
-  const Column column(static_cast<int>(tiles_m), static_cast<int>(tiles_n), static_cast<int>(groups));
+  const Column column(a.tiles_m, a.tiles_n, a.groups);
   const int part = warpgroup() - 1;
   if (part < 0) {
     give_registers<C::kFewer>();
     if (threadIdx.x == 0) {
-      prefetch_map(x);
-      prefetch_map(weight);
-      ask(a, x, weight, column, smem);
+      prefetch_map(a.x);
+      prefetch_map(a.weight);
+      ask(operands, a.x, a.weight, column, smem);
     } else if (kBrought && threadIdx.x % 32 == 0 && threadIdx.x / 32 <= C::kConsumers) {
       const int whose = static_cast<int>(threadIdx.x) / 32 - 1;
       Panels carried(panels, smem.panel_barriers, whose, 0);
       const auto tile = [&](int i) { return column[kTurns * i + whose]; };
       barrier_wait(smem.held, 0);
-      carried.carry<false>(residual_map, residual_map, (column.tiles() + kTurns - 1 - whose) / kTurns, tile, a.target.outs, a);
+      carried.carry<false>(a.residual_map, a.residual_map, (column.tiles() + kTurns - 1 - whose) / kTurns, tile, operands.target.outs, operands);
     }
     __syncwarp();
   } else {
     take_registers<C::kMore>();
     Panels own(panels, smem.panel_barriers, part, 0);
-    multiply_tiles(a, column, part, smem, own);
+    multiply_tiles(operands, column, part, smem, own);
   }
 }

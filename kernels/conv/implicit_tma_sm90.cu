@@ -33,6 +33,24 @@ struct Config {
   static constexpr int kFirst = 0;
   static constexpr int kSets = 1;
 };
+struct Arguments {
+  dnnarray::TensorMap x;
+  dnnarray::TensorMap weight;
+  dnnarray::TensorMap y_map;
+  dnnarray::TensorMap residual_map;
+  long long rows;
+  int blocks;
+  int channels;
+  int backwards;
+  long long tiles_m;
+  long long tiles_n;
+  long long groups;
+  int outs;
+  dnnarray::PixelStrides y_strides;
+  dnnarray::ConvAxes axes;
+  double p;
+  double q;
+};
 #define DNNARRAY_ENTRY conv_implicit_tma_sm90_default
 #endif
 
@@ -47,7 +65,7 @@ constexpr int kTileN = Config::kTileN, kStages = Config::kStages, kStage = C::kB
 
 extern __shared__ char smem_memory[];
 
-struct Arguments {
+struct Operands {
   Target<T, R> target;
   TmaWeight weight;
   ConvAxes axes;
@@ -64,7 +82,7 @@ struct Barriers {
   unsigned full, empty;  // of the first stage
 };
 
-__device__ __forceinline__ void ask_tile(const Arguments& a, const TensorMap& x, const TensorMap& weight, const TmaPlace& tile, unsigned smem,
+__device__ __forceinline__ void ask_tile(const Operands& a, const TensorMap& x, const TensorMap& weight, const TmaPlace& tile, unsigned smem,
                                          const Barriers& barriers, Ring<kStages>& ring, const TensorMap& residual, Guests& guests) {
   const ConvAxis &d = a.axes.d, &h = a.axes.h, &w = a.axes.w;
   WindowPlace place = a.where(tile.m);
@@ -105,7 +123,7 @@ __device__ __forceinline__ void multiply_stages(float (&sums)[C::kMmas][kTileN /
 }
 
 // The residual stands between two runs of stages, the second of which may have none.
-__device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace& tile, float (&sums)[C::kMmas][kTileN / 2], C::Bias& bias, int blocks,
+__device__ __forceinline__ void multiply_tile(const Operands& a, const TmaPlace& tile, float (&sums)[C::kMmas][kTileN / 2], C::Bias& bias, int blocks,
                                               int part, unsigned smem, const Barriers& barriers, Ring<kStages>& ring, Panels& own) {
   bias.ask(a.target, tile);
   bias.begin(sums);
@@ -125,17 +143,14 @@ __device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace
 
 // `channels` of the sum and `outs` of the result are of one group; steps of y in elements.
 extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
-    const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap weight, const __grid_constant__ TensorMap y_map,
-    const __grid_constant__ TensorMap residual_map, const T* __restrict__ bias, const T* __restrict__ residual,
-    R* __restrict__ y, long long rows, long long blocks, long long channels, long long backwards, long long tiles_m, long long tiles_n,
-    long long groups, long long outs, long long y_n, long long y_d, long long y_h, long long y_w, long long d0, long long d1, long long d2,
-    long long h0, long long h1, long long h2, long long w0, long long w1, long long w2, double p, double q) {
+    const T* __restrict__ bias, const T* __restrict__ residual, R* __restrict__ y, const __grid_constant__ Arguments a) {
   let_next_kernel_begin();
   y = after_previous_kernel(y);  // the operands are there, too
-  const Target<T, R> target = {bias, residual, y, static_cast<int>(outs), y_n, y_d, y_h, y_w, float(p), float(q)};
-  const ConvAxes axes = {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
-  const TmaWeight walk = {static_cast<int>(channels), static_cast<int>(backwards), axes.d.window, axes.h.window, axes.w.window};
-  const Arguments a = {target, walk, axes, rows};
+  const ConvAxes& axes = a.axes;
+  const TmaWeight walk = {a.channels, a.backwards, axes.d.window, axes.h.window, axes.w.window};
+  const Operands operands = {target_of(bias, residual, y, a), walk, axes, a.rows};
+  const long long tiles_m = a.tiles_m, tiles_n = a.tiles_n;
+  const int blocks = a.blocks;
   const unsigned smem = (smem_address(smem_memory) + 1023) & ~1023u, first = smem + kStages * kStage + Panels::kBytes;
   const Barriers barriers = {first, first + kStages * 8};
   const unsigned panel_barriers = first + 2 * kStages * 8;
@@ -149,23 +164,23 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
     barrier_init_done();
   }
   __syncthreads();
-  const long long tiles = tiles_m * tiles_n * groups;
+  const long long tiles = tiles_m * tiles_n * a.groups;
   const int part = warpgroup() - 1;
   if (part < 0) {
     give_registers<C::kFewer>();
     if (threadIdx.x == 0) {
-      prefetch_map(x);
-      prefetch_map(weight);
+      prefetch_map(a.x);
+      prefetch_map(a.weight);
       Ring<kStages> ring;
-      Guests guests(Panels(panels, panel_barriers, 0), static_cast<int>(blocks));
+      Guests guests(Panels(panels, panel_barriers, 0), blocks);
       for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
-        ask_tile(a, x, weight, C::place(i, tiles_m, tiles_n), smem, barriers, ring, residual_map, guests);
+        ask_tile(operands, a.x, a.weight, C::place(i, tiles_m, tiles_n), smem, barriers, ring, a.residual_map, guests);
       }
     } else if (kCarried && threadIdx.x % 32 == 0 && threadIdx.x / 32 <= C::kConsumers) {
       Panels carried(panels, panel_barriers, static_cast<int>(threadIdx.x) / 32 - 1);
       const int count = static_cast<int>((tiles - blockIdx.x - 1) / gridDim.x) + 1;
       const auto tile = [&](int i) { return C::place(blockIdx.x + static_cast<long long>(i) * gridDim.x, tiles_m, tiles_n); };
-      carried.carry<true>(residual_map, y_map, count, tile, a.target.outs, a, Guests::stages_apart(static_cast<int>(blocks)) > 0);
+      carried.carry<true>(a.residual_map, a.y_map, count, tile, operands.target.outs, operands, Guests::stages_apart(blocks) > 0);
     }
     __syncwarp();
   } else {
@@ -176,13 +191,13 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
     Panels own(panels, panel_barriers, part);
     for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
       const TmaPlace tile = C::place(i, tiles_m, tiles_n);
-      multiply_tile(a, tile, sums, bias, static_cast<int>(blocks), part, smem, barriers, ring, own);
+      multiply_tile(operands, tile, sums, bias, blocks, part, smem, barriers, ring, own);
       if constexpr (kCarried) {
-        own.write(a.target, sums, tile);
+        own.write(operands.target, sums, tile);
       } else if constexpr (Config::kFirst > 0) {
-        own.write_first(a.target, sums, tile, a, axes.d.out * axes.h.out * axes.w.out);
+        own.write_first(operands.target, sums, tile, operands, axes.d.out * axes.h.out * axes.w.out);
       } else {
-        C::write_rows<Config::kResidual>(a.target, sums, tile, C::Rows(tile, part, a));
+        C::write_rows<Config::kResidual>(operands.target, sums, tile, C::Rows(tile, part, operands));
       }
     }
   }

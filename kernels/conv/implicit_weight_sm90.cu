@@ -22,6 +22,19 @@ struct Config {
   static constexpr int kTileN = 256;
   static constexpr int kStages = 4;
 };
+struct Arguments {
+  long long rows;
+  int channels;
+  int total;
+  long long tiles_m;
+  long long tiles_n;
+  long long groups;
+  long long outs;
+  long long splits;
+  long long blocks;
+  dnnarray::PixelStrides x_strides;
+  dnnarray::ConvAxes axes;
+};
 #define DNNARRAY_ENTRY conv_implicit_weight_sm90_default
 #endif
 
@@ -37,7 +50,7 @@ constexpr int kWidth = kHalves ? kTileN / 2 : kTileN;
 
 extern __shared__ char smem_memory[];
 
-struct Arguments {
+struct Operands {
   const T *dy, *x;
   float* partial;
   Windows windows;
@@ -52,24 +65,24 @@ struct Tile {
   int k, column, group;  // columns in chunks
   long long split;
 
-  __device__ __forceinline__ static Tile of(const Arguments& a, long long i) {
+  __device__ __forceinline__ static Tile of(const Operands& a, long long i) {
     const Split by_n = split_of(i, a.tiles_n), by_m = split_of(by_n.quotient, a.tiles_m), by_g = split_of(by_m.quotient, a.groups);
     return {by_m.rest * kTileM, by_n.rest * (kTileN / 8), by_g.rest, by_g.quotient};
   }
   __device__ __forceinline__ static Split split_of(long long i, long long n) { return dnnarray::split(i, static_cast<int>(n)); }
 };
 
-__device__ __forceinline__ long long first_pixel(const Arguments& a, const Tile& tile) { return tile.split * a.blocks * kPixels; }
+__device__ __forceinline__ long long first_pixel(const Operands& a, const Tile& tile) { return tile.split * a.blocks * kPixels; }
 
 // Blocks of pixels of a tile's split.
-__device__ __forceinline__ int block_count(const Arguments& a, const Tile& tile) {
+__device__ __forceinline__ int block_count(const Operands& a, const Tile& tile) {
   const long long left = (a.windows.rows - first_pixel(a, tile) + kPixels - 1) / kPixels;
   return static_cast<int>(left < a.blocks ? left : a.blocks);
 }
 
 // --- the warpgroup that gathers ---------------------------------------------------------------------------------------
 
-__device__ __forceinline__ void gather_tile(const Arguments& a, const Tile& tile, unsigned smem, const Barriers& barriers, Ring<kStages>& ring) {
+__device__ __forceinline__ void gather_tile(const Operands& a, const Tile& tile, unsigned smem, const Barriers& barriers, Ring<kStages>& ring) {
   const int chunk = threadIdx.x % kChunks, row = threadIdx.x / kChunks, pitch = static_cast<int>(a.groups * a.outs);
   const unsigned place = row * kRow + (chunk ^ row % 8) * 16;
   const T* x = a.x + static_cast<long long>(tile.group) * a.windows.channels * 8;
@@ -139,7 +152,7 @@ __device__ __forceinline__ void multiply_tile(float (&sums)[kWidth / 2], int blo
   if (blocks > 0 && threadIdx.x % kGroup == 0) barrier_arrive(before);
 }
 
-__device__ __forceinline__ void write_tile(const Arguments& a, const float (&sums)[kWidth / 2], const Tile& tile, int part) {
+__device__ __forceinline__ void write_tile(const Operands& a, const float (&sums)[kWidth / 2], const Tile& tile, int part) {
   const int in_group = threadIdx.x % kGroup, total = a.windows.total * 8;
   const int row = tile.k + (kHalves ? 0 : part * 64) + in_group / 32 * 16 + in_group % 32 / 4;
   const int column = tile.column * 8 + (kHalves ? part * kWidth : 0) + in_group % 4 * 2;
@@ -158,14 +171,9 @@ __device__ __forceinline__ void write_tile(const Arguments& a, const float (&sum
 
 // x_n ... x_w are steps of x in chunks of 8 elements; `channels` of a group and `total` of a row in chunks.
 extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
-    const T* __restrict__ dy, const T* __restrict__ x, float* __restrict__ partial, long long rows, long long channels, long long total,
-    long long tiles_m, long long tiles_n, long long groups, long long outs, long long splits, long long blocks, long long x_n, long long x_d,
-    long long x_h, long long x_w, long long d0, long long d1, long long d2, long long h0, long long h1, long long h2, long long w0,
-    long long w1, long long w2) {
+    const T* __restrict__ dy, const T* __restrict__ x, float* __restrict__ partial, const __grid_constant__ Arguments a) {
   let_next_kernel_begin();
-  const Windows windows = {{{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}}, rows, static_cast<int>(channels), static_cast<int>(total),
-                           static_cast<int>(x_n), static_cast<int>(x_d), static_cast<int>(x_h), static_cast<int>(x_w)};
-  const Arguments a = {dy, x, partial, windows, tiles_m, tiles_n, groups, outs, splits, blocks};
+  const Operands operands = {dy, x, partial, windows_of(a), a.tiles_m, a.tiles_n, a.groups, a.outs, a.splits, a.blocks};
   const unsigned smem = (smem_address(smem_memory) + 1023) & ~1023u, first = smem + kStages * kStage;
   const Barriers barriers = {first, first + kStages * 8};
   if (threadIdx.x == 0) {
@@ -176,19 +184,19 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
     barrier_init_done();
   }
   __syncthreads();
-  const long long tiles = tiles_m * tiles_n * groups * splits;
+  const long long tiles = a.tiles_m * a.tiles_n * a.groups * a.splits;
   const int part = warpgroup() - 1;
   Ring<kStages> ring;
   if (part < 0) {
     give_registers<kFewer>();
-    for (long long i = blockIdx.x; i < tiles; i += gridDim.x) gather_tile(a, Tile::of(a, i), smem, barriers, ring);
+    for (long long i = blockIdx.x; i < tiles; i += gridDim.x) gather_tile(operands, Tile::of(operands, i), smem, barriers, ring);
   } else {
     take_registers<kMore>();
     float sums[kWidth / 2];
     for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
-      const Tile tile = Tile::of(a, i);
-      multiply_tile(sums, block_count(a, tile), part, smem, barriers, ring);
-      write_tile(a, sums, tile, part);
+      const Tile tile = Tile::of(operands, i);
+      multiply_tile(sums, block_count(operands, tile), part, smem, barriers, ring);
+      write_tile(operands, sums, tile, part);
     }
   }
 }

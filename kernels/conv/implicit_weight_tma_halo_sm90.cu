@@ -24,6 +24,21 @@ struct Config {
   static constexpr int kAxes = 2;
   static constexpr int kSize = 64;
 };
+struct Arguments {
+  dnnarray::TensorMap dy;
+  dnnarray::TensorMap x;
+  dnnarray::TensorMap x_end;
+  int images;
+  int pitch;
+  int height;
+  int channels;
+  int outs;
+  int groups;
+  int splits;
+  int blocks;
+  int ring;
+  dnnarray::ConvAxes axes;
+};
 #define DNNARRAY_ENTRY conv_implicit_weight_tma_halo_sm90_default
 #endif
 
@@ -38,7 +53,7 @@ constexpr int kSize = Config::kSize;  // 64, or channels of the groups on both s
 
 extern __shared__ char smem_memory[];
 
-struct Arguments {
+struct Operands {
   WeightSums sums;
   ConvAxes axes;
   int images, pitch, height, down, across;  // places from tap to tap
@@ -62,7 +77,7 @@ struct Arguments {
 struct Tile {
   int k, c, plane, group, split, blocks;
 
-  __device__ __forceinline__ static Tile of(const Arguments& a, int i) {
+  __device__ __forceinline__ static Tile of(const Operands& a, int i) {
     const int c = i % a.tiles_c, by_c = i / a.tiles_c, k = by_c % a.tiles_k, by_k = by_c / a.tiles_k;
     const int plane = by_k % a.axes.d.window, by_plane = by_k / a.axes.d.window;
     const int group = by_plane % a.sums.groups, split = by_plane / a.sums.groups;
@@ -101,7 +116,7 @@ struct Maps {
   const TensorMap &dy, &x, &x_end;  // x_end: of the rows that stand twice
 };
 
-__device__ __forceinline__ void ask_tile(const Arguments& a, const Maps& maps, const Tile& tile, const Shared& smem, Turn& turn) {
+__device__ __forceinline__ void ask_tile(const Operands& a, const Maps& maps, const Tile& tile, const Shared& smem, Turn& turn) {
   const int late = a.late(), first = tile.split * a.blocks * kBlock;
   const ConvAxis &d = a.axes.d, &h = a.axes.h, &w = a.axes.w;
   const TapPlace offset = {0, 0, static_cast<unsigned short>(tile.plane * d.dilation)};
@@ -128,7 +143,7 @@ __device__ __forceinline__ void ask_tile(const Arguments& a, const Maps& maps, c
 
 // --- the warpgroups that multiply -------------------------------------------------------------------------------------
 
-__device__ __forceinline__ void multiply_tile(const Arguments& a, float (&sums)[kColumns / 2], const Tile& tile, int r, const Shared& smem,
+__device__ __forceinline__ void multiply_tile(const Operands& a, float (&sums)[kColumns / 2], const Tile& tile, int r, const Shared& smem,
                                               Turn& turn) {
   const int late = a.late(), rows = a.ring * kBlock;
   const bool leader = threadIdx.x % kGroup == 0;
@@ -165,7 +180,7 @@ __device__ __forceinline__ void multiply_tile(const Arguments& a, float (&sums)[
   }
 }
 
-__device__ __forceinline__ void write_tile(const Arguments& a, const float (&sums)[kColumns / 2], const Tile& tile, int r) {
+__device__ __forceinline__ void write_tile(const Operands& a, const float (&sums)[kColumns / 2], const Tile& tile, int r) {
   const int in_group = threadIdx.x % kGroup, row = tile.k + in_group / 32 * 16 + in_group % 32 / 4;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -180,41 +195,38 @@ __device__ __forceinline__ void write_tile(const Arguments& a, const float (&sum
 
 // `outs` and `channels` of a group, `blocks` of 64 places in a split, `ring` in shared memory.
 extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
-    const __grid_constant__ TensorMap dy, const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap x_end, float* __restrict__ partial,
-    long long images, long long pitch, long long height, long long channels, long long outs, long long groups, long long splits, long long blocks,
-    long long ring, long long d0, long long d1, long long d2, long long h0, long long h1, long long h2, long long w0, long long w1, long long w2) {
+    float* __restrict__ partial, const __grid_constant__ Arguments a) {
   let_next_kernel_begin();
-  const auto i = [](long long value) { return static_cast<int>(value); };  // all of them fit
-  const ConvAxes axes = {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
-  const Arguments a{{partial, i(groups), i(outs), axes.d.window * kSide * kSide, i(channels)}, axes, i(images), i(pitch), i(height),
-                    axes.h.dilation * i(pitch), axes.w.dilation, (i(outs) - 1) / kChannels + 1, (i(channels) - 1) / kChannels + 1, i(splits),
-                    i(blocks), i(ring)};
-  const Shared smem((smem_address(smem_memory) + 1023) & ~1023u, a.ring);
+  const ConvAxes& axes = a.axes;
+  const Operands operands{{partial, a.groups, a.outs, axes.d.window * kSide * kSide, a.channels}, axes, a.images, a.pitch, a.height,
+                          axes.h.dilation * a.pitch, axes.w.dilation, (a.outs - 1) / kChannels + 1, (a.channels - 1) / kChannels + 1,
+                          a.splits, a.blocks, a.ring};
+  const Shared smem((smem_address(smem_memory) + 1023) & ~1023u, operands.ring);
   if (threadIdx.x == 0) {
-    for (int b = 0; b < a.ring; ++b) {
+    for (int b = 0; b < operands.ring; ++b) {
       barrier_init(smem.full + b * 8, 1);
       barrier_init(smem.empty + b * 8, kSide);
     }
     barrier_init_done();
   }
   __syncthreads();
-  const int tiles = a.tiles_k * a.tiles_c * axes.d.window * a.sums.groups * a.splits, r = warpgroup() - 1;
+  const int tiles = operands.tiles_k * operands.tiles_c * axes.d.window * operands.sums.groups * operands.splits, r = warpgroup() - 1;
   Turn turn;
   if (r < 0) {
     give_registers<kFewer>();
     if (threadIdx.x == 0) {
-      prefetch_map(dy);
-      prefetch_map(x);
-      for (int t = blockIdx.x; t < tiles; t += gridDim.x) ask_tile(a, {dy, x, x_end}, Tile::of(a, t), smem, turn);
+      prefetch_map(a.dy);
+      prefetch_map(a.x);
+      for (int t = blockIdx.x; t < tiles; t += gridDim.x) ask_tile(operands, {a.dy, a.x, a.x_end}, Tile::of(operands, t), smem, turn);
     }
     __syncwarp();
   } else {
     take_registers<kMore>();
     float sums[kColumns / 2];
     for (int t = blockIdx.x; t < tiles; t += gridDim.x) {
-      const Tile tile = Tile::of(a, t);
-      multiply_tile(a, sums, tile, r, smem, turn);
-      write_tile(a, sums, tile, r);
+      const Tile tile = Tile::of(operands, t);
+      multiply_tile(operands, sums, tile, r, smem, turn);
+      write_tile(operands, sums, tile, r);
     }
   }
 }

@@ -28,6 +28,20 @@ struct Config {
   static constexpr bool kDirect = false;
   static constexpr int kSize = 64;
 };
+struct Arguments {
+  dnnarray::TensorMap dy;
+  dnnarray::TensorMap x;
+  long long rows;
+  int channels;
+  int tiles_m;
+  int tiles_n;
+  int groups;
+  int outs;
+  int splits;
+  int blocks;
+  dnnarray::PixelStrides w_strides;
+  dnnarray::ConvAxes axes;
+};
 #define DNNARRAY_ENTRY conv_implicit_weight_tma_sm90_default
 #endif
 
@@ -43,7 +57,7 @@ constexpr int kMmas = kHalves ? 1 : kTileM / 128, kWidth = kHalves ? kTileN / 2 
 
 extern __shared__ char smem_memory[];
 
-struct Arguments {
+struct Operands {
   WeightSums sums;
   WeightResult<T> result;
   ConvAxes axes;
@@ -58,25 +72,25 @@ struct Barriers {
 struct Tile {
   int k, panel, group, split;
 
-  __device__ __forceinline__ static Tile of(const Arguments& a, int i) {
+  __device__ __forceinline__ static Tile of(const Operands& a, int i) {
     const int n = i % a.tiles_n, by_n = i / a.tiles_n, m = by_n % a.tiles_m, by_m = by_n / a.tiles_m;
     return {m * kTileM, n * kPanelsN, by_m % a.sums.groups, by_m / a.sums.groups};
   }
 };
 
-__device__ __forceinline__ long long first_pixel(const Arguments& a, const Tile& tile) {
+__device__ __forceinline__ long long first_pixel(const Operands& a, const Tile& tile) {
   return static_cast<long long>(tile.split) * a.blocks * kPixels;
 }
 
 // Blocks of pixels of a tile's split.
-__device__ __forceinline__ int block_count(const Arguments& a, const Tile& tile) {
+__device__ __forceinline__ int block_count(const Operands& a, const Tile& tile) {
   const long long left = (a.rows - first_pixel(a, tile) + kPixels - 1) / kPixels;
   return static_cast<int>(left < a.blocks ? left : a.blocks);
 }
 
 // --- the thread that asks ---------------------------------------------------------------------------------------------
 
-__device__ __forceinline__ void ask_tile(const Arguments& a, const TensorMap& dy, const TensorMap& x, const Tile& tile, unsigned smem,
+__device__ __forceinline__ void ask_tile(const Operands& a, const TensorMap& dy, const TensorMap& x, const Tile& tile, unsigned smem,
                                          const Barriers& barriers, Ring<kStages>& ring) {
   const ConvAxis &d = a.axes.d, &h = a.axes.h, &w = a.axes.w;
   const int panels_m = min((a.sums.outs - tile.k + 63) / 64, kPanelsM), panels_n = min(a.columns - tile.panel, kPanelsN);
@@ -146,7 +160,7 @@ __device__ __forceinline__ void multiply_tile(float (&sums)[kMmas][kWidth / 2], 
 }
 
 template <int kPanel, int kCount>
-__device__ __forceinline__ void write_panels(const Arguments& a, const float (&sums)[kCount], const Tile& tile, int panel, int k, int half) {
+__device__ __forceinline__ void write_panels(const Operands& a, const float (&sums)[kCount], const Tile& tile, int panel, int k, int half) {
   if (panel >= a.columns) return;
   const int tap = panel / a.blocks_c, c = (panel - tap * a.blocks_c) * 64;
   if constexpr (Config::kDirect) {
@@ -157,7 +171,7 @@ __device__ __forceinline__ void write_panels(const Arguments& a, const float (&s
   if constexpr (kPanel + 1 < kCount / 32) write_panels<kPanel + 1>(a, sums, tile, panel + 1, k, half);
 }
 
-__device__ __forceinline__ void write_tile(const Arguments& a, const float (&sums)[kMmas][kWidth / 2], const Tile& tile, int part) {
+__device__ __forceinline__ void write_tile(const Operands& a, const float (&sums)[kMmas][kWidth / 2], const Tile& tile, int part) {
   const int in_group = threadIdx.x % kGroup, panel = tile.panel + (kHalves ? part * kPanelsN / 2 : 0);
 #pragma unroll
   for (int i = 0; i < kMmas; ++i)
@@ -170,17 +184,13 @@ __device__ __forceinline__ void write_tile(const Arguments& a, const float (&sum
 
 // `channels` and `outs` of a group, `blocks` of 64 pixels in a split; steps of the result in elements.
 extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
-    const __grid_constant__ TensorMap dy, const __grid_constant__ TensorMap x, float* __restrict__ partial, T* __restrict__ result,
-    long long rows, long long channels, long long tiles_m, long long tiles_n, long long groups, long long outs, long long splits, long long blocks,
-    long long steps_k, long long steps_d, long long steps_h, long long steps_w, long long d0, long long d1,
-    long long d2, long long h0, long long h1, long long h2, long long w0, long long w1, long long w2) {
+    float* __restrict__ partial, T* __restrict__ result, const __grid_constant__ Arguments a) {
   let_next_kernel_begin();
-  const auto i = [](long long value) { return static_cast<int>(value); };  // all of them fit
-  const ConvAxes axes = {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
-  const int taps = axes.d.window * axes.h.window * axes.w.window, blocks_c = (i(channels) + 63) / 64;
-  const Arguments a = {{partial, i(groups), i(outs), taps, i(channels)}, {result, steps_k, steps_d, steps_h, steps_w}, axes, rows,
-                       blocks_c, blocks_c * taps, i(tiles_m), i(tiles_n), i(splits),
-                       i(blocks)};
+  const ConvAxes& axes = a.axes;
+  const PixelStrides& steps = a.w_strides;
+  const int taps = axes.d.window * axes.h.window * axes.w.window, blocks_c = (a.channels + 63) / 64;
+  const Operands operands = {{partial, a.groups, a.outs, taps, a.channels}, {result, steps.n, steps.d, steps.h, steps.w}, axes, a.rows,
+                             blocks_c, blocks_c * taps, a.tiles_m, a.tiles_n, a.splits, a.blocks};
   const unsigned smem = (smem_address(smem_memory) + 1023) & ~1023u, first = smem + kStages * kStage;
   const Barriers barriers = {first, first + kStages * 8};
   if (threadIdx.x == 0) {
@@ -191,23 +201,23 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
     barrier_init_done();
   }
   __syncthreads();
-  const int tiles = a.tiles_m * a.tiles_n * a.sums.groups * a.splits, part = warpgroup() - 1;
+  const int tiles = operands.tiles_m * operands.tiles_n * operands.sums.groups * operands.splits, part = warpgroup() - 1;
   Ring<kStages> ring;
   if (part < 0) {
     give_registers<kFewer>();
     if (threadIdx.x == 0) {
-      prefetch_map(dy);
-      prefetch_map(x);
-      for (int t = blockIdx.x; t < tiles; t += gridDim.x) ask_tile(a, dy, x, Tile::of(a, t), smem, barriers, ring);
+      prefetch_map(a.dy);
+      prefetch_map(a.x);
+      for (int t = blockIdx.x; t < tiles; t += gridDim.x) ask_tile(operands, a.dy, a.x, Tile::of(operands, t), smem, barriers, ring);
     }
     __syncwarp();
   } else {
     take_registers<kMore>();
     float sums[kMmas][kWidth / 2];
     for (int t = blockIdx.x; t < tiles; t += gridDim.x) {
-      const Tile tile = Tile::of(a, t);
-      multiply_tile(sums, block_count(a, tile), part, smem, barriers, ring);
-      write_tile(a, sums, tile, part);
+      const Tile tile = Tile::of(operands, t);
+      multiply_tile(sums, block_count(operands, tile), part, smem, barriers, ring);
+      write_tile(operands, sums, tile, part);
     }
   }
 }

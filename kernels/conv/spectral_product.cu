@@ -15,6 +15,17 @@ struct Config {
   static constexpr int kTileJ = 4;
   static constexpr int kThreads = 128;
 };
+struct Arguments {
+  long long frequencies;
+  int groups;
+  long long ni;
+  long long nj;
+  long long nl;
+  long long left_strides[3];
+  long long right_strides[3];
+  long long out_strides[3];
+  int adds;
+};
 #define DNNARRAY_ENTRY conv_spectral_product_default
 #endif
 
@@ -43,22 +54,22 @@ __device__ __forceinline__ void add_product(Complex& sum, const Complex& a, cons
 }
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c, long long frequencies, long long groups,
-                   long long ni, long long nj, long long nl, long long a_g, long long a_i, long long a_l, long long b_g, long long b_j,
-                   long long b_l, long long c_g, long long c_i, long long c_j, long long adds) {
+    DNNARRAY_ENTRY(const float* __restrict__ left, const float* __restrict__ right, float* __restrict__ out,
+                   const __grid_constant__ Arguments a) {
+  const long long ni = a.ni, nj = a.nj, nl = a.nl, left_l = a.left_strides[2], right_l = a.right_strides[2];
   const int tiles_i = static_cast<int>((ni + kI - 1) / kI), tiles_j = static_cast<int>((nj + kJ - 1) / kJ);
-  const Split by_j = split(blockIdx.x, tiles_j), by_i = split(by_j.quotient, tiles_i), by_g = split(by_i.quotient, static_cast<int>(groups));
+  const Split by_j = split(blockIdx.x, tiles_j), by_i = split(by_j.quotient, tiles_i), by_g = split(by_i.quotient, a.groups);
   const long long f = by_g.quotient * Config::kThreads + threadIdx.x, g = by_g.rest;
-  if (f >= frequencies) return;
+  if (f >= a.frequencies) return;
   const long long i0 = static_cast<long long>(by_i.rest) * kI, j0 = static_cast<long long>(by_j.rest) * kJ;
-  const Rows<kI> rows_a(a + 2 * (g * a_g + f), i0, ni, a_i);
-  const Rows<kJ> rows_b(b + 2 * (g * b_g + f), j0, nj, b_j);
+  const Rows<kI> rows_a(left + 2 * (g * a.left_strides[0] + f), i0, ni, a.left_strides[1]);
+  const Rows<kJ> rows_b(right + 2 * (g * a.right_strides[0] + f), j0, nj, a.right_strides[1]);
   Complex sums[kI][kJ] = {};
 #pragma unroll 2
   for (long long l = 0; l < nl; ++l) {
     Complex reg_a[kI], reg_b[kJ];
-    rows_a.take(reg_a, 2 * l * a_l);
-    rows_b.take(reg_b, 2 * l * b_l);
+    rows_a.take(reg_a, 2 * l * left_l);
+    rows_b.take(reg_b, 2 * l * right_l);
 #pragma unroll
     for (int i = 0; i < kI; ++i)
 #pragma unroll
@@ -69,8 +80,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
 #pragma unroll
     for (int j = 0; j < kJ; ++j) {
       if (i0 + i >= ni || j0 + j >= nj) continue;
-      float* at = c + 2 * (g * c_g + (i0 + i) * c_i + (j0 + j) * c_j + f);
-      if (adds) {
+      float* at = out + 2 * (g * a.out_strides[0] + (i0 + i) * a.out_strides[1] + (j0 + j) * a.out_strides[2] + f);
+      if (a.adds) {
         const Complex before = load<float, 2>(at);
         sums[i][j].at[0] += before.at[0];
         sums[i][j].at[1] += before.at[1];

@@ -9,7 +9,7 @@
 
 #include "dnnarray/core/index.cuh"
 #include "dnnarray/core/overlap.cuh"
-#include "dnnarray/weight_terms.cuh"
+#include "conv/weight_terms.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -19,6 +19,20 @@ struct Config {
   static constexpr int kGroup = 8;
   static constexpr int kSlices = 4;
   static constexpr int kThreads = 256;
+};
+struct Arguments {
+  long long size;
+  long long groups;
+  long long splits;
+  long long apart;
+  dnnarray::Strided read;
+  dnnarray::Strided written;
+  int images;
+  int outs;
+  int channels;
+  dnnarray::Strides y_strides;
+  dnnarray::Strides x_strides;
+  dnnarray::ConvAxes axes;
 };
 #define DNNARRAY_ENTRY conv_split_sums_default
 #endif
@@ -54,23 +68,21 @@ __device__ __noinline__ void repair(const Repair& group) {
   write(group.target, group.apart, sums);
 }
 
-// The extents count groups; f and t are the steps of partial and of out. What stands behind them is for a repair.
+// `read` and `written` count groups. What stands behind them is for a repair.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, kBlocks)
-    DNNARRAY_ENTRY(const float* __restrict__ partial, T* __restrict__ out, long long n, long long groups, long long splits, long long apart,
-                   long long n1, long long n2, long long n3, long long n4, long long f0, long long f1, long long f2, long long f3, long long f4,
-                   long long t0, long long t1, long long t2, long long t3, long long t4, const S* __restrict__ dy, const S* __restrict__ x,
-                   long long images, long long outs, long long channels, long long y_n, long long y_c, long long y_d, long long y_h, long long y_w,
-                   long long x_n, long long x_c, long long x_d, long long x_h, long long x_w, long long d0, long long d1, long long d2, long long h0,
-                   long long h1, long long h2, long long w0, long long w1, long long w2) {
+    DNNARRAY_ENTRY(const float* __restrict__ partial, T* __restrict__ out, const S* __restrict__ dy, const S* __restrict__ x,
+                   const __grid_constant__ Arguments a) {
+  const long long n = a.size, splits = a.splits, apart = a.apart;
+  const Strided from = a.read, to = a.written;
   partial = after_previous_kernel(partial);
   __shared__ float others[kSlices][kGroups][kGroup];
   const int own = static_cast<int>(threadIdx.x) % kGroups, slice = static_cast<int>(threadIdx.x) / kGroups;
   const long long i = static_cast<long long>(blockIdx.x) * kGroups + own;
-  const bool there = i < groups;
-  const Strided from = {n1, n2, n3, n4, f0, f1, f2, f3, f4}, to = {n1, n2, n3, n4, t0, t1, t2, t3, t4};
+  const bool there = i < a.groups;
+  const long long first = there ? from.at(i) : 0;
   float sums[kGroup] = {};
   if (there) {
-    const float* part = partial + from.at(i);
+    const float* part = partial + first;
 #pragma unroll 4
     for (long long s = slice; s < splits; s += kSlices) {
       const Vec<float, kGroup> reg = load_wide<float, kGroup>(part + s * n);
@@ -95,9 +107,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, kBlocks)
 #pragma unroll
     for (int j = 0; j < kGroup; ++j) strange |= sums[j] != sums[j];
     if (!strange) return;
-    const ConvAxes axes = {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
-    const auto fits = [](long long value) { return static_cast<int>(value); };
-    const WeightTerms<S> terms = {dy, x, axes, fits(images), fits(outs), fits(channels), {y_n, y_c, y_d, y_h, y_w}, {x_n, x_c, x_d, x_h, x_w}};
-    repair({terms, from.at(i), apart, target});
+    const WeightTerms<S> terms = {dy, x, a.axes, a.images, a.outs, a.channels, a.y_strides, a.x_strides};
+    repair({terms, first, apart, target});
   }
 }

@@ -26,6 +26,18 @@ struct Config {
   static constexpr int kColumns = 24;
   static constexpr bool kEven = true;
 };
+struct Arguments {
+  int regions;
+  int channels;
+  int outs;
+  int regions_h;
+  int regions_w;
+  dnnarray::Strides w_strides;
+  dnnarray::PixelStrides y_strides;
+  dnnarray::ConvAxes axes;
+  double p;
+  double q;
+};
 #define DNNARRAY_ENTRY conv_thin_forward_default
 #endif
 
@@ -40,7 +52,7 @@ constexpr int kTogether = kParts == 2 || (Config::kScaled && __CUDA_ARCH__ >= 10
 
 extern __shared__ __align__(16) char smem_memory[];
 
-struct Arguments {
+struct Problem {
   const T* weight;
   Target<T, R> target;
   ConvAxes axes;
@@ -55,12 +67,12 @@ struct Arguments {
 struct Shared {
   char *weight, *pixels;
 
-  __device__ __forceinline__ explicit Shared(const Arguments& a) : weight(smem_memory), pixels(smem_memory + kParts * a.weight_part()) {}
+  __device__ __forceinline__ explicit Shared(const Problem& a) : weight(smem_memory), pixels(smem_memory + kParts * a.weight_part()) {}
 };
 
 // What `visit` makes of the weight of 64 channels, zeros behind the window's rows and behind the last channel; it is told where they stand.
 template <typename Visit>
-__device__ __forceinline__ void each_weight(const Arguments& a, const Shared& smem, int first, Visit visit) {
+__device__ __forceinline__ void each_weight(const Problem& a, const Shared& smem, int first, Visit visit) {
   const int columns = a.blocks() * 16, row = Config::kColumns;
 #pragma unroll 8
   for (int i = threadIdx.x; i < kChannels * columns; i += kThreads) {
@@ -72,7 +84,7 @@ __device__ __forceinline__ void each_weight(const Arguments& a, const Shared& sm
   }
 }
 
-__device__ __forceinline__ Scale load_weight(const Arguments& a, const Shared& smem, int first) {
+__device__ __forceinline__ Scale load_weight(const Problem& a, const Shared& smem, int first) {
   if constexpr (!Numbers::kFloat) {
     each_weight(a, smem, first, [](auto v, char* to) { *reinterpret_cast<T*>(to) = v; });
     return {0, 0};
@@ -112,7 +124,7 @@ __device__ __forceinline__ void pair_at(const char* p, unsigned (&parts)[kParts]
 __device__ __forceinline__ unsigned kept(int first, int width) { return first + 1 < width ? 0xffffffffu : first < width ? 0xffffu : 0u; }
 
 template <bool kStrange>
-__device__ __forceinline__ void multiply(const Arguments& a, const char* of_weight, const char* of_pixels, int pass, float (&sums)[2][kTogether / 2]) {
+__device__ __forceinline__ void multiply(const Problem& a, const char* of_weight, const char* of_pixels, int pass, float (&sums)[2][kTogether / 2]) {
   const int own = fresh_thread(), lane = own % 32, first = own / 32 * 2, pair = lane % 4 * 2;
   const int step = a.pixels.step(), down = a.pixels.down();
   const char* pixels = of_pixels + first * down + lane / 4 * step + pair * static_cast<int>(sizeof(T));
@@ -162,7 +174,7 @@ __device__ __forceinline__ void scale_back(float (&sums)[2][kTogether / 2], cons
     for (int j = 0; j < kTogether / 2; ++j) sums[i][j] = factors(sums[i][j]);
 }
 
-__device__ __forceinline__ void write(const Arguments& a, const float (&sums)[2][kTogether / 2], const ThinRegion& region, int first) {
+__device__ __forceinline__ void write(const Problem& a, const float (&sums)[2][kTogether / 2], const ThinRegion& region, int first) {
   const int own = fresh_thread();
 #pragma unroll
   for (int i = 0; i < 2; ++i)
@@ -177,42 +189,38 @@ __device__ __forceinline__ void write(const Arguments& a, const float (&sums)[2]
 // `regions`: of a tile of channels. Steps of the weight and of y in elements; `channels` and `outs` of x and y.
 extern "C" __global__ void __launch_bounds__(kThreads, 2) DNNARRAY_ENTRY(
     const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias, const T* __restrict__ residual, R* __restrict__ y,
-    long long regions, long long channels, long long outs, long long regions_h, long long regions_w, long long steps_k, long long steps_c,
-    long long steps_r, long long steps_s, long long y_n, long long y_d, long long y_h, long long y_w, long long d0, long long d1, long long d2,
-    long long h0, long long h1, long long h2, long long w0, long long w1, long long w2, double p, double q) {
-  const Target<T, R> target = {bias, residual, y, static_cast<int>(outs), y_n, y_d, y_h, y_w, float(p), float(q)};
-  const ConvAxes axes = {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
-  const Arguments a = {weight, target, axes, steps_k, steps_c, steps_r, steps_s, {x, axes, static_cast<int>(channels)}};
-  const Shared smem(a);
+    const __grid_constant__ Arguments a) {
+  const Problem problem = {weight, target_of<T, R>(bias, residual, y, a), a.axes, a.w_strides.n, a.w_strides.c, a.w_strides.h, a.w_strides.w, {x, a.axes, a.channels}};
+  const Shared smem(problem);
   const int first = blockIdx.y * kChannels;
   __shared__ Scale smem_scales[2];  // of weight and pixels: the registers are for the sums
-  const Scale of_weight = load_weight(a, smem, first);
+  const Scale of_weight = load_weight(problem, smem, first);
   if (threadIdx.x == 0) smem_scales[0] = of_weight;
-  const auto region = [&](int i) { return ThinRegion::of(fresh(i), static_cast<int>(regions_h), static_cast<int>(regions_w), kSide); };
+  const auto region = [&](int i) { return ThinRegion::of(fresh(i), a.regions_h, a.regions_w, kSide); };
   char* pixels = smem.pixels;
-  int other = a.pixels.bytes();  // where the next region's pixels go to: to the place beside, and back
-  if constexpr (Numbers::kFloat) a.pixels.bring<kThreads>(pixels, region(blockIdx.x));
-  for (int i = blockIdx.x; i < static_cast<int>(regions); i += gridDim.x) {
+  int other = problem.pixels.bytes();  // where the next region's pixels go to: to the place beside, and back
+  if constexpr (Numbers::kFloat) problem.pixels.bring<kThreads>(pixels, region(blockIdx.x));
+  for (int i = blockIdx.x; i < a.regions; i += gridDim.x) {
     if constexpr (Numbers::kFloat) {
-      const Scale found = a.pixels.into_parts<kThreads, Numbers>(pixels, [](Scale of_pixels) { return of_pixels; });
+      const Scale found = problem.pixels.into_parts<kThreads, Numbers>(pixels, [](Scale of_pixels) { return of_pixels; });
       if (threadIdx.x == 0) smem_scales[1] = found;
       __syncthreads();
-      if (i + gridDim.x < regions) a.pixels.bring<kThreads>(pixels + other, region(i + gridDim.x));
+      if (i + gridDim.x < a.regions) problem.pixels.bring<kThreads>(pixels + other, region(i + gridDim.x));
     } else {
       __syncthreads();
-      a.pixels.load<kThreads>(pixels, region(i));
+      problem.pixels.load<kThreads>(pixels, region(i));
       __syncthreads();
     }
 #pragma unroll 1
-    for (int pass = 0; pass < kChannels && first + pass < target.outs; pass += kTogether) {
+    for (int pass = 0; pass < kChannels && first + pass < a.outs; pass += kTogether) {
       float sums[2][kTogether / 2] = {};
       if (kParts == 2 && (smem_scales[0].strange || smem_scales[1].strange)) {
-        multiply<true>(a, smem.weight, pixels, pass, sums);
+        multiply<true>(problem, smem.weight, pixels, pass, sums);
       } else {
-        multiply<false>(a, smem.weight, pixels, pass, sums);
+        multiply<false>(problem, smem.weight, pixels, pass, sums);
       }
       if constexpr (Config::kScaled) scale_back(sums, Factors(smem_scales[0].exponent + smem_scales[1].exponent));
-      write(a, sums, region(i), first + pass);
+      write(problem, sums, region(i), first + pass);
     }
     if constexpr (Numbers::kFloat) pixels += other, other = -other;
   }

@@ -26,6 +26,14 @@ struct Config {
   static constexpr int kWidth = 32;
   static constexpr int kRows = 224;
 };
+struct Arguments {
+  int images;
+  int outs;
+  int regions_h;
+  int regions_w;
+  dnnarray::Strides w_strides;
+  dnnarray::ConvAxes axes;
+};
 #define DNNARRAY_ENTRY conv_thin_gradient_default
 #endif
 
@@ -42,7 +50,7 @@ constexpr int kSumsPitch = kColumns + 2;  // pixels kStride apart and pairs of c
 
 extern __shared__ __align__(16) char smem_memory[];
 
-struct Arguments {
+struct Problem {
   const T *dy, *weight;
   T* dx;
   ConvAxis h, w;
@@ -56,7 +64,7 @@ struct Shared {
   char *dy, *weight;
   float* sums;
 
-  __device__ __forceinline__ Shared(char* memory, const Arguments& a)
+  __device__ __forceinline__ Shared(char* memory, const Problem& a)
       : dy(memory), weight(dy + kRows * a.pitch()), sums(reinterpret_cast<float*>(weight + a.h.window * kColumns * a.pitch())) {}
 };
 
@@ -73,7 +81,7 @@ struct Met {
 
 // What `visit` makes of the weight; it is told where they stand.
 template <typename Visit>
-__device__ __forceinline__ void each_weight(const Arguments& a, const Shared& smem, Visit visit) {
+__device__ __forceinline__ void each_weight(const Problem& a, const Shared& smem, Visit visit) {
   const int count = a.h.window * kColumns * a.outs;
 #pragma unroll 8
   for (int i = threadIdx.x; i < count; i += kThreads) {
@@ -83,7 +91,7 @@ __device__ __forceinline__ void each_weight(const Arguments& a, const Shared& sm
   }
 }
 
-__device__ __forceinline__ Scale load_weight(const Arguments& a, const Shared& smem) {
+__device__ __forceinline__ Scale load_weight(const Problem& a, const Shared& smem) {
   if constexpr (!Numbers::kFloat) {
     each_weight(a, smem, [](auto v, char* to) { *reinterpret_cast<T*>(to) = v; });
     return {0, 0};
@@ -101,7 +109,7 @@ __device__ __forceinline__ Scale load_weight(const Arguments& a, const Shared& s
 }
 
 // The places that a region meets, zeros where there are none: a thread brings all pieces of its chunks of 8 channels.
-__device__ __forceinline__ void load_places(const Arguments& a, const Shared& smem, long long image, const Met& rows, const Met& columns) {
+__device__ __forceinline__ void load_places(const Problem& a, const Shared& smem, long long image, const Met& rows, const Met& columns) {
   const int chunks = a.outs / 8, count = kRows * chunks;
   for (int i = threadIdx.x; i < count; i += kThreads) {
     const int place = i / chunks, chunk = i % chunks, row = place / columns.count, p = rows.first + row;
@@ -118,13 +126,13 @@ __device__ __forceinline__ void load_places(const Arguments& a, const Shared& sm
 
 // What each thread does with the chunks that it has brought.
 template <typename Visit>
-__device__ __forceinline__ void each_chunk(const Arguments& a, const Shared& smem, Visit visit) {
+__device__ __forceinline__ void each_chunk(const Problem& a, const Shared& smem, Visit visit) {
   const int chunks = a.outs / 8, count = kRows * chunks;
 #pragma unroll 2
   for (int i = threadIdx.x; i < count; i += kThreads) visit(smem.dy + i / chunks * a.pitch() + i % chunks * Numbers::kChunk);
 }
 
-__device__ __forceinline__ Scale into_parts(const Arguments& a, const Shared& smem) {
+__device__ __forceinline__ Scale into_parts(const Problem& a, const Shared& smem) {
   unsigned largest = 0;
   if constexpr (Config::kScaled) each_chunk(a, smem, [&](const char* at) { largest = merged(largest, Numbers::seen_in(at)); });
   const Scale found = Numbers::template scale<kThreads>(largest);
@@ -134,7 +142,7 @@ __device__ __forceinline__ Scale into_parts(const Arguments& a, const Shared& sm
 
 // D of row r of the window, 32 places, into one of kStride parts.
 template <bool kStrange>
-__device__ __forceinline__ void multiply(const Arguments& a, const Shared& smem, int r, int place, float* part) {
+__device__ __forceinline__ void multiply(const Problem& a, const Shared& smem, int r, int place, float* part) {
   const int lane = threadIdx.x % 32, pitch = a.pitch();
   const unsigned of_dy = shared_address(smem.dy) + (place + lane % 16) * pitch + lane / 16 * Numbers::kChunk;
   const int matrix = lane / 8, of_matrix = kParts == 2 ? matrix % 2 * Numbers::kChunk + matrix / 2 * 16 : matrix * Numbers::kChunk;
@@ -176,7 +184,7 @@ __device__ __forceinline__ void multiply(const Arguments& a, const Shared& smem,
 }
 
 // What a pixel gathers of D of the rows from `first` on: the taps of the one that it meets.
-__device__ __forceinline__ void gather(const Arguments& a, const Shared& smem, float (&found)[kChannels], int h, int w, int first, const Met& rows,
+__device__ __forceinline__ void gather(const Problem& a, const Shared& smem, float (&found)[kChannels], int h, int w, int first, const Met& rows,
                                        const Met& columns) {
   constexpr int kTaps = (kColumns / kChannels + kStride - 1) / kStride;  // along w, at most
   const int from_h = (h + a.h.before - first) % kStride, from_w = (w + a.w.before) % kStride;
@@ -192,7 +200,7 @@ __device__ __forceinline__ void gather(const Arguments& a, const Shared& smem, f
   }
 }
 
-__device__ __forceinline__ void region(const Arguments& a, const Shared& smem, long long index, const Scale& of_weight) {
+__device__ __forceinline__ void region(const Problem& a, const Shared& smem, long long index, const Scale& of_weight) {
   const Split by_w = split(index, a.regions_w), by_h = split(by_w.quotient, a.regions_h);
   const int first_h = by_h.rest * kHeight, first_w = by_w.rest * kWidth;
   const Met rows = Met::of(a.h, first_h, kHeight), columns = Met::of(a.w, first_w, kWidth);
@@ -234,15 +242,13 @@ __device__ __forceinline__ void region(const Arguments& a, const Shared& smem, l
 
 // Steps of the weight in elements; `outs` is K.
 extern "C" __global__ void __launch_bounds__(kThreads, 2) DNNARRAY_ENTRY(
-    const T* __restrict__ dy, const T* __restrict__ weight, T* __restrict__ dx, long long images, long long outs, long long regions_h,
-    long long regions_w, long long steps_k, long long steps_c, long long steps_r, long long steps_s, long long h0, long long h1, long long h2,
-    long long w0, long long w1, long long w2) {
-  const Arguments a = {dy,      weight,  dx, {h0, h1, h2}, {w0, w1, w2}, steps_k, steps_c, steps_r, steps_s, static_cast<int>(outs),
-                       static_cast<int>(regions_h), static_cast<int>(regions_w)};
-  const Shared smem(smem_memory, a);
-  const Scale of_weight = load_weight(a, smem);
-  for (long long i = blockIdx.x; i < images * regions_h * regions_w; i += gridDim.x) {
+    const T* __restrict__ dy, const T* __restrict__ weight, T* __restrict__ dx, const __grid_constant__ Arguments a) {
+  const Problem problem = {dy, weight, dx, a.axes.h, a.axes.w, a.w_strides.n, a.w_strides.c, a.w_strides.h, a.w_strides.w, a.outs,
+                       a.regions_h, a.regions_w};
+  const Shared smem(smem_memory, problem);
+  const Scale of_weight = load_weight(problem, smem);
+  for (long long i = blockIdx.x; i < static_cast<long long>(a.images) * a.regions_h * a.regions_w; i += gridDim.x) {
     __syncthreads();
-    region(a, smem, i, of_weight);
+    region(problem, smem, i, of_weight);
   }
 }

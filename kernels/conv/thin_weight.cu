@@ -22,6 +22,14 @@ struct Config {
   static constexpr int kMatrices = 3;
   static constexpr int kThreads = 256;
 };
+struct Arguments {
+  int regions;
+  int channels;
+  int outs;
+  int regions_h;
+  int regions_w;
+  dnnarray::ConvAxes axes;
+};
 #define DNNARRAY_ENTRY conv_thin_weight_default
 #endif
 
@@ -40,7 +48,7 @@ constexpr int kPitch = kChannels * static_cast<int>(sizeof(T)) + 16;  // bytes o
 
 extern __shared__ __align__(16) char smem_memory[];
 
-struct Arguments {
+struct Problem {
   const T* dy;
   float* partial;
   ConvAxes axes;
@@ -49,7 +57,7 @@ struct Arguments {
 };
 
 // The region's part of dy, zeros outside of the image: a thread brings all pieces of its chunks of 8 channels.
-__device__ __forceinline__ void load_gradient(const Arguments& a, const ThinRegion& region) {
+__device__ __forceinline__ void load_gradient(const Problem& a, const ThinRegion& region) {
 #pragma unroll kUnrolled
   for (int i = fresh_thread(); i < kSide * kSide * (kChannels / 8); i += kThreads) {
     const int chunk = i % (kChannels / 8), pixel = i / (kChannels / 8), p = region.p + pixel / kSide, q = region.q + pixel % kSide;
@@ -83,7 +91,7 @@ __device__ __forceinline__ void pair_of(const char* first, const char* second, u
 }
 
 template <bool kStrange>
-__device__ __forceinline__ void multiply(const Arguments& a, const char* pixels, float (&sums)[kMatrices][kChannels / 16][4]) {
+__device__ __forceinline__ void multiply(const Problem& a, const char* pixels, float (&sums)[kMatrices][kChannels / 16][4]) {
   const int own = fresh_thread(), lane = own % 32, warp = own / 32, step = a.pixels.step(), matrices = a.axes.h.window * kChunks;
   const unsigned gradient = shared_address(smem_memory) + (lane / 16 * 8 + lane % 8) * kPitch + lane / 8 % 2 * Numbers::kChunk;
   const char* from[kMatrices];
@@ -134,7 +142,7 @@ struct Added {
 
 // Parts of the region's numbers, the sums being brought to their scales where these are larger than those of `before`.
 template <typename N>
-__device__ __forceinline__ Added into_parts(const Arguments& a, char* pixels, const Scales& before,
+__device__ __forceinline__ Added into_parts(const Problem& a, char* pixels, const Scales& before,
                                             float (&sums)[kMatrices][kChannels / 16][4]) {
   const auto raised = [](Scale found, int exponent) { return Scale{max(exponent, found.exponent), found.strange}; };
   const Scale of_x = a.pixels.template into_parts<kThreads, N>(pixels, [&](Scale found) { return raised(found, before.x); });
@@ -147,7 +155,7 @@ __device__ __forceinline__ Added into_parts(const Arguments& a, char* pixels, co
   return {{of_dy.exponent, of_x.exponent}, of_x.strange || of_dy.strange};
 }
 
-__device__ __forceinline__ void write(const Arguments& a, const float (&sums)[kMatrices][kChannels / 16][4]) {
+__device__ __forceinline__ void write(const Problem& a, const float (&sums)[kMatrices][kChannels / 16][4]) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = a.axes.w.window * a.pixels.channels, all = a.axes.h.window * row;
 #pragma unroll
   for (int j = 0; j < kMatrices; ++j) {
@@ -165,12 +173,9 @@ __device__ __forceinline__ void write(const Arguments& a, const float (&sums)[kM
 
 // `channels` and `outs` of x and dy; a split for each of gridDim.x.
 extern "C" __global__ void __launch_bounds__(kThreads, kBlocks) DNNARRAY_ENTRY(
-    const T* __restrict__ dy, const T* __restrict__ x, float* __restrict__ partial, long long regions, long long channels, long long outs,
-    long long regions_h, long long regions_w, long long d0, long long d1, long long d2, long long h0, long long h1, long long h2, long long w0,
-    long long w1, long long w2) {
+    const T* __restrict__ dy, const T* __restrict__ x, float* __restrict__ partial, const __grid_constant__ Arguments a) {
   let_next_kernel_begin();
-  const ConvAxes axes = {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
-  const Arguments a = {dy, partial, axes, {x, axes, static_cast<int>(channels)}, static_cast<int>(outs), static_cast<int>(blockIdx.y) * kChannels};
+  const Problem problem = {dy, partial, a.axes, {x, a.axes, a.channels}, a.outs, static_cast<int>(blockIdx.y) * kChannels};
   char* const pixels = smem_memory + kSide * kSide * kPitch;
   __shared__ Scales smem_scales;  // of what is in the sums
   __shared__ int smem_next;       // region; both stand here since the registers are for the sums
@@ -179,25 +184,25 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks) DNNARRAY_ENTRY(
   for (;;) {
     __syncthreads();
     const int i = smem_next;
-    if (i >= regions) break;
-    const ThinRegion region = ThinRegion::of(i, static_cast<int>(regions_h), static_cast<int>(regions_w), kSide);
-    load_gradient(a, region);
-    if constexpr (Numbers::kFloat) a.pixels.bring<kThreads>(pixels, region);
+    if (i >= a.regions) break;
+    const ThinRegion region = ThinRegion::of(i, a.regions_h, a.regions_w, kSide);
+    load_gradient(problem, region);
+    if constexpr (Numbers::kFloat) problem.pixels.bring<kThreads>(pixels, region);
     Added added = {};
     if constexpr (Numbers::kFloat) {
-      added = into_parts<Numbers>(a, pixels, smem_scales, sums);
+      added = into_parts<Numbers>(problem, pixels, smem_scales, sums);
     } else {
-      a.pixels.load<kThreads>(pixels, region);
+      problem.pixels.load<kThreads>(pixels, region);
       copies_wait<0>();
     }
     __syncthreads();
     if (threadIdx.x == 0) smem_scales = added.scales, smem_next = i + gridDim.x;
     if (kParts == 2 && added.strange) {
-      multiply<true>(a, pixels, sums);
+      multiply<true>(problem, pixels, sums);
     } else {
-      multiply<false>(a, pixels, sums);
+      multiply<false>(problem, pixels, sums);
     }
   }
   if constexpr (Config::kScaled) scale_all(sums, Factors(smem_scales.dy + smem_scales.x));
-  write(a, sums);
+  write(problem, sums);
 }

@@ -19,6 +19,17 @@ struct Config {
   static constexpr int kVectorOut = 8;
   static constexpr int kThreads = 256;
 };
+struct Arguments {
+  long long rows;
+  long long columns;
+  long long width;
+  long long in_pitch;
+  long long out_pitch;
+  long long in_batch;
+  long long out_batch;
+  int tiles_i;
+  int tiles_j;
+};
 #define DNNARRAY_ENTRY conv_transpose_default
 #endif
 
@@ -31,19 +42,19 @@ constexpr int kChunk = 16 / sizeof(T);
 __device__ __forceinline__ int place(int j, int i) { return j * kTile + (i / kChunk ^ (j / 8 ^ j) % 8) * kChunk + i % kChunk; }
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ in, T* __restrict__ out, long long rows, long long columns, long long width, long long in_pitch,
-                   long long out_pitch, long long in_batch, long long out_batch, long long tiles_i, long long tiles_j) {
+    DNNARRAY_ENTRY(const T* __restrict__ source, T* __restrict__ out, const __grid_constant__ Arguments a) {
   let_next_kernel_begin();
+  const long long rows = a.rows, columns = a.columns, width = a.width, in_pitch = a.in_pitch, out_pitch = a.out_pitch;
   __shared__ alignas(16) T smem_tile[kTile * kColumns];
-  const Split by_i = split(blockIdx.x, static_cast<int>(tiles_i)), by_j = split(by_i.quotient, static_cast<int>(tiles_j));
+  const Split by_i = split(blockIdx.x, a.tiles_i), by_j = split(by_i.quotient, a.tiles_j);
   const long long i0 = static_cast<long long>(by_i.rest) * kTile, j0 = static_cast<long long>(by_j.rest) * kColumns;
-  in += by_j.quotient * in_batch;
-  out += by_j.quotient * out_batch;
+  source += by_j.quotient * a.in_batch;
+  out += by_j.quotient * a.out_batch;
 #pragma unroll
   for (int t = threadIdx.x; t < kTile / 2 * kColumns / kIn; t += Config::kThreads) {
     const int i = t / (kColumns / kIn) * 2, j = t % (kColumns / kIn) * kIn;
     Vec<T, kIn> low{}, high{};
-    const T* from = in + (i0 + i) * in_pitch + j0 + j;
+    const T* from = source + (i0 + i) * in_pitch + j0 + j;
     if (i0 + i < rows && j0 + j < columns) low = load<T, kIn>(from);
     if (i0 + i + 1 < rows && j0 + j < columns) high = load<T, kIn>(from + in_pitch);
 #pragma unroll

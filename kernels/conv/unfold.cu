@@ -6,7 +6,7 @@
 // Needs:   kVector > 1: channels of a group and all strides but the channels' multiples of it, pointers aligned.
 // Bound:   memory: the columns written once; x comes from the caches after its first use.
 
-#include "dnnarray/conv.cuh"
+#include "conv/geometry.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -17,6 +17,21 @@ struct Config {
   static constexpr int kLanes = 32;
   static constexpr int kThreads = 128;
 };
+struct Arguments {
+  long long units;
+  long long images;
+  long long first;
+  long long pixels;
+  long long groups;
+  long long channels;
+  dnnarray::Strides x_strides;
+  long long to_image;
+  long long to_pixel;
+  long long to_group;
+  long long to_channel;
+  long long to_tap;
+  dnnarray::ConvAxes axes;
+};
 #define DNNARRAY_ENTRY conv_unfold_default
 #endif
 
@@ -25,37 +40,28 @@ using T = Config::Element;
 using S = Config::Target;
 constexpr int kVector = Config::kVector, kLanes = Config::kLanes, kSlots = Config::kThreads / kLanes, kSteps = 8;
 
-struct Arguments {
-  const T* x;
-  S* columns;
-  long long images, first, pixels, groups, channels;
-  Strides x_step;
-  long long to_image, to_pixel, to_group, to_channel, to_tap;
-  ConvAxes axes;
-};
-
-__device__ __forceinline__ void move(const Arguments& a, long long source, long long target) {
-  const Vec<T, kVector> reg = source < 0 ? Vec<T, kVector>{} : load<T, kVector>(a.x + source);
+__device__ __forceinline__ void move(const T* x, S* columns, long long source, long long target) {
+  const Vec<T, kVector> reg = source < 0 ? Vec<T, kVector>{} : load<T, kVector>(x + source);
   Vec<S, kVector> result;
 #pragma unroll
   for (int j = 0; j < kVector; ++j) result.at[j] = narrow<S>(widen(reg.at[j]));
-  store_wide<S, kVector>(a.columns + target, result);
+  store_wide<S, kVector>(columns + target, result);
 }
 
 // A thread's unit: a vector of channels at a tap; it walks over pixels.
-__device__ __forceinline__ void walk_pixels(const Arguments& a, long long unit, long long row) {
+__device__ __forceinline__ void walk_pixels(const Arguments& a, const T* x, S* columns, long long unit, long long row) {
   const int taps = a.axes.d.window * a.axes.h.window * a.axes.w.window;
   const Split by_c = split(unit, static_cast<int>(a.channels / kVector)), by_r = split(by_c.quotient, taps);
   if (by_r.quotient >= a.groups) return;
   const Place tap = Place::of(by_r.rest, a.axes.h.window, a.axes.w.window);
   const int c = by_c.rest * kVector;
-  const long long from = (by_r.quotient * a.channels + c) * a.x_step.c;
+  const long long from = (by_r.quotient * a.channels + c) * a.x_strides.c;
   const long long to = by_r.quotient * a.to_group + c * a.to_channel + by_r.rest * a.to_tap;
   long long n = row / a.pixels, p = row - n * a.pixels;
   Place pixel = Place::of(a.first + p, a.axes.h.out, a.axes.w.out);
   for (int step = 0; step < kSteps && n < a.images; ++step) {
-    const long long at = a.axes.input(pixel, tap, a.x_step);
-    move(a, at < 0 ? -1 : at + n * a.x_step.n + from, n * a.to_image + p * a.to_pixel + to);
+    const long long at = a.axes.input(pixel, tap, a.x_strides);
+    move(x, columns, at < 0 ? -1 : at + n * a.x_strides.n + from, n * a.to_image + p * a.to_pixel + to);
     pixel.next(a.axes.d.out, a.axes.h.out, a.axes.w.out);
     if (++p == a.pixels) {
       p = 0;
@@ -66,7 +72,7 @@ __device__ __forceinline__ void walk_pixels(const Arguments& a, long long unit, 
 }
 
 // A thread's unit: a pixel; it walks over taps and channels of the images.
-__device__ __forceinline__ void walk_channels(const Arguments& a, long long p, long long row) {
+__device__ __forceinline__ void walk_channels(const Arguments& a, const T* x, S* columns, long long p, long long row) {
   if (p >= a.pixels) return;
   const int taps = a.axes.d.window * a.axes.h.window * a.axes.w.window, all = static_cast<int>(a.groups * a.channels);
   const Place pixel = Place::of(a.first + p, a.axes.h.out, a.axes.w.out);
@@ -75,8 +81,8 @@ __device__ __forceinline__ void walk_channels(const Arguments& a, long long p, l
   int c = by_c.rest, r = by_r.rest;
   Place tap = Place::of(r, a.axes.h.window, a.axes.w.window);
   for (int step = 0; step < kSteps && n < a.images; ++step) {
-    const long long at = a.axes.input(pixel, tap, a.x_step);
-    move(a, at < 0 ? -1 : at + n * a.x_step.n + c * a.x_step.c, n * a.to_image + p * a.to_pixel + c * a.to_channel + r * a.to_tap);
+    const long long at = a.axes.input(pixel, tap, a.x_strides);
+    move(x, columns, at < 0 ? -1 : at + n * a.x_strides.n + c * a.x_strides.c, n * a.to_image + p * a.to_pixel + c * a.to_channel + r * a.to_tap);
     ++r;
     if (tap.next(a.axes.d.window, a.axes.h.window, a.axes.w.window)) {
       r = 0;
@@ -89,19 +95,15 @@ __device__ __forceinline__ void walk_channels(const Arguments& a, long long p, l
 }
 
 // `pixels` of each image from pixel `first` on; `units` of the walk's kind, of which a block takes kLanes at a time.
-extern "C" __global__ void __launch_bounds__(Config::kThreads) DNNARRAY_ENTRY(
-    const T* __restrict__ x, S* __restrict__ columns, long long units, long long images, long long first, long long pixels, long long groups,
-    long long channels, long long x_n, long long x_c, long long x_d, long long x_h, long long x_w, long long to_image, long long to_pixel,
-    long long to_group, long long to_channel, long long to_tap, long long d0, long long d1, long long d2, long long h0, long long h1,
-    long long h2, long long w0, long long w1, long long w2) {
-  const Arguments a = {x, columns, images, first, pixels, groups, channels, {x_n, x_c, x_d, x_h, x_w}, to_image, to_pixel, to_group,
-                       to_channel, to_tap, {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}}};
-  const long long chunks = (units + kLanes - 1) / kLanes, block = blockIdx.x / chunks;
+// Vectors keep all threads that a multiprocessor has room for.
+extern "C" __global__ void __launch_bounds__(Config::kThreads, kVector > 1 ? 2048 / Config::kThreads : 1)
+    DNNARRAY_ENTRY(const T* __restrict__ x, S* __restrict__ columns, const __grid_constant__ Arguments a) {
+  const long long chunks = (a.units + kLanes - 1) / kLanes, block = blockIdx.x / chunks;
   const long long unit = (blockIdx.x - block * chunks) * kLanes + threadIdx.x % kLanes;
   const long long row = (block * kSlots + threadIdx.x / kLanes) * kSteps;
   if constexpr (Config::kLast) {
-    walk_pixels(a, unit, row);
+    walk_pixels(a, x, columns, unit, row);
   } else {
-    walk_channels(a, unit, row);
+    walk_channels(a, x, columns, unit, row);
   }
 }

@@ -15,6 +15,12 @@ struct Config {
   static constexpr int kVector = 8;
   static constexpr int kThreads = 256;
 };
+struct Arguments {
+  long long channels;
+  long long taps;
+  int each;
+  int parts;
+};
 #define DNNARRAY_ENTRY conv_weight_order_default
 #endif
 
@@ -25,14 +31,15 @@ constexpr int kVector = Config::kVector, kThreads = Config::kThreads;
 extern __shared__ uint4 smem_memory[];
 
 extern "C" __global__ void __launch_bounds__(kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ in, T* __restrict__ out, long long channels, long long taps, long long each, long long parts) {
+    DNNARRAY_ENTRY(const T* __restrict__ source, T* __restrict__ out, const __grid_constant__ Arguments a) {
   let_next_kernel_begin();
+  const long long channels = a.channels, taps = a.taps;
   T* smem = reinterpret_cast<T*>(smem_memory);
-  const Split by_part = split(blockIdx.x, static_cast<int>(parts));
-  const int first = by_part.rest * static_cast<int>(each), own = static_cast<int>(min(each, channels - first)), window = static_cast<int>(taps);
-  in += (by_part.quotient * channels + first) * taps;
+  const Split by_part = split(blockIdx.x, a.parts);
+  const int first = by_part.rest * a.each, own = static_cast<int>(min(static_cast<long long>(a.each), channels - first)), window = static_cast<int>(taps);
+  source += (by_part.quotient * channels + first) * taps;
   out += by_part.quotient * taps * channels + first;
-  for (int i = threadIdx.x * kVector; i < own * window; i += kThreads * kVector) store(smem + i, load<T, kVector>(in + i));
+  for (int i = threadIdx.x * kVector; i < own * window; i += kThreads * kVector) store(smem + i, load<T, kVector>(source + i));
   __syncthreads();
   const int vectors = own / kVector;
   for (int i = threadIdx.x; i < vectors * window; i += kThreads) {

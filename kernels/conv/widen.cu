@@ -13,6 +13,11 @@ struct Config {
   static constexpr int kVector = 8;
   static constexpr int kThreads = 256;
 };
+struct Arguments {
+  long long total;
+  long long width_in;
+  long long width_out;
+};
 #define DNNARRAY_ENTRY conv_widen_default
 #endif
 
@@ -21,12 +26,13 @@ using T = Config::Element;
 constexpr int kVector = Config::kVector;
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ in, T* __restrict__ out, long long total, long long width_in, long long width_out) {
+    DNNARRAY_ENTRY(const T* __restrict__ source, T* __restrict__ out, const __grid_constant__ Arguments a) {
+  const long long total = a.total, width_in = a.width_in, width_out = a.width_out;
   const long long first = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * kVector;
   if (first >= total) return;
   const Divided place = divide_index(first, width_out);
   const int from = static_cast<int>(width_in), to = static_cast<int>(width_out);
-  const T* row = in + place.quotient * width_in;
+  const T* row = source + place.quotient * width_in;
   int column = static_cast<int>(place.remainder);
   Vec<T, kVector> found;
 #pragma unroll

@@ -14,6 +14,18 @@ struct Config {
   static constexpr int kVector = 4;
   static constexpr int kThreads = 128;
 };
+struct Arguments {
+  long long units;
+  long long tiles;
+  long long channels;
+  int high;
+  int wide;
+  long long rows;
+  long long columns;
+  int before_h;
+  int before_w;
+  long long strides[4];
+};
 #define DNNARRAY_ENTRY conv_winograd_input_default
 #endif
 
@@ -23,15 +35,15 @@ using Channels = Vec<float, kVector>;
 
 // `x` begins at the first image, `high` and `wide` are tiles of an image.
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const float* __restrict__ x, float* __restrict__ v, long long units, long long tiles, long long channels, long long high,
-                   long long wide, long long rows, long long columns, long long before_h, long long before_w, long long x_n, long long x_c,
-                   long long x_h, long long x_w) {
+    DNNARRAY_ENTRY(const float* __restrict__ x, float* __restrict__ v, const __grid_constant__ Arguments a) {
+  const long long tiles = a.tiles, channels = a.channels, rows = a.rows, columns = a.columns;
+  const long long x_n = a.strides[0], x_c = a.strides[1], x_h = a.strides[2], x_w = a.strides[3];
   const long long unit = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
-  if (unit >= units) return;
+  if (unit >= a.units) return;
   const Split inner = split(unit, static_cast<int>(Config::kLast ? channels / kVector : tiles));
   const long long tile = Config::kLast ? inner.quotient : inner.rest, c = Config::kLast ? inner.rest * kVector : inner.quotient;
-  const Split by_w = split(tile, static_cast<int>(wide)), by_h = split(by_w.quotient, static_cast<int>(high));
-  const int h0 = static_cast<int>(by_h.rest * kTile - before_h), w0 = static_cast<int>(by_w.rest * kTile - before_w);
+  const Split by_w = split(tile, a.wide), by_h = split(by_w.quotient, a.high);
+  const int h0 = by_h.rest * kTile - a.before_h, w0 = by_w.rest * kTile - a.before_w;
   const float* from = x + by_h.quotient * x_n + c * x_c + h0 * x_h + w0 * x_w;
 
   float half[kVector][kPatch][kPatch];  // rows transformed: [row of the patch][column of the result]

@@ -21,6 +21,18 @@ struct Config {
   static constexpr int kVector = 4;
   static constexpr int kThreads = 128;
 };
+struct Arguments {
+  long long units;
+  long long tiles;
+  long long channels;
+  int high;
+  int wide;
+  long long rows;
+  long long columns;
+  long long strides[4];
+  double p;
+  double q;
+};
 #define DNNARRAY_ENTRY conv_winograd_output_default
 #endif
 
@@ -67,13 +79,14 @@ __device__ __forceinline__ bool all_finite(const float (&y)[kTile][kTile]) {
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const float* __restrict__ m, const float* __restrict__ bias, const float* __restrict__ residual, float* __restrict__ y,
-                   long long units, long long tiles, long long channels, long long high, long long wide, long long rows, long long columns,
-                   long long y_n, long long y_c, long long y_h, long long y_w, double p, double q) {
+                   const __grid_constant__ Arguments a) {
+  const long long tiles = a.tiles, channels = a.channels, rows = a.rows, columns = a.columns;
+  const long long y_n = a.strides[0], y_c = a.strides[1], y_h = a.strides[2], y_w = a.strides[3];
   const long long unit = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
-  if (unit >= units) return;
+  if (unit >= a.units) return;
   const Split inner = split(unit, static_cast<int>(Config::kLast ? channels / kVector : tiles));
   const long long tile = Config::kLast ? inner.quotient : inner.rest, c = Config::kLast ? inner.rest * kVector : inner.quotient;
-  const Split by_w = split(tile, static_cast<int>(wide)), by_h = split(by_w.quotient, static_cast<int>(high));
+  const Split by_w = split(tile, a.wide), by_h = split(by_w.quotient, a.high);
   float sums[kVector][kTile][kTile];
   tiles_of(m + (Config::kLast ? tile * channels + c : c * tiles + tile), channels * tiles, sums);
 
@@ -96,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
       if constexpr (Config::kResidual) reg_residual = load<float, kVector>(residual + at);
 #pragma unroll
       for (int e = 0; e < kVector; ++e) {
-        const float value = Config::Activation::forward(sums[e][i][j] + added[e] + reg_residual.at[e], float(p), float(q));
+        const float value = Config::Activation::forward(sums[e][i][j] + added[e] + reg_residual.at[e], float(a.p), float(a.q));
         result.at[e] = finite[e] ? value : quiet_nan(0.0f);
       }
       store(y + at, result);

@@ -11,24 +11,28 @@
 struct Config {
   static constexpr int kThreads = 128;
 };
+struct Arguments {
+  long long inputs;
+  long long outputs;
+  long long strides[4];
+};
 #define DNNARRAY_ENTRY conv_winograd_weight_default
 #endif
 
 using namespace dnnarray;
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const float* __restrict__ w, float* __restrict__ u, long long inputs, long long outputs, long long w_k, long long w_c,
-                   long long w_h, long long w_w) {
-  const long long unit = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x, plane = inputs * outputs;
+    DNNARRAY_ENTRY(const float* __restrict__ w, float* __restrict__ u, const __grid_constant__ Arguments a) {
+  const long long unit = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x, plane = a.inputs * a.outputs;
   if (unit >= plane) return;
-  const Split at = split(unit, static_cast<int>(outputs));
-  const float* from = w + at.rest * w_k + at.quotient * w_c;
+  const Split at = split(unit, static_cast<int>(a.outputs));
+  const float* from = w + at.rest * a.strides[0] + at.quotient * a.strides[1];
   double half[kWindow][kPatch];
 #pragma unroll
   for (int i = 0; i < kWindow; ++i) {
     double row[kWindow];
 #pragma unroll
-    for (int j = 0; j < kWindow; ++j) row[j] = from[i * w_h + j * w_w];
+    for (int j = 0; j < kWindow; ++j) row[j] = from[i * a.strides[2] + j * a.strides[3]];
     times<WeightTransform>(row, half[i]);
   }
 #pragma unroll

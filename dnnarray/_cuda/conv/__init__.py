@@ -11,12 +11,12 @@ from dnnarray._cuda.conv import (
     gemm,
     grouped_maps,
     grouped_tma,
+    implicit_gemm,
+    implicit_tma_sm90,
     layout,
     parts,
-    portable,
     small_channels,
     tf32,
-    tma,
     unfold,
     weigh_tma,
     winograd,
@@ -62,7 +62,7 @@ def _grouped_tf32() -> Method:
 
 def _tma() -> Method:
     summary = "windows gathered by the copy engine, products by wgmma"
-    rejects, cost, floor = tma.rejects, weigh_tma.cost, weigh_tma.floor
+    rejects, cost, floor = implicit_tma_sm90.rejects, weigh_tma.cost, weigh_tma.floor
     return methods("implicit_tma_sm90", weigh_tma.maps, summary, rejects, cost, floor=floor, kind=HOPPER_HALF)
 
 
@@ -72,10 +72,10 @@ def _tf32() -> Method:
 
 
 def _portable(name: str, precision: str) -> Method:
-    rejects, cost = partial(portable.rejects, precision=precision), partial(portable.cost, precision=precision)
-    floor = partial(portable.floor, precision=precision)
-    summary, kind = "windows gathered into shared memory, products by mma.sync", portable.KINDS[precision]
-    return methods(name, portable.maps, summary, rejects, cost, precision, floor, kind)
+    rejects, cost = partial(implicit_gemm.rejects, precision=precision), partial(implicit_gemm.cost, precision=precision)
+    floor = partial(implicit_gemm.floor, precision=precision)
+    summary, kind = "windows gathered into shared memory, products by mma.sync", implicit_gemm.KINDS[precision]
+    return methods(name, implicit_gemm.maps, summary, rejects, cost, precision, floor, kind)
 
 
 def _fft(name: str, tiled: bool) -> Method:

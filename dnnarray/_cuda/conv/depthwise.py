@@ -17,8 +17,10 @@ from dnnarray._cuda.conv.depthwise_patch import can_patch, patches
 from dnnarray._cuda.conv.depthwise_plane import can_plane, planes
 from dnnarray._cuda.conv.depthwise_strip import can_strip, stripped
 from dnnarray._cuda.conv.depthwise_tile import can_tile, tiled
-from dnnarray._cuda.conv.depthwise_weight import added_up, by_rows, too_wide, walk_of_rows, walks, weighs_tiles, weight_bytes, weight_plans
+from dnnarray._cuda.conv.depthwise_weight import added_up, by_rows, too_wide, walk_of_rows, weight_bytes, weight_plans
 from dnnarray._cuda.conv.depthwise_weight_patch import weighs_patches
+from dnnarray._cuda.conv.depthwise_weight_tile import weighs_tiles
+from dnnarray._cuda.conv.depthwise_weight_walk import walks
 from dnnarray._cuda.conv.shared import too_large
 from dnnarray._cuda.core.extents import order_of
 from dnnarray._cuda.core.plan import Array, Plan, Program

@@ -1,4 +1,4 @@
-"""What the plans of the depthwise convolution share: how the images lie, the correlation to be computed, launch arguments."""
+"""What the plans of the depthwise convolution share: how the images lie, the correlation to be computed, records of arguments."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from functools import cached_property
 
 from dnnarray._cuda.common.channels import lies
+from dnnarray._cuda.core.arguments import Arguments, In, Out
 from dnnarray._cuda.core.extents import order_of
 from dnnarray._cuda.core.plan import Plan, vector_length
 from dnnarray._problems import checks
@@ -44,6 +45,17 @@ def memory_of(x: Spec, y: Spec, layout: str) -> Memory:
     present = [i for i in order if (x.shape[i], y.shape[i]) != (1, 1)]
     wanted = [i for i in (0, *(i for i in range(1, x.ndim) if i != channel), channel) if i in present]
     return Memory(order, y.shape[channel] > 1 and present == wanted, channel)
+
+
+@frozen
+class DepthwiseArguments(Arguments, restrict=True):
+    """The arrays of a correlation, which are the first fields of its record; `residual` and `bias` may be absent."""
+
+    x: In
+    weight: In
+    bias: In
+    residual: In
+    y: Out
 
 
 @frozen
@@ -143,10 +155,8 @@ def blocks_of_rows(rows: int, tiles: int, slots: int, each: int, late: int) -> t
     return time(parts), -(-steps // parts) * each
 
 
-def axes(g: Geometry, into: tuple[int, ...], space: tuple[int, ...]) -> list[int]:
-    """The launch arguments for three spatial axes: pairs of 32 bits."""
-    found: list[int] = []
-    for i in range(3):
-        dilation = g.dilation[i] if g.window[i] > 1 else 1
-        found += [into[i] << 32 | space[i], g.window[i] << 32 | g.stride[i], dilation << 32 | g.before[i] & 0xFFFFFFFF]
-    return found
+def axes(g: Geometry, into: tuple[int, ...], space: tuple[int, ...]) -> tuple[int, ...]:
+    """The members of ``dnnarray::ConvAxes`` for a launch that writes `into` and reads `space`; an axis of one tap has no dilation."""
+    dilation = tuple(d if n > 1 else 1 for d, n in zip(g.dilation, g.window, strict=True))
+    found = zip(into, space, g.window, g.stride, dilation, g.before, strict=True)
+    return tuple(number for axis in found for number in axis)

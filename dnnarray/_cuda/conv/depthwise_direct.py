@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from dnnarray._cuda.conv.depthwise_common import Correlation, axes
+from dnnarray._cuda.conv.arguments import ConvAxes, ImageStrides
+from dnnarray._cuda.conv.depthwise_common import Correlation, DepthwiseArguments, axes
+from dnnarray._cuda.core.arguments import Int
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, vector_length
+from dnnarray._cuda.core.planner import planned
 from dnnarray._records import frozen
 from dnnarray._select import Device
 
@@ -16,8 +19,8 @@ _WAVES = 16  # blocks of a multiprocessor, at most; each stays for many tiles, s
 
 
 @frozen
-class DepthwiseConfig(Config):
-    """Compile-time settings of ``kernels/conv/depthwise.cu``."""
+class DepthwiseDirectConfig(Config):
+    """Compile-time settings of ``kernels/conv/depthwise_direct.cu``."""
 
     element: str
     gradient: bool
@@ -33,6 +36,20 @@ class DepthwiseConfig(Config):
     rows: int
     strip: int
     threads: int
+
+
+@frozen
+class DepthwiseDirectArguments(DepthwiseArguments):
+    """What ``kernels/conv/depthwise_direct.cu`` is called with."""
+
+    outer: Int
+    planes: Int
+    vectors: Int
+    multiplier: Int
+    flip: Int
+    x_strides: ImageStrides
+    y_strides: ImageStrides
+    axes: ConvAxes
 
 
 def _across(strips: int, sizes: tuple[int, ...]) -> int:
@@ -53,8 +70,8 @@ def direct(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Plan:
     staged = c.plain and memory.last and weights <= _SHARED
     side, stride = (g.window[2], g.stride[2]) if c.fast else (0, 1)
     flags = (c.gradient, staged, c.plain, c.added, c.relu)
-    config = DepthwiseConfig(TYPES[c.x.dtype], *flags, side, stride, vector, lanes, across, rows, _STRIP, _THREADS)
-    words = [f"conv_depthwise_{SHORT[c.x.dtype]}x{vector}", *(["gradient"] * c.gradient), *(["staged"] * staged)]
+    config = DepthwiseDirectConfig(TYPES[c.x.dtype], *flags, side, stride, vector, lanes, across, rows, _STRIP, _THREADS)
+    words = [f"conv_depthwise_direct_{SHORT[c.x.dtype]}x{vector}", *(["gradient"] * c.gradient), *(["staged"] * staged)]
     words += ["multiplied"] * (not c.plain) + ["added"] * (c.added) + ["relu"] * c.relu + [f"s{side}_by_{stride}"] * c.fast
     words += [f"l{lanes}_a{across}_r{rows}"]
     outer, planes, vectors = (g.n, 1, c.channels // vector) if memory.last else (g.n * c.channels, c.channels, 1)
@@ -62,6 +79,9 @@ def direct(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Plan:
     chunks = -(-vectors // lanes)
     blocks = min(tiles, -(-device.units * _WAVES // chunks) if staged else (1 << 30) // chunks)
     grid = (max(blocks, 1) * chunks, 1, 1)
-    numbers = (outer, planes, vectors, g.k, int(c.flip), *memory.strides(c.x.shape), *memory.strides(c.y.shape), *axes(g, into, space))
-    kernel = Kernel("conv/depthwise.cu", "_".join(words), config)
-    return Plan(kernel, grid, _THREADS, (*pointers, *numbers), weights if staged else 0)
+    arguments = DepthwiseDirectArguments(
+        *pointers, outer=outer, planes=planes, vectors=vectors, multiplier=g.k, flip=int(c.flip), x_strides=memory.strides(c.x.shape),
+        y_strides=memory.strides(c.y.shape), axes=axes(g, into, space),
+    )  # fmt: skip
+    kernel = Kernel("conv/depthwise_direct.cu", "_".join(words), config, ("conv/geometry",))
+    return planned(kernel, grid, _THREADS, arguments, shared_memory=weights if staged else 0)

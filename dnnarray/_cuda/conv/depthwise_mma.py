@@ -5,8 +5,11 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from dnnarray._cuda.conv.depthwise_common import Correlation, blocks_of_rows, is_flat
+from dnnarray._cuda.conv.arguments import ConvAxes, PixelStrides, pixel_strides
+from dnnarray._cuda.conv.depthwise_common import Correlation, axes, blocks_of_rows, is_flat
+from dnnarray._cuda.core.arguments import Arguments, In, Int, Out
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan
+from dnnarray._cuda.core.planner import planned
 from dnnarray._records import frozen
 from dnnarray._select import Device
 from dnnarray._spec import HALF
@@ -31,6 +34,25 @@ class DepthwiseMmaConfig(Config):
     stages: int
     most_threads: int
     blocks: int
+
+
+@frozen
+class DepthwiseMmaArguments(Arguments, restrict=True):
+    """What ``kernels/conv/depthwise_mma.cu`` is called with."""
+
+    x: In
+    weight: In
+    bias: In
+    y: Out
+    batch: Int
+    channels: Int
+    flip: Int
+    across: Int
+    groups: Int
+    rows: Int
+    x_strides: PixelStrides
+    y_strides: PixelStrides
+    axes: ConvAxes
 
 
 @frozen
@@ -87,12 +109,14 @@ def multiplied(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Pla
     chunks = -(-c.channels // (8 * warps))
     tiles = -(-g.n // tile.groups) * -(-g.out[2] // (tile.across * tile.columns)) * chunks
     rows = blocks_of_rows(g.out[1], tiles, device.units * _BLOCKS, _LINES, side - 1)[1]
-    xs, ys = (c.memory.strides(s.shape) for s in (c.x, c.y))
+    xs, ys = (pixel_strides(c.memory.strides(s.shape)) for s in (c.x, c.y))
     image, weight, bias, _, target = pointers
-    numbers = (g.n, c.channels, int(c.flip), tile.across, tile.groups, rows, xs[0], *xs[3:], ys[0], *ys[3:])
-    extents = (*g.space[1:], *g.out[1:], *g.before[1:])
+    arguments = DepthwiseMmaArguments(
+        image, weight, bias, target, batch=g.n, channels=c.channels, flip=int(c.flip), across=tile.across, groups=tile.groups, rows=rows,
+        x_strides=xs, y_strides=ys, axes=axes(g, g.out, g.space),
+    )  # fmt: skip
     pixel = (warps | 1) * 16  # bytes from pixel to pixel: neighbours stand in other banks
     staged = _LEAVING * (_LINES // (4 // tile.columns)) * _STRIPS * 4 * pixel  # outputs on their way
     shared = _STAGES * tile.pixels * pixel + staged + 32 * warps + 16 * _STAGES
-    kernel = Kernel("conv/depthwise_mma.cu", name, config)
-    return Plan(kernel, (tiles * -(-g.out[1] // rows), 1, 1), 32 * warps, (image, weight, bias, target, *numbers, *extents), shared)
+    kernel = Kernel("conv/depthwise_mma.cu", name, config, ("conv/geometry",))
+    return planned(kernel, (tiles * -(-g.out[1] // rows), 1, 1), 32 * warps, arguments, shared_memory=shared)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from dnnarray._cuda.conv.depthwise_common import Correlation, is_flat
+from dnnarray._cuda.conv.arguments import ConvAxes, ImageStrides
+from dnnarray._cuda.conv.depthwise_common import Correlation, DepthwiseArguments, axes, is_flat
+from dnnarray._cuda.core.arguments import Int
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, vector_length
+from dnnarray._cuda.core.planner import planned
 from dnnarray._records import frozen
 from dnnarray._spec import FLOAT64
 
@@ -29,6 +32,21 @@ class DepthwisePatchConfig(Config):
     run: int
 
 
+@frozen
+class DepthwisePatchArguments(DepthwiseArguments):
+    """What ``kernels/conv/depthwise_patch.cu`` is called with."""
+
+    planes: Int
+    channels: Int
+    multiplier: Int
+    flip: Int
+    across: Int
+    down: Int
+    x_strides: ImageStrides
+    y_strides: ImageStrides
+    axes: ConvAxes
+
+
 def can_patch(c: Correlation) -> bool:
     """Whether patches can do it."""
     g, vector = c.g, 16 // c.x.dtype.itemsize
@@ -48,7 +66,10 @@ def patches(c: Correlation, pointers: tuple[Any, ...]) -> Plan:
     planes, across, down = g.n * c.channels, -(-g.out[2] // (vector * run)), -(-g.out[1] // rows)
     config = DepthwisePatchConfig(TYPES[c.x.dtype], c.added, c.relu, g.window[1], g.window[2], -g.before[2] % vector, rows, run)
     name = f"conv_depthwise_patch_{SHORT[c.x.dtype]}{'_added' * c.added}{'_relu' * c.relu}_s{g.window[1]}x{g.window[2]}_from{config.shift}_r{rows}"
-    (x_n, x_c, _, x_h, _), (y_n, y_c, _, y_h, _) = (c.memory.strides(s.shape) for s in (c.x, c.y))
-    numbers = (planes, c.channels, g.k, int(c.flip), across, down, x_n, x_c, x_h, y_n, y_c, y_h, *g.space[1:], *g.out[1:], *g.before[1:])
+    xs, ys = (c.memory.strides(s.shape) for s in (c.x, c.y))
+    arguments = DepthwisePatchArguments(
+        *pointers, planes=planes, channels=c.channels, multiplier=g.k, flip=int(c.flip), across=across, down=down, x_strides=xs, y_strides=ys,
+        axes=axes(g, g.out, g.space),
+    )  # fmt: skip
     blocks = -(-planes * across * down // _THREADS)
-    return Plan(Kernel("conv/depthwise_patch.cu", name, config), (blocks, 1, 1), _THREADS, (*pointers, *numbers))
+    return planned(Kernel("conv/depthwise_patch.cu", name, config, ("conv/geometry",)), (blocks, 1, 1), _THREADS, arguments)

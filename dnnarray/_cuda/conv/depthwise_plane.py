@@ -5,8 +5,11 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from dnnarray._cuda.conv.depthwise_common import Correlation, axes
+from dnnarray._cuda.conv.arguments import ConvAxes, ImageStrides
+from dnnarray._cuda.conv.depthwise_common import Correlation, DepthwiseArguments, axes
+from dnnarray._cuda.core.arguments import Int
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, vector_length
+from dnnarray._cuda.core.planner import planned
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen
 from dnnarray._select import Device
@@ -46,6 +49,23 @@ def _vector(c: Correlation) -> int:
 
 def _bytes_of_a_window(g: Geometry) -> int:
     return g.window[0] * g.window[1] * ((g.window[2] + 3) // 4 * 16)
+
+
+@frozen
+class DepthwisePlaneArguments(DepthwiseArguments):
+    """What ``kernels/conv/depthwise_plane.cu`` is called with."""
+
+    planes: Int
+    channels: Int
+    multiplier: Int
+    flip: Int
+    across: Int
+    down: Int
+    together: Int
+    run: Int
+    x_strides: ImageStrides
+    y_strides: ImageStrides
+    axes: ConvAxes
 
 
 @frozen
@@ -114,9 +134,12 @@ def planes(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Plan:
     config = DepthwisePlaneConfig(TYPES[c.x.dtype], c.added, c.relu, *settings)
     name = f"conv_depthwise_plane_{SHORT[c.x.dtype]}x{vector}{'_added' * c.added}{'_relu' * c.relu}"
     name += f"_s{g.window[2]}_by_{g.stride[2]}_from{config.shift}_r{rows}"
-    xs, ys = (c.memory.strides(s.shape)[:-1] for s in (c.x, c.y))
-    numbers = (count, c.channels, g.k, int(c.flip), tile.across, tile.down, tile.together, run, *xs, *ys, *axes(g, g.out, g.space))
-    kernel = Kernel("conv/depthwise_plane.cu", name, config)
+    xs, ys = (c.memory.strides(s.shape) for s in (c.x, c.y))
+    arguments = DepthwisePlaneArguments(
+        *pointers, planes=count, channels=c.channels, multiplier=g.k, flip=int(c.flip), across=tile.across, down=tile.down,
+        together=tile.together, run=run, x_strides=xs, y_strides=ys, axes=axes(g, g.out, g.space),
+    )  # fmt: skip
+    kernel = Kernel("conv/depthwise_plane.cu", name, config, ("conv/geometry",))
     stages = min(_STAGES, run * g.window[0])
     shared = tile.together * _bytes_of_a_window(g) + stages * (-(-tile.together * tile.plane // 16) * 16)
-    return Plan(kernel, (groups * -(-tiles // run), 1, 1), tile.threads, (*pointers, *numbers), shared)
+    return planned(kernel, (groups * -(-tiles // run), 1, 1), tile.threads, arguments, shared_memory=shared)

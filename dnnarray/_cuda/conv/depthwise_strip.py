@@ -5,9 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from dnnarray._cuda.conv.depthwise_common import SIDES, Correlation, blocks_of_rows, is_flat
+from dnnarray._cuda.conv.arguments import ConvAxes, PixelStrides, pixel_strides
+from dnnarray._cuda.conv.depthwise_common import SIDES, Correlation, DepthwiseArguments, axes, blocks_of_rows, is_flat
+from dnnarray._cuda.conv.depthwise_strip_sm90 import DepthwiseStripSm90Arguments
+from dnnarray._cuda.core.arguments import Extent, Int
 from dnnarray._cuda.core.extents import divisor
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, TensorMap
+from dnnarray._cuda.core.planner import planned
 from dnnarray._records import changed, frozen
 from dnnarray._select import Device
 from dnnarray._spec import FLOAT32, FLOAT64, HALF, INT32
@@ -67,6 +71,31 @@ class DepthwiseStripConfig(Config):
     stages: int
     threads: int
     blocks: int
+
+
+@frozen
+class DepthwiseStripArguments(DepthwiseArguments):
+    """What ``kernels/conv/depthwise_strip.cu`` is called with: each count has beside it what a division by it takes."""
+
+    batch: Int
+    channels: Int
+    flip: Int
+    rows: Int
+    chunks: Int
+    parts: Int
+    tiles: Int
+    depth_groups: Int
+    across: Int
+    pitch: Int
+    by_chunks: Extent
+    by_parts: Extent
+    by_tiles: Extent
+    by_depth_groups: Extent
+    by_across: Extent
+    by_pitch: Extent
+    x_strides: PixelStrides
+    y_strides: PixelStrides
+    axes: ConvAxes
 
 
 @frozen
@@ -222,19 +251,23 @@ def stripped(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Plan:
     channels, share = c.x.shape[c.memory.channel], 0 if boxed else s.share
     settings = (s.depth, s.planes, side, stride, s.lines, s.reads, s.writes, s.lanes, _STRIP, share, s.stages, s.threads, s.resident)
     config = DepthwiseStripConfig(TYPES[c.x.dtype], c.added, c.relu, *settings)
-    name = f"conv_depthwise_strip_{SHORT[c.x.dtype]}{'_added' * c.added}{'_relu' * c.relu}_s{side}{f'x{s.depth}_p{s.planes}' * (s.depth > 1)}_by_{stride}"
-    name += f"{f'_from{s.reads}to{s.writes}' * (s.reads != s.writes)}_l{s.lanes}x{share}{'_boxes' * bool(boxed)}{f'_b{s.resident}' * (s.depth > 1)}"
+    stem = f"depthwise_strip{'_sm90' * bool(boxed)}"
+    name = f"conv_{stem}_{SHORT[c.x.dtype]}{'_added' * c.added}{'_relu' * c.relu}_s{side}{f'x{s.depth}_p{s.planes}' * (s.depth > 1)}_by_{stride}"
+    name += f"{f'_from{s.reads}to{s.writes}' * (s.reads != s.writes)}_l{s.lanes}x{share}{f'_b{s.resident}' * (s.depth > 1)}"
     deep, beside, chunks = _tiles(c, s)
     tiles, each = -(-g.n // s.groups) * deep * beside * chunks, s.lines // stride
     rows = _blocks(c, s, device)[1]
     parts = -(-g.out[1] // min(rows, s.most_rows))
     rows = -(-g.out[1] // (parts * each)) * each  # as equal as they can be
     parts = -(-g.out[1] // rows)
-    divisors = [word for n in (chunks, parts, beside, deep, s.across, s.pitch) for word in (n, divisor(n))]
-    xs, ys = (c.memory.strides(spec.shape) for spec in (c.x, c.y))
-    numbers = (g.n, channels, int(c.flip), *divisors, rows, xs[0], *xs[3:], ys[0], *ys[3:], *g.space[1:], *g.out[1:], *g.before[1:])
-    depths = (xs[2], ys[2], g.out[0] << 32 | g.space[0], g.stride[0] << 32 | g.before[0] & 0xFFFFFFFF)
-    kernel = Kernel(f"conv/depthwise_strip{'_sm90' * bool(boxed)}.cu", name, config)
+    counts = {"chunks": chunks, "parts": parts, "tiles": beside, "depth_groups": deep, "across": s.across, "pitch": s.pitch}
+    divisors = {f"by_{name}": divisor(n) for name, n in counts.items()}
+    xs, ys = (pixel_strides(c.memory.strides(spec.shape)) for spec in (c.x, c.y))
+    kernel = Kernel(f"conv/{stem}.cu", name, config, (*["tma"] * bool(boxed), "conv/geometry"))
     shared = s.boxes if boxed else s.stages * (s.pixels * s.pixel + 16)
-    first = _map(c, pointers[0], s) if boxed else pointers[0]
-    return Plan(kernel, (tiles * parts, 1, 1), s.threads, (first, *pointers[1:], *numbers, *depths), shared)
+    record = DepthwiseStripSm90Arguments if boxed else DepthwiseStripArguments
+    arguments = record(
+        _map(c, pointers[0], s) if boxed else pointers[0], *pointers[1:], batch=g.n, channels=channels, flip=int(c.flip), rows=rows, **counts,
+        **divisors, x_strides=xs, y_strides=ys, axes=axes(g, g.out, g.space),
+    )  # fmt: skip
+    return planned(kernel, (tiles * parts, 1, 1), s.threads, arguments, shared_memory=shared)

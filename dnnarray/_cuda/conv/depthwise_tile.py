@@ -5,8 +5,11 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from dnnarray._cuda.conv.depthwise_common import Correlation, axes
+from dnnarray._cuda.conv.arguments import ConvAxes, PixelStrides, pixel_strides
+from dnnarray._cuda.conv.depthwise_common import Correlation, DepthwiseArguments, axes
+from dnnarray._cuda.core.arguments import Int
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan
+from dnnarray._cuda.core.planner import planned
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen
 from dnnarray._select import Device
@@ -34,6 +37,20 @@ class DepthwiseTileConfig(Config):
     strip: int
     most_threads: int
     blocks: int
+
+
+@frozen
+class DepthwiseTileArguments(DepthwiseArguments):
+    """What ``kernels/conv/depthwise_tile.cu`` is called with."""
+
+    batch: Int
+    channels: Int
+    flip: Int
+    across: Int
+    down: Int
+    x_strides: PixelStrides
+    y_strides: PixelStrides
+    axes: ConvAxes
 
 
 @frozen
@@ -93,8 +110,18 @@ def tiled(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Plan:
     chunks = -(-c.channels // (lanes * vector))
     tiles = g.n * g.out[0] * -(-g.out[1] // tile.high) * -(-g.out[2] // tile.wide)
     blocks = min(tiles, -(-device.units * _WAVES // chunks)) * chunks
-    xs, ys = (c.memory.strides(s.shape) for s in (c.x, c.y))
+    xs, ys = (pixel_strides(c.memory.strides(s.shape)) for s in (c.x, c.y))
     across, down = tile.wide // _STRIP, tile.high // _ROWS
-    numbers = (g.n, c.channels, int(c.flip), across, down, xs[0], *xs[2:], ys[0], *ys[2:], *axes(g, g.out, g.space))
-    kernel = Kernel("conv/depthwise_tile.cu", name, config)
-    return Plan(kernel, (blocks, 1, 1), tile.threads, (*pointers, *numbers), tile.shared_memory)
+    arguments = DepthwiseTileArguments(
+        *pointers,
+        batch=g.n,
+        channels=c.channels,
+        flip=int(c.flip),
+        across=across,
+        down=down,
+        x_strides=xs,
+        y_strides=ys,
+        axes=axes(g, g.out, g.space),
+    )
+    kernel = Kernel("conv/depthwise_tile.cu", name, config, ("conv/geometry",))
+    return planned(kernel, (blocks, 1, 1), tile.threads, arguments, shared_memory=tile.shared_memory)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from dnnarray._cuda.conv.depthwise_common import Correlation, PartialSums, is_flat
-from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, vector_length
+from dnnarray._cuda.conv.arguments import ConvAxes, FloatOut, ImageStrides
+from dnnarray._cuda.conv.depthwise_common import Correlation, PartialSums, axes, is_flat
+from dnnarray._cuda.core.arguments import Arguments, In, Int
+from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, vector_length
+from dnnarray._cuda.core.planner import planned
 from dnnarray._records import frozen
 from dnnarray._spec import FLOAT64
 
@@ -30,6 +33,26 @@ class DepthwiseWeightPatchConfig(Config):
     threads: int
 
 
+@frozen
+class DepthwiseWeightPatchArguments(Arguments, restrict=True):
+    """What ``kernels/conv/depthwise_weight_patch.cu`` is called with."""
+
+    dy: In
+    x: In
+    partial: FloatOut
+    batch: Int
+    channels: Int
+    multiplier: Int
+    flip: Int
+    parts: Int
+    share: Int
+    across: Int
+    down: Int
+    x_strides: ImageStrides
+    y_strides: ImageStrides
+    axes: ConvAxes
+
+
 def weighs_patches(c: Correlation) -> bool:
     """Whether patches can do it."""
     g, vector = c.g, 16 // c.x.dtype.itemsize
@@ -52,8 +75,10 @@ def weighed_by_patches(c: Correlation, pointers: tuple[Any, Any, Any]) -> Partia
     parts = -(-g.n * across * down // share)
     config = DepthwiseWeightPatchConfig(TYPES[c.x.dtype], g.window[1], g.window[2], -g.before[2] % vector, rows, run, _THREADS)
     name = f"conv_depthwise_weight_patch_{SHORT[c.x.dtype]}_s{g.window[1]}x{g.window[2]}_from{config.shift}"
-    (x_n, x_c, _, x_h, _), (y_n, y_c, _, y_h, _) = (c.memory.strides(s.shape) for s in (c.x, c.y))
-    numbers = (g.n, c.channels, g.k, int(c.flip), parts, share, across, down, x_n, x_c, x_h, y_n, y_c, y_h)
-    arguments = (*pointers, *numbers, *g.space[1:], *g.out[1:], *g.before[1:])
-    kernel = Kernel("conv/depthwise_weight_patch.cu", name, config)
-    return PartialSums(Plan(kernel, (c.channels * parts, 1, 1), _THREADS, arguments), parts)
+    xs, ys = (c.memory.strides(s.shape) for s in (c.x, c.y))
+    arguments = DepthwiseWeightPatchArguments(
+        *pointers, batch=g.n, channels=c.channels, multiplier=g.k, flip=int(c.flip), parts=parts, share=share, across=across, down=down,
+        x_strides=xs, y_strides=ys, axes=axes(g, g.out, g.space),
+    )  # fmt: skip
+    kernel = Kernel("conv/depthwise_weight_patch.cu", name, config, ("conv/geometry",))
+    return PartialSums(planned(kernel, (c.channels * parts, 1, 1), _THREADS, arguments), parts)

@@ -7,8 +7,11 @@ import math
 from dnnarray._cuda.common.channels import THREADS
 from dnnarray._cuda.common.epilogue import Epilogue
 from dnnarray._cuda.common.formula import formula
-from dnnarray._cuda.conv.shared import NO_EPILOGUE, Setting, extents, lying, too_large
-from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan
+from dnnarray._cuda.conv.arguments import ConvAxes, ImageStrides, ScaleIn, SourceIn, WeightIn, conv_axes
+from dnnarray._cuda.conv.direct_weight import direct_weight
+from dnnarray._cuda.conv.shared import NO_EPILOGUE, Setting, lying, too_large
+from dnnarray._cuda.core.arguments import Arguments, Double, Extent, Extents, Out
+from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel
 from dnnarray._cuda.core.planner import Operand
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
@@ -38,14 +41,30 @@ class DirectConfig(Config):
 
 
 @frozen
-class DirectWeightConfig(Config):
-    """Compile-time settings of ``kernels/conv/direct_weight.cu``."""
+class DirectArguments(Arguments, restrict=True):
+    """What ``kernels/conv/direct.cu`` is called with."""
 
-    source: str
-    gradient: str
-    element: str
-    repair: bool
-    threads: int
+    gate_x: ScaleIn
+    gate_weight: ScaleIn
+    x: SourceIn
+    weight: WeightIn
+    bias: WeightIn
+    residual: WeightIn
+    y: Out
+    total: Extent
+    groups: Extent
+    own: Extent
+    others: Extent
+    x_strides: ImageStrides
+    residual_strides: ImageStrides
+    y_strides: ImageStrides
+    w_group: Extent
+    w_own: Extent
+    w_other: Extent
+    window_strides: Extents
+    axes: ConvAxes
+    p: Double
+    q: Double
 
 
 class DirectMaps:
@@ -73,29 +92,23 @@ class DirectMaps:
         config = DirectConfig(*given, gradient, self._repair, gated, setting.last, THREADS)
         words = ["conv_direct", SHORT[x.dtype], SHORT[w.dtype], SHORT[y.dtype], f.name, "last" if setting.last else "first"]
         words += ["gradient"] * gradient + ["repair"] * self._repair + ["gated"] * gated
-        kernel = Kernel("conv/direct.cu", "_".join(words), config, ("activation",))
+        kernel = Kernel("conv/direct.cu", "_".join(words), config, ("activation", "conv/geometry"))
         k, c, *window = w.strides
         own, others = ((g.c, c), (g.k, k)) if gradient else ((g.k, k), (g.c, c))
-        flags = 2 * (e.bias is not None) | 4 * (e.residual is not None)
-        residual = setting.strides(not gradient)  # it lies as the inputs do, also where y does not
-        pointers = (*(self._gates or (x.array, x.array)), x.array, w.array, e.bias or x.array, e.residual or x.array, y.array)
-        sizes = (total, g.groups, own[0], others[0], flags)
-        steps = (*x.strides, *residual, *y.strides, g.k * k, own[1], others[1], *window)
+        gates: tuple[Array | None, Array | None] = self._gates or (None, None)
+        arguments = DirectArguments(
+            gates[0], gates[1], x.array, w.array, e.bias, e.residual, y.array, total=total, groups=g.groups, own=own[0],
+            others=others[0], x_strides=x.strides, residual_strides=setting.strides(not gradient), y_strides=y.strides,
+            w_group=g.k * k, w_own=own[1], w_other=others[1], window_strides=window, axes=conv_axes(g), p=f.p, q=f.q,
+        )  # fmt: skip
         each = THREADS * (_LOOKED_AT if self._repair else 1)
         grid = (min(-(-total // each), _GATED if gated else _BLOCKS), 1, 1)
-        setting.steps.add(Plan(kernel, grid, THREADS, (*pointers, *sizes, *steps, *extents(g), f.p, f.q), early=gated))
+        setting.steps.launch(kernel, grid, THREADS, arguments, early=gated)
 
     def weigh(self, small: Operand, large: Operand, weight: Operand) -> None:
         setting, g = self._setting, self._setting.g
-        total = math.prod(setting.weight_shape)
-        if total == 0:
-            return
-        config = DirectWeightConfig(TYPES[large.dtype], TYPES[small.dtype], TYPES[weight.dtype], self._repair, THREADS)
-        words = ["conv_direct_weight", *(SHORT[o.dtype] for o in (large, small, weight)), *["repair"] * self._repair]
-        kernel = Kernel("conv/direct_weight.cu", "_".join(words), config)
-        pointers = (small.array, large.array, weight.array)
-        arguments = (g.n, g.k, g.c, *small.strides, *large.strides, *weight.strides, *extents(g))
-        setting.steps.add(Plan(kernel, (total, 1, 1), THREADS, (*pointers, *arguments)))
+        if math.prod(setting.weight_shape):
+            setting.steps.add(direct_weight(g, small, large, weight, self._repair))
 
 
 def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:

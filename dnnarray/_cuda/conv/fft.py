@@ -12,11 +12,14 @@ from itertools import product
 
 from dnnarray._cuda.common.epilogue import Epilogue, apply
 from dnnarray._cuda.conv.direct import DirectMaps
+from dnnarray._cuda.conv.fourier_result import fourier_result
+from dnnarray._cuda.conv.fourier_tiles import fourier_tiles
 from dnnarray._cuda.conv.implicit import part_of, target_of
 from dnnarray._cuda.conv.kinds import SINGLE
 from dnnarray._cuda.conv.shared import NO_EPILOGUE, Setting, lying, too_large
+from dnnarray._cuda.conv.spectral_product import spectral_product
 from dnnarray._cuda.core import fourier
-from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Transform
+from dnnarray._cuda.core.plan import Transform
 from dnnarray._cuda.core.planner import Operand
 from dnnarray._problems.base import remembered
 from dnnarray._problems.conv import ConvProblem
@@ -25,28 +28,10 @@ from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
 from dnnarray._spec import FLOAT32
 
-_THREADS, _STEPS, _PIECES = 128, 8, 4  # of fourier_tiles.cu
 _FEWEST_TAPS = 16  # of a window for which spectra may pay
 _WEIGHT, _IMAGES = 64 << 20, 128 << 20  # bytes of the spectra of weights and of images that are held at a time
 _MOST = 1 << 30  # bytes of scratch memory
 _FACTORS = (2, 3, 4, 6, 8, 12)  # lengths of a tile in windows
-_TILE_I, _TILE_J = (8, 4, 2, 1), (4, 2, 1)  # sums of a thread of spectral_product.cu
-
-
-@frozen
-class TilesConfig(Config):
-    """Compile-time settings of ``kernels/conv/fourier_tiles.cu`` and ``fourier_result.cu``."""
-
-    threads: int
-
-
-@frozen
-class ProductConfig(Config):
-    """Compile-time settings of ``kernels/conv/spectral_product.cu``."""
-
-    tile_i: int
-    tile_j: int
-    threads: int
 
 
 @frozen
@@ -155,51 +140,6 @@ def _window(g: Geometry, t: Tiling) -> Axes:
     return [(size, extent, dilation, 0) for size, extent, dilation in zip(t.size, g.window, g.dilation, strict=True)]
 
 
-# --- the steps --------------------------------------------------------------------------------------------------------
-
-
-def _pair(a: int, b: int) -> int:
-    return a << 32 | b
-
-
-def _tiles_plan(x: Operand, strides: tuple[int, ...], rows: Triple, t: Tiling, axes: Axes, target: Operand) -> Plan:
-    """Tiles of planes by their strides along groups, two more axes of these extents, and space; `axes` are (taken, extent, dilation, before)."""
-    parts = -(-t.volume // (_THREADS * _STEPS))
-    pieces = math.prod(rows) * t.count * parts
-    of_axes: list[int] = []
-    for size, step, tiles, (taken, extent, dilation, before) in zip(t.size, t.step, t.tiles, axes, strict=True):
-        of_axes += [_pair(tiles, size), _pair(taken, step), _pair(extent, dilation), before]
-    kernel = Kernel("conv/fourier_tiles.cu", "conv_fourier_tiles", TilesConfig(_THREADS))
-    arguments: tuple[Array | int, ...] = (x.array, target.array, pieces, parts, *rows[1:], *strides, *of_axes)
-    return Plan(kernel, (-(-pieces // _PIECES), 1, 1), _THREADS, arguments)
-
-
-def _result_plan(
-    source: Operand, y: Operand, rows: tuple[int, int], strides: tuple[int, ...], t: Tiling, extents: Triple, spread: Triple
-) -> Plan:
-    """Results along two axes of these extents and space from their tiles."""
-    of_axes: list[int] = []
-    for size, step, tiles, extent, distance in zip(t.size, t.step, t.tiles, extents, spread, strict=True):
-        of_axes += [_pair(tiles, size), _pair(extent, step), distance]
-    total = math.prod(rows) * math.prod(extents)
-    kernel = Kernel("conv/fourier_result.cu", "conv_fourier_result", TilesConfig(_THREADS))
-    arguments: tuple[Array | int | float, ...] = (source.array, y.array, total, rows[1], *strides, *of_axes, 1.0 / t.volume)
-    return Plan(kernel, (-(-total // _THREADS), 1, 1), _THREADS, arguments)
-
-
-def _product_plan(
-    a: Operand, b: Operand, c: Operand, frequencies: int, counts: tuple[int, ...], steps: tuple[int, ...], adds: bool
-) -> Plan:
-    """Sums over the last of `counts` (groups, i, j, l); `steps` are those of a, b and c along their axes, in spectra."""
-    groups, ni, nj, _ = counts
-    tile_i = next(n for n in _TILE_I if n <= ni)
-    tile_j = next(n for n in _TILE_J if n <= nj)
-    kernel = Kernel("conv/spectral_product.cu", f"conv_spectral_product_{tile_i}x{tile_j}", ProductConfig(tile_i, tile_j, _THREADS))
-    blocks = -(-frequencies // _THREADS) * groups * -(-ni // tile_i) * -(-nj // tile_j)
-    arguments: tuple[Array | int, ...] = (a.array, b.array, c.array, frequencies, *counts, *(s * frequencies for s in steps), int(adds))
-    return Plan(kernel, (blocks, 1, 1), _THREADS, arguments)
-
-
 class FourierMaps:
     """The maps by products of spectra: `shared.Maps`."""
 
@@ -239,7 +179,7 @@ class FourierMaps:
                         row = n * t.count
                         steps = (g.c * row, row, 1, k * row, row, 1, k * g.c, 1, g.c)
                         counts = (groups, g.c, k, row)
-                        self._steps.add(_product_plan(x, dy, sums, t.frequencies, counts, steps, n0 > 0))
+                        self._steps.add(spectral_product(x, dy, sums, t.frequencies, counts, steps, n0 > 0))
                 s_k, s_c, *window = weight.strides
                 target = weight.part((first * g.k + k0) * s_k)
                 self._write(sums, target, (groups * k, g.c), (s_k, s_c, *window), _single(t), g.window, g.dilation)
@@ -267,7 +207,7 @@ class FourierMaps:
                         result = self._take_spectra(t, groups * k * row)
                         steps = (g.c * row, 1, row, k * g.c, g.c, 1, k * row, 1, row)
                         counts = (groups, row, k, g.c)
-                        self._steps.add(_product_plan(source, weight, result, t.frequencies, counts, steps, False))
+                        self._steps.add(spectral_product(source, weight, result, t.frequencies, counts, steps, False))
                         s_n, s_c, *space = y.strides
                         target = y.part(n0 * s_n + (first * g.k + k0) * s_c)
                         self._write(result, target, (groups * k, n), (s_c, s_n, *space), t, g.out, (1, 1, 1))
@@ -287,7 +227,7 @@ class FourierMaps:
         found = self._take_spectra(t, count)
         with self._steps.borrowed():
             tiles = self._steps.take(FLOAT32, count * t.volume)
-            self._steps.add(_tiles_plan(x, strides, rows, t, axes, tiles))
+            self._steps.add(fourier_tiles(x, strides, rows, (t.size, t.step, t.tiles), axes, tiles))
             self._transform(tiles, found, t, count, False)
         return found
 
@@ -299,7 +239,7 @@ class FourierMaps:
             count = math.prod(rows) * t.count
             tiles = self._steps.take(FLOAT32, count * t.volume)
             self._transform(spectra, tiles, t, count, True)
-            self._steps.add(_result_plan(tiles, y, rows, strides, t, extents, spread))
+            self._steps.add(fourier_result(tiles, y, rows, strides, (t.size, t.step, t.tiles), extents, spread))
 
     def _transform(self, source: Operand, target: Operand, t: Tiling, count: int, inverse: bool) -> None:
         with self._steps.borrowed():

@@ -9,10 +9,12 @@ import numpy as np
 
 from dnnarray._cuda.common.epilogue import Epilogue, apply
 from dnnarray._cuda.common.rearrange import rearrange
+from dnnarray._cuda.conv.columns import Columns
+from dnnarray._cuda.conv.fold import fold
 from dnnarray._cuda.conv.kinds import SINGLE
 from dnnarray._cuda.conv.shared import NO_EPILOGUE, Setting, dense_strides, lying, too_large
-from dnnarray._cuda.conv.sums import sum_splits
-from dnnarray._cuda.conv.unfold import Columns, fold, unfold
+from dnnarray._cuda.conv.split_sums import sum_splits
+from dnnarray._cuda.conv.unfold import unfold
 from dnnarray._cuda.conv.weight_order import weight_order
 from dnnarray._cuda.core.device import unit
 from dnnarray._cuda.core.extents import arithmetic_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -11,10 +11,10 @@ import numpy as np
 
 from dnnarray._cuda.common.epilogue import Epilogue
 from dnnarray._cuda.common.formula import formula
-from dnnarray._cuda.conv.implicit import along
-from dnnarray._cuda.conv.shared import extents
-from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan
-from dnnarray._cuda.core.planner import Operand
+from dnnarray._cuda.conv.arguments import ConvAxes, PixelStrides, ResultOut, WeightStrides, conv_axes, pixel_strides
+from dnnarray._cuda.core.arguments import Arguments, Double, In, Int
+from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan
+from dnnarray._cuda.core.planner import Operand, planned
 from dnnarray._problems.base import remembered
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import changed, frozen
@@ -95,6 +95,7 @@ class Split(Protocol):
 
 
 def sums_plan(
+    record: Callable[..., Arguments],
     kernel: Kernel,
     threads: int,
     given: Geometry,
@@ -106,10 +107,41 @@ def sums_plan(
 ) -> Plan:
     """The launch from dy and x to the parts of the sums."""
     (dy, x, partial), g = arrays, stacked(given)
-    sizes = (g.n, g.groups, g.c, g.k, s.together, t.across, t.ranges, t.here, t.parts, item_parts, *split.sides)
-    numbers = (*sizes, *steps(given, dy.strides), *steps(given, x.strides), *extents(g))
+    arguments = record(
+        dy.array, x.array, partial.array, batch=g.n, groups=g.groups, c=g.c, k=g.k, together=s.together, across=t.across, ranges=t.ranges,
+        tasks=t.here, parts=t.parts, item_parts=item_parts, depths=split.sides[0], rows=split.sides[1], columns=split.sides[2],
+        x_strides=steps(given, x.strides), y_strides=steps(given, dy.strides), axes=conv_axes(g),
+    )  # fmt: skip
     grid = (split.splits * t.ranges * t.parts, 1, 1)
-    return Plan(kernel, grid, threads, (dy.array, x.array, partial.array, *numbers), split.shared_memory)
+    return planned(kernel, grid, threads, arguments, shared_memory=split.shared_memory)
+
+
+@frozen
+class GroupedArguments(Arguments, restrict=True):
+    """What ``kernels/conv/grouped.cu`` is called with: `together` groups make up a slab, `across` slabs a block, `depths` x `rows` x `columns` a tile."""
+
+    x: In
+    weight: In
+    bias: In
+    residual: In
+    y: ResultOut
+    batch: Int
+    groups: Int
+    c: Int
+    k: Int
+    together: Int
+    across: Int
+    ranges: Int
+    parts: Int
+    depths: Int
+    rows: Int
+    columns: Int
+    x_strides: PixelStrides
+    y_strides: PixelStrides
+    w_strides: WeightStrides
+    axes: ConvAxes
+    p: Double
+    q: Double
 
 
 @frozen
@@ -144,7 +176,7 @@ def stacked(g: Geometry) -> Geometry:
 
 def steps(g: Geometry, strides: Sequence[int]) -> tuple[int, ...]:
     """Steps of an image along batch and space, after `stacked`."""
-    n, d, *rest = along(strides)
+    n, d, *rest = pixel_strides(strides)
     return (0, n, *rest) if stacked(g) != g else (n, d, *rest)
 
 
@@ -288,11 +320,13 @@ def correlation(units: int, g: Geometry, x: Operand, weight: Operand, y: Operand
     settings = (e.bias is not None, e.residual is not None, w.m, n, held, w.threads)
     config = GroupedConfig(TYPES[x.dtype], TYPES[y.dtype], f.type, *settings)
     name = f"conv_grouped_{SHORT[x.dtype]}_to_{SHORT[y.dtype]}_{w.m}x{n}x{held}_by_{w.threads}_{e.name}"
-    kernel = Kernel("conv/grouped.cu", name, config, ("activation",))
+    kernel = Kernel("conv/grouped.cu", name, config, ("activation", "conv/geometry"))
     slabs = -(-g.groups // s.together)
     ranges = -(-slabs // found.across)
     each = max(1, min(found.count(g), units * _resident(w, found.shared_memory) // (ranges * parts)))
-    pointers: tuple[Array, ...] = (x.array, weight.array, e.bias or x.array, e.residual or x.array, y.array)
-    sizes = (g.n, g.groups, g.c, g.k, s.together, found.across, ranges, parts, *found.sides)
-    numbers = (*sizes, *along_x, *along_y, *weight.strides, *extents(g))
-    return Plan(kernel, (each * ranges * parts, 1, 1), w.threads, (*pointers, *numbers, f.p, f.q), found.shared_memory)
+    arguments = GroupedArguments(
+        x.array, weight.array, e.bias, e.residual, y.array, batch=g.n, groups=g.groups, c=g.c, k=g.k, together=s.together,
+        across=found.across, ranges=ranges, parts=parts, depths=found.sides[0], rows=found.sides[1], columns=found.sides[2],
+        x_strides=along_x, y_strides=along_y, w_strides=weight.strides, axes=conv_axes(g), p=f.p, q=f.q,
+    )  # fmt: skip
+    return planned(kernel, (each * ranges * parts, 1, 1), w.threads, arguments, shared_memory=found.shared_memory)

@@ -8,11 +8,11 @@ import numpy as np
 
 from dnnarray._cuda.common.epilogue import Epilogue
 from dnnarray._cuda.common.formula import formula
+from dnnarray._cuda.conv.arguments import ConvAxes, FloatIn, FloatOut, PixelStrides, WeightStrides, conv_axes
 from dnnarray._cuda.conv.grouped import HALF_SHARED, Sides, Tile, abreast, slab, stacked, steps
-from dnnarray._cuda.conv.shared import extents
-from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan
-from dnnarray._cuda.core.planner import Operand
-from dnnarray._cuda.positional import NOTHING
+from dnnarray._cuda.core.arguments import Arguments, Double, Int
+from dnnarray._cuda.core.plan import Config, Kernel, Plan
+from dnnarray._cuda.core.planner import Operand, planned
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen
 
@@ -29,6 +29,33 @@ class GroupedFloatConfig(Config):
     residual: bool
     pixels: int
     threads: int
+
+
+@frozen
+class GroupedFloatArguments(Arguments, restrict=True):
+    """What ``kernels/conv/grouped_float.cu`` is called with; the fields are those of `GroupedArguments`."""
+
+    x: FloatIn
+    weight: FloatIn
+    bias: FloatIn
+    residual: FloatIn
+    y: FloatOut
+    batch: Int
+    groups: Int
+    c: Int
+    k: Int
+    together: Int
+    across: Int
+    ranges: Int
+    depths: Int
+    rows: Int
+    columns: Int
+    x_strides: PixelStrides
+    y_strides: PixelStrides
+    w_strides: WeightStrides
+    axes: ConvAxes
+    p: Double
+    q: Double
 
 
 @lru_cache(maxsize=1024)
@@ -56,12 +83,14 @@ def float_correlation(units: int, given: Geometry, x: Operand, weight: Operand, 
     assert found is not None
     residual = e.residual is not None
     name = f"conv_grouped_float_{f.name}{'_residual' * residual}"
-    kernel = Kernel("conv/grouped_float.cu", name, GroupedFloatConfig(f.type, residual, _PIXELS, _THREADS), ("activation",))
+    kernel = Kernel("conv/grouped_float.cu", name, GroupedFloatConfig(f.type, residual, _PIXELS, _THREADS), ("activation", "conv/geometry"))
     slabs = -(-g.groups // s.together)
     ranges = -(-slabs // found.across)
     resident = 2 if found.shared_memory <= HALF_SHARED else 1
     each = max(1, min(found.count(g), units * resident // ranges))
-    pointers: tuple[Array | None, ...] = (x.array, weight.array, NOTHING if e.bias is None else e.bias, e.residual or x.array, y.array)
-    sizes = (g.n, g.groups, g.c, g.k, s.together, found.across, ranges, *found.sides)
-    numbers = (*sizes, *steps(given, x.strides), *steps(given, y.strides), *weight.strides, *extents(g))
-    return Plan(kernel, (each * ranges, 1, 1), _THREADS, (*pointers, *numbers, f.p, f.q), found.shared_memory)
+    arguments = GroupedFloatArguments(
+        x.array, weight.array, e.bias, e.residual, y.array, batch=g.n, groups=g.groups, c=g.c, k=g.k, together=s.together,
+        across=found.across, ranges=ranges, depths=found.sides[0], rows=found.sides[1], columns=found.sides[2],
+        x_strides=steps(given, x.strides), y_strides=steps(given, y.strides), w_strides=weight.strides, axes=conv_axes(g), p=f.p, q=f.q,
+    )  # fmt: skip
+    return planned(kernel, (each * ranges, 1, 1), _THREADS, arguments, shared_memory=found.shared_memory)

@@ -6,9 +6,11 @@ from functools import lru_cache
 
 import numpy as np
 
+from dnnarray._cuda.conv.arguments import ConvAxes, FloatIn, FloatOut, PixelStrides
 from dnnarray._cuda.conv.grouped import HALF_SHARED, Shares, Sides, Slab, shares, slab, stacked, sums_plan
 from dnnarray._cuda.conv.grouped_float import QUAD
 from dnnarray._cuda.conv.tiling import PLANNED
+from dnnarray._cuda.core.arguments import Arguments, Int
 from dnnarray._cuda.core.plan import Config, Kernel, Plan
 from dnnarray._cuda.core.planner import Operand
 from dnnarray._problems.conv_geometry import Geometry
@@ -27,6 +29,31 @@ class GroupedFloatWeightConfig(Config):
 
     items: int
     threads: int
+
+
+@frozen
+class GroupedFloatWeightArguments(Arguments, restrict=True):
+    """What ``kernels/conv/grouped_float_weight.cu`` is called with: `Shares` of the sums, `depths` x `rows` x `columns` outputs a tile."""
+
+    dy: FloatIn
+    x: FloatIn
+    partial: FloatOut
+    batch: Int
+    groups: Int
+    c: Int
+    k: Int
+    together: Int
+    across: Int
+    ranges: Int
+    tasks: Int
+    parts: Int
+    item_parts: Int
+    depths: Int
+    rows: Int
+    columns: Int
+    x_strides: PixelStrides
+    y_strides: PixelStrides
+    axes: ConvAxes
 
 
 @frozen
@@ -94,5 +121,10 @@ def float_sums(given: Geometry, dy: Operand, x: Operand, partial: Operand) -> Pl
     found, g = float_split(given), stacked(given)
     assert found is not None
     t, s = found.tasks, slab(g.c, g.k, QUAD)
-    kernel = Kernel("conv/grouped_float_weight.cu", f"conv_grouped_float_weight_{t.items}", GroupedFloatWeightConfig(t.items, _THREADS))
-    return sums_plan(kernel, _THREADS, given, s, found, t.shares, t.item_parts, (dy, x, partial))
+    kernel = Kernel(
+        "conv/grouped_float_weight.cu",
+        f"conv_grouped_float_weight_{t.items}",
+        GroupedFloatWeightConfig(t.items, _THREADS),
+        ("conv/geometry",),
+    )
+    return sums_plan(GroupedFloatWeightArguments, kernel, _THREADS, given, s, found, t.shares, t.item_parts, (dy, x, partial))

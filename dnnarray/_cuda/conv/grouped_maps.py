@@ -12,13 +12,14 @@ from dnnarray._cuda.conv.gemm import GemmMaps
 from dnnarray._cuda.conv.grouped import CHUNKS_OUT, MOST, PLACES, SHARED, Tile, correlation, fits, slab, stacked, tile
 from dnnarray._cuda.conv.grouped_float import QUAD, float_correlation, float_tile
 from dnnarray._cuda.conv.grouped_float_weight import FloatSplit, float_floor, float_split, float_sums
-from dnnarray._cuda.conv.grouped_rows import RowSplit, RowTile, can_walk, row_correlation, row_split, row_sums, row_tile, rows_floor
+from dnnarray._cuda.conv.grouped_rows import RowSplit, RowTile, can_walk, row_correlation, row_split, row_tile, rows_floor
+from dnnarray._cuda.conv.grouped_rows_weight import row_sums
 from dnnarray._cuda.conv.grouped_weight import WeightSplit, weight_split, weight_sums
 from dnnarray._cuda.conv.implicit import part_of, target_of
 from dnnarray._cuda.conv.kinds import AMPERE_BOTH
 from dnnarray._cuda.conv.layout import LayoutMaps
 from dnnarray._cuda.conv.shared import NO_EPILOGUE, Setting, correlations, lying, too_large
-from dnnarray._cuda.conv.sums import WeightTerms, sum_splits
+from dnnarray._cuda.conv.split_sums import WeightTerms, sum_splits
 from dnnarray._cuda.conv.tiling import adding_up
 from dnnarray._cuda.core.device import unit
 from dnnarray._cuda.core.plan import Plan

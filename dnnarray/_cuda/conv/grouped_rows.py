@@ -8,16 +8,17 @@ from typing import Any
 
 from dnnarray._cuda.common.epilogue import Epilogue
 from dnnarray._cuda.common.formula import formula
+from dnnarray._cuda.conv.arguments import ConvAxes, PixelStrides, WeightStrides, conv_axes, pixel_strides
 from dnnarray._cuda.conv.grouped import CHUNK
 from dnnarray._cuda.conv.tiling import PLANNED
-from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan
-from dnnarray._cuda.core.planner import Operand
-from dnnarray._cuda.positional import NOTHING
+from dnnarray._cuda.core.arguments import Arguments, Double, In, Int, Out
+from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan
+from dnnarray._cuda.core.planner import Operand, planned
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen
 
 _SIDES = (3, 5, 7)
-_MOST_WARPS, _STRIP, _LINES = 12, 8, 2  # of a block; columns that a product takes half of; rows of a step of the gradient
+MOST_WARPS, _STRIP, _LINES = 12, 8, 2  # of a block; columns that a product takes half of; rows of a step of the gradient
 _REGISTERS = {3: 80, 5: 112, 7: 168}  # of a thread, by the side of the window
 _SHARED, _ALL_REGISTERS, _PRODUCT = 226 << 10, 65536, 8  # of a multiprocessor; clocks of a product
 _STEP, _SIXTEEN, _BYTES = 1100, 60, 18  # clocks of a step and of sixteen columns beside them; bytes of memory a clock
@@ -43,6 +44,30 @@ class GroupedRowsConfig(Config):
     m: int
     lines: int
     most_threads: int
+
+
+@frozen
+class GroupedRowsArguments(Arguments, restrict=True):
+    """What ``kernels/conv/grouped_rows.cu`` is called with: `size` channels of a group, `vectors` chunks of a block, `rows` x `columns` of a part."""
+
+    x: In
+    weight: In
+    bias: In
+    residual: In
+    y: Out
+    batch: Int
+    groups: Int
+    size: Int
+    vectors: Int
+    ranges: Int
+    rows: Int
+    columns: Int
+    x_strides: PixelStrides
+    y_strides: PixelStrides
+    w_strides: WeightStrides
+    axes: ConvAxes
+    p: Double
+    q: Double
 
 
 @frozen
@@ -176,25 +201,17 @@ def row_correlation(units: int, g: Geometry, x: Operand, weight: Operand, y: Ope
     assert found is not None
     config = GroupedRowsConfig(TYPES[x.dtype], f.type, residual, side, found.m, found.lines, 32 * _WARPS[side])
     name = f"conv_grouped_rows_{SHORT[x.dtype]}_s{side}x{found.m}x{found.lines}_{f.name}{'_residual' * residual}"
-    kernel = Kernel("conv/grouped_rows.cu", name, config, ("activation",))
-    group, k, c, _, *window = weight.strides
-    steps = (group, k, c, *window, x.strides[0], *x.strides[3:], y.strides[0], *y.strides[3:])
-    sizes = (g.n, g.groups, g.c, found.vectors, found.ranges, found.rows, found.columns)
-    pointers: tuple[Any, ...] = (x.array, weight.array, NOTHING if e.bias is None else e.bias, e.residual or x.array, y.array)
-    numbers = (*sizes, *steps, *g.space[1:], *g.out[1:], *g.before[1:])
-    return Plan(kernel, (found.blocks * found.ranges, 1, 1), 32 * found.warps, (*pointers, *numbers, f.p, f.q), found.shared_memory)
+    kernel = Kernel("conv/grouped_rows.cu", name, config, ("activation", "conv/geometry"))
+    arguments = GroupedRowsArguments(
+        x.array, weight.array, e.bias, e.residual, y.array, batch=g.n, groups=g.groups, size=g.c, vectors=found.vectors, ranges=found.ranges,
+        rows=found.rows, columns=found.columns, x_strides=pixel_strides(x.strides), y_strides=pixel_strides(y.strides),
+        w_strides=weight.strides, axes=conv_axes(g), p=f.p, q=f.q,
+    )  # fmt: skip
+    grid = (found.blocks * found.ranges, 1, 1)
+    return planned(kernel, grid, 32 * found.warps, arguments, shared_memory=found.shared_memory)
 
 
 # --- the gradient of the weight ---------------------------------------------------------------------------------------
-
-
-@frozen
-class GroupedRowsWeightConfig(Config):
-    """Compile-time settings of ``kernels/conv/grouped_rows_weight.cu``."""
-
-    element: str
-    side: int
-    most_threads: int
 
 
 @frozen
@@ -225,7 +242,7 @@ def row_split(g: Geometry) -> RowSplit | None:
     chunks, wide = g.groups * g.c // CHUNK, -(-g.out[2] // _STRIP) * _STRIP
     each = max(_split_products(g.window[1]) / (4 * 16), 2 * 16 / _BYTES)
     best: tuple[Any, ...] | None = None
-    for vectors in _blocks_of(chunks, _MOST_WARPS):
+    for vectors in _blocks_of(chunks, MOST_WARPS):
         ranges = -(-chunks // vectors)
         share = g.n * g.space[1] * ranges / PLANNED if ranges <= PLANNED else 0.0
         if best and share * wide * vectors * each > best[0] * _ROUNDED:
@@ -275,15 +292,3 @@ def _fastest_split(g: Geometry, vectors: int, columns: int, limit: float) -> tup
     late = (side - 1) // _LINES * _STEP
     time, rows, splits = _by_parts(g.n * across, _divisions(height, side, 0, _LINES), most, step, late)
     return time, -vectors, -columns, rows, splits, ranges, shared
-
-
-def row_sums(g: Geometry, dy: Operand, x: Operand, partial: Operand) -> Plan:
-    """The first stage: `splits` partial sums."""
-    found, side = row_split(g), g.window[1]
-    assert found is not None
-    config = GroupedRowsWeightConfig(TYPES[x.dtype], side, 32 * _MOST_WARPS)
-    kernel = Kernel("conv/grouped_rows_weight.cu", f"conv_grouped_rows_weight_{SHORT[x.dtype]}_s{side}", config)
-    steps = (dy.strides[0], *dy.strides[3:], x.strides[0], *x.strides[3:])
-    sizes = (g.n, g.groups, g.c, found.ranges, found.rows, found.columns)
-    arguments: tuple[Array | int, ...] = (dy.array, x.array, partial.array, *sizes, *steps, *g.space[1:], *g.out[1:], *g.before[1:])
-    return Plan(kernel, (found.splits * found.ranges, 1, 1), 32 * found.vectors, arguments, found.shared_memory)

@@ -15,20 +15,22 @@ import numpy as np
 from dnnarray._cuda.common.epilogue import Epilogue
 from dnnarray._cuda.common.formula import formula
 from dnnarray._cuda.common.zero import zero
-from dnnarray._cuda.conv import tma
+from dnnarray._cuda.conv import implicit_tma_sm90
+from dnnarray._cuda.conv.arguments import pixel_strides
 from dnnarray._cuda.conv.direct import DirectMaps
 from dnnarray._cuda.conv.grouped_maps import GroupedMaps, weigh_seconds
 from dnnarray._cuda.conv.grouped_maps import rejects as rejects_grouped
-from dnnarray._cuda.conv.implicit import along, misfit, part_of, target_of
+from dnnarray._cuda.conv.implicit import misfit, part_of, target_of
+from dnnarray._cuda.conv.implicit_tma_sm90 import windows_map
+from dnnarray._cuda.conv.implicit_weight_tma_halo_sm90 import halo_sums
+from dnnarray._cuda.conv.implicit_weight_tma_sm90 import window_sums
 from dnnarray._cuda.conv.kinds import HOPPER_HALF, HOPPER_SINGLE
 from dnnarray._cuda.conv.layout import LayoutMaps
 from dnnarray._cuda.conv.raster import Corners, axes_of, corners, extent, within
 from dnnarray._cuda.conv.shared import NO_EPILOGUE, OF_IMAGES, Setting, correlations, extents, lying, too_large
-from dnnarray._cuda.conv.sums import WeightTerms, sum_splits
+from dnnarray._cuda.conv.split_sums import WeightTerms, sum_splits
 from dnnarray._cuda.conv.tiling import BLOCK, ROW, SHARED, START
-from dnnarray._cuda.conv.tma import windows_map
 from dnnarray._cuda.conv.weigh import HaloSplit, TmaSplit, faster
-from dnnarray._cuda.conv.weigh_tma import halo_sums, window_sums
 from dnnarray._cuda.core.device import unit
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan
 from dnnarray._cuda.core.planner import Operand
@@ -142,7 +144,7 @@ def choose(g: Geometry, units: int, itemsize: int = 2) -> Choice | None:
 @remembered
 def weighing(g: Geometry) -> HaloSplit | TmaSplit | None:
     """How a weight gradient is divided; None where `grouped` does it."""
-    if g.groups * g.c % BLOCK or tma.misfit(whole(g)):
+    if g.groups * g.c % BLOCK or implicit_tma_sm90.misfit(whole(g)):
         return None
     return faster(blocks(g), g)
 
@@ -208,7 +210,18 @@ class GroupedTmaMaps:
         tiles = tiles_of(g, chosen.pitch, x.dtype.itemsize)
         form, turned = row_form(w, g.c, g.window)
         pointers: tuple[Any, ...] = (x.array, w.array, NOTHING if e.bias is None else e.bias, e.residual or x.array, y.array)
-        numbers = (places, chosen.pitch, *tiles, wide.k, form, int(turned), *w.strides, *along(x.strides), *along(y.strides), *extents(g))
+        numbers = (
+            places,
+            chosen.pitch,
+            *tiles,
+            wide.k,
+            form,
+            int(turned),
+            *w.strides,
+            *pixel_strides(x.strides),
+            *pixel_strides(y.strides),
+            *extents(g),
+        )
         grid, threads = (*grid_of(tiles, self._units), 1), (1 + chosen.consumers) * _GROUP
         return Plan(kernel, grid, threads, (images, *pointers, *numbers, f.p, f.q), chosen.shared_memory, early=True)
 
@@ -284,7 +297,7 @@ def _misfit(op: str, problem: ConvProblem, device: Device, g: Geometry, dtype: n
     if reason := misfit(op, problem, g) or too_large(g):
         return reason
     wanted = correlations(problem)
-    if reason := next(filter(None, (tma.misfit(whole(w)) for w in wanted)), None):
+    if reason := next(filter(None, (implicit_tma_sm90.misfit(whole(w)) for w in wanted)), None):
         return reason
     if any(choose(w, device.units, dtype.itemsize) is None for w in wanted):
         return f"a window of {g.window}, whose weights do not fit into shared memory"

@@ -6,8 +6,10 @@ from functools import lru_cache
 
 import numpy as np
 
+from dnnarray._cuda.conv.arguments import ConvAxes, FloatOut, PixelStrides
 from dnnarray._cuda.conv.grouped import HALF_SHARED, Shares, Sides, Slab, outputs, shares, slab, stacked, sums_plan
 from dnnarray._cuda.conv.tiling import PLANNED
+from dnnarray._cuda.core.arguments import Arguments, In, Int
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan
 from dnnarray._cuda.core.planner import Operand
 from dnnarray._problems.conv_geometry import Geometry
@@ -26,6 +28,31 @@ class GroupedWeightConfig(Config):
     pairs: int
     n: int
     threads: int
+
+
+@frozen
+class GroupedWeightArguments(Arguments, restrict=True):
+    """What ``kernels/conv/grouped_weight.cu`` is called with: `Shares` of the sums, `depths` x `rows` x `columns` outputs a tile."""
+
+    dy: In
+    x: In
+    partial: FloatOut
+    batch: Int
+    groups: Int
+    c: Int
+    k: Int
+    together: Int
+    across: Int
+    ranges: Int
+    tasks: Int
+    parts: Int
+    item_parts: Int
+    depths: Int
+    rows: Int
+    columns: Int
+    x_strides: PixelStrides
+    y_strides: PixelStrides
+    axes: ConvAxes
 
 
 @frozen
@@ -83,5 +110,5 @@ def weight_sums(given: Geometry, dy: Operand, x: Operand, partial: Operand) -> P
     assert found is not None
     t, s = found.tasks, slab(g.c, g.k)
     config = GroupedWeightConfig(TYPES[x.dtype], _PAIRS, t.n, 32 * _WARPS)
-    kernel = Kernel("conv/grouped_weight.cu", f"conv_grouped_weight_{SHORT[x.dtype]}_{_PAIRS}x{t.n}", config)
-    return sums_plan(kernel, config.threads, given, s, found, t.shares, t.item_parts, (dy, x, partial))
+    kernel = Kernel("conv/grouped_weight.cu", f"conv_grouped_weight_{SHORT[x.dtype]}_{_PAIRS}x{t.n}", config, ("conv/geometry",))
+    return sums_plan(GroupedWeightArguments, kernel, config.threads, given, s, found, t.shares, t.item_parts, (dy, x, partial))

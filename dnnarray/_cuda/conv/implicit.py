@@ -3,56 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from dnnarray._cuda.common.epilogue import Epilogue
-from dnnarray._cuda.common.formula import formula
 from dnnarray._cuda.common.rearrange import rearrange
 from dnnarray._cuda.common.zero import zero
 from dnnarray._cuda.conv import tiling
 from dnnarray._cuda.conv.gemm import GemmMaps
-from dnnarray._cuda.conv.shared import NO_EPILOGUE, Setting, extents, lying, too_large
-from dnnarray._cuda.conv.sums import WeightTerms, sum_splits
+from dnnarray._cuda.conv.implicit_gemm_sm90 import implicit_gemm_sm90
+from dnnarray._cuda.conv.implicit_weight_sm90 import implicit_weight_sm90
+from dnnarray._cuda.conv.shared import NO_EPILOGUE, Setting, lying, too_large
+from dnnarray._cuda.conv.split_sums import WeightTerms, sum_splits
 from dnnarray._cuda.conv.tiling import BLOCK
-from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan
+from dnnarray._cuda.core.plan import Plan
 from dnnarray._cuda.core.planner import Operand
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry, Phase
-from dnnarray._records import frozen
 from dnnarray._spec import FLOAT32, HALF
 
-_THREADS = 384
 _CHUNK = 8  # elements of a half type in 16 bytes
 _TAPS = 31  # bits of a row's mask, over the axes of the window together
 _PLACES = 1 << 31  # chunks of an image array that 32 bits can count
-
-
-@frozen
-class WeightConfig(Config):
-    """Compile-time settings of ``kernels/conv/implicit_weight_sm90.cu``."""
-
-    element: str
-    tile_m: int
-    tile_n: int
-    stages: int
-
-
-@frozen
-class ImplicitConfig(Config):
-    """Compile-time settings of ``kernels/conv/implicit_gemm_sm90.cu``."""
-
-    element: str
-    result: str
-    activation: str
-    bias: bool
-    residual: bool
-    tile_m: int
-    tile_n: int
-    stages: int
-    transposed: bool
 
 
 class ImplicitMaps:
@@ -129,16 +102,7 @@ class ImplicitMaps:
 
     def partial_sums(self, split: Any, small: Operand, large: Operand, partial: Operand) -> Plan:
         """A weight gradient for each part of the pixels, (K, window, C)."""
-        g, tile = self._g, split.tile
-        config = WeightConfig(TYPES[small.dtype], *tile.settings)
-        kernel = Kernel("conv/implicit_weight_sm90.cu", f"conv_implicit_weight_sm90_{SHORT[small.dtype]}_{tile.name}", config)
-        chunks = g.taps * g.c // _CHUNK
-        tiles = -(-g.k // tile.m), -(-chunks * _CHUNK // tile.n), g.groups
-        sizes = (g.n * g.pixels, g.c // _CHUNK, chunks, *tiles, g.k, split.count, split.blocks)
-        x_steps = [s // _CHUNK for s in along(large.strides)]
-        arguments: tuple[Array | int, ...] = (small.array, large.array, partial.array, *sizes, *x_steps, *extents(g))
-        grid = (min(math.prod(tiles) * split.count, self._units), 1, 1)
-        return Plan(kernel, grid, _THREADS, arguments, tile.shared_memory)
+        return implicit_weight_sm90(self._g, split, small, large, partial, self._units)
 
     def _turned(self, weight: Operand, phase: Phase) -> Operand:
         """The weight of a phase as (groups C, window, K)."""
@@ -155,23 +119,7 @@ class ImplicitMaps:
 
     def launch(self, g: Geometry, x: Operand, w: Operand, y: Operand, e: Epilogue, transposed: bool = False) -> Plan:
         """One correlation."""
-        tile, f, rows = tiling.choose(g, self._units).tile, formula(e.activation, x.dtype), g.n * g.pixels
-        config = ImplicitConfig(
-            TYPES[x.dtype], TYPES[y.dtype], f.type, e.bias is not None, e.residual is not None, *tile.settings, transposed
-        )
-        words = ["conv_implicit_gemm_sm90", SHORT[x.dtype], "to", SHORT[y.dtype], tile.name, e.name]
-        kernel = Kernel("conv/implicit_gemm_sm90.cu", "_".join(words + ["transposed"] * transposed), config, ("activation",))
-        pointers = (x.array, w.array, e.bias or x.array, e.residual or x.array, y.array)
-        w_group, tiles = w.strides[0] * (g.c if transposed else g.k), tiling.counts(g, rows, tile)
-        sizes = (rows, g.c // _CHUNK, g.taps * g.c // _CHUNK, *tiles, g.k, w_group, *along(w.strides))
-        numbers = (*sizes, *(s // _CHUNK for s in along(x.strides)), *along(y.strides), *extents(g))
-        grid = (min(math.prod(tiles), self._units), 1, 1)
-        return Plan(kernel, grid, _THREADS, (*pointers, *numbers, f.p, f.q), tile.shared_memory)
-
-
-def along(strides: Sequence[int]) -> tuple[int, ...]:
-    """Without the channels' own."""
-    return (strides[0], *strides[2:])
+        return implicit_gemm_sm90(g, x, w, y, e, self._units, transposed)
 
 
 def part_of(weight: Operand, phase: Phase) -> Operand:

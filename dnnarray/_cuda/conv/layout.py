@@ -18,21 +18,21 @@ from dnnarray._cuda.conv.implicit import ImplicitMaps, misfit
 from dnnarray._cuda.conv.kinds import HOPPER_HALF
 from dnnarray._cuda.conv.shared import NO_EPILOGUE, Maps, Setting, dense_strides, first_order, last_order, lying
 from dnnarray._cuda.conv.tiling import BLOCK, PLANNED, SPREADING, START, Timed, choose, efficiency, least, least_weighing, split
+from dnnarray._cuda.conv.transpose import transpose
 from dnnarray._cuda.conv.weight_order import weight_order
+from dnnarray._cuda.conv.widen import widen
 from dnnarray._cuda.core.device import unit
-from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, vector_length
-from dnnarray._cuda.core.planner import Operand, Planner
+from dnnarray._cuda.core.plan import Array
+from dnnarray._cuda.core.planner import Operand
 from dnnarray._problems.base import remembered
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
-from dnnarray._records import changed, frozen
+from dnnarray._records import changed
 from dnnarray._select import Cost, Device, share_of_peak
 from dnnarray._spec import HALF
 
 _CHUNK = 8  # channels that the kernels move at once
 _WIDE = 64  # channels of a group that fill a tile
-_TILE, _NARROW, _THREADS = 64, 16, 256  # rows, and columns of tiles where there are more than a few; few columns
-_WIDEST = 16  # bytes that a thread stores at once
 
 
 @remembered
@@ -54,26 +54,6 @@ def fits(g: Geometry) -> bool:
     """Whether `filled` keeps the channels of an image where they are, but for zeros at their end."""
     f = filled(g)
     return f.groups == 1 or (f.groups * f.c == g.groups * g.c and f.groups * f.k == g.groups * g.k)
-
-
-@frozen
-class TransposeConfig(Config):
-    """Compile-time settings of ``kernels/conv/transpose.cu``."""
-
-    element: str
-    columns: int
-    vector_in: int
-    vector_out: int
-    threads: int
-
-
-@frozen
-class WidenConfig(Config):
-    """Compile-time settings of ``kernels/conv/widen.cu``."""
-
-    element: str
-    vector: int
-    threads: int
 
 
 class LayoutMaps:
@@ -163,7 +143,7 @@ class LayoutMaps:
         if self._setting.last:
             self._steps.add(widen(source, target, n * pixels, channels, width))
         else:
-            self._steps.add(transpose(self._steps, source, target, (n, channels, pixels), width, pixels, width))
+            self._steps.add(transpose(self._steps.aligned, source, target, (n, channels, pixels), width, pixels, width))
         return target
 
     def _out_of(self, source: Operand, target: Operand, small: bool) -> None:
@@ -175,7 +155,7 @@ class LayoutMaps:
         if self._setting.last:
             self._steps.add(widen(source, target, n * pixels, width, channels))
         else:
-            self._steps.add(transpose(self._steps, source, target, (n, pixels, channels), pixels, width, pixels))
+            self._steps.add(transpose(self._steps.aligned, source, target, (n, pixels, channels), pixels, width, pixels))
 
     def _epilogue(self, e: Epilogue, small: bool) -> Epilogue:
         """Bias and residual of the filled channels."""
@@ -214,7 +194,7 @@ class LayoutMaps:
             target = self._dense_weight(self._steps.take(weight.dtype, size))
             matrices = g.groups * g.k, g.c, g.taps
             turned = weight_order(weight, target, matrices, self._steps.aligned)
-            self._steps.add(turned or transpose(self._steps, weight, target, matrices, g.c, g.taps, g.c))
+            self._steps.add(turned or transpose(self._steps.aligned, weight, target, matrices, g.c, g.taps, g.c))
             return target
         target = self._dense_weight(self._steps.take(weight.dtype, size))
         self._steps.add(zero(target.array, size * weight.dtype.itemsize, self._steps.aligned))
@@ -241,30 +221,6 @@ class LayoutMaps:
         g, f = self._g, self._inner.g
         k, c, *window = weight.strides
         return Operand(weight.array, weight.dtype, (f.k * k, g.k * k + g.c * c, k, c, *window))
-
-
-def widen(source: Operand, target: Operand, rows: int, width_in: int, width_out: int) -> Plan:
-    """Dense rows filled up with zeros, or cut, to another width; `target` begins at a multiple of 16 bytes."""
-    total, vector = rows * width_out, _WIDEST // target.dtype.itemsize
-    name, config = f"conv_widen_{SHORT[target.dtype]}", WidenConfig(TYPES[target.dtype], vector, _THREADS)
-    grid = (-(-total // (vector * _THREADS)), 1, 1)
-    return Plan(Kernel("conv/widen.cu", name, config), grid, _THREADS, (source.array, target.array, total, width_in, width_out))
-
-
-def transpose(
-    steps: Planner, source: Operand, target: Operand, shape: tuple[int, int, int], width: int, in_pitch: int, out_pitch: int
-) -> Plan:
-    """A batch of matrices of `shape` (batch, rows, columns) turned round; the results are `width` wide."""
-    batch, rows, columns = shape
-    vector_in = vector_length(source.dtype, steps.aligned, columns, in_pitch)
-    vector_out = vector_length(source.dtype, steps.aligned, width, out_pitch)
-    across = _NARROW if columns <= _NARROW else _TILE
-    name = f"conv_transpose_{SHORT[source.dtype]}x{vector_in}_to_x{vector_out}_{across}"
-    kernel = Kernel("conv/transpose.cu", name, TransposeConfig(TYPES[source.dtype], across, vector_in, vector_out, _THREADS))
-    tiles_i, tiles_j = -(-width // _TILE), -(-columns // across)
-    arguments: tuple[Array | int, ...] = (source.array, target.array, rows, columns, width, in_pitch, out_pitch)
-    sizes = (rows * in_pitch, columns * out_pitch, tiles_i, tiles_j)
-    return Plan(kernel, (batch * tiles_i * tiles_j, 1, 1), _THREADS, (*arguments, *sizes))
 
 
 # --- judgement --------------------------------------------------------------------------------------------------------

@@ -8,16 +8,16 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dnnarray._cuda.common.channels import THREADS
 from dnnarray._cuda.common.epilogue import Epilogue
 from dnnarray._cuda.common.formula import formula
 from dnnarray._cuda.common.zero import zero
-from dnnarray._cuda.conv import parts_tiling, tiling, tma
+from dnnarray._cuda.conv import implicit_tma_sm90, parts_tiling, tiling
 from dnnarray._cuda.conv.direct import DirectMaps
 from dnnarray._cuda.conv.gemm import GemmMaps, same_memory
 from dnnarray._cuda.conv.implicit import part_of, target_of
 from dnnarray._cuda.conv.kinds import HOPPER_SINGLE
 from dnnarray._cuda.conv.parts_tiling import WeightTiles
+from dnnarray._cuda.conv.parts_weight_sums import parts_weight_sums
 from dnnarray._cuda.conv.raster import axes_of, corners
 from dnnarray._cuda.conv.shared import NO_EPILOGUE, Setting, extents, lying, too_large
 from dnnarray._cuda.conv.tiling import BLOCK
@@ -90,14 +90,6 @@ class PartsWeightConfig(Config):
     axes: int
     parts: int
     scaled: bool
-
-
-@frozen
-class PartsSumsConfig(Config):
-    """Compile-time settings of ``kernels/conv/parts_weight_sums.cu``."""
-
-    scaled: bool
-    threads: int
 
 
 NAMES = {"highest": "parts_sm90", "high": "parts_sm90_tf32", "medium": "parts_sm90_bf16"}  # of the algorithms
@@ -200,7 +192,11 @@ class PartsMaps:
         with self._steps.borrowed():
             split = parts_tiling.split(self._g, self._how.parts)
             partial = self._steps.take(FLOAT32, split.count * math.prod(self._setting.weight_shape))
-            self._steps.add(self._weigh(split, y, x, partial), self._sum(split.count, partial, (small, y), (large, x), weight))
+            images = (small, y.scale), (large, x.scale)
+            self._steps.add(
+                self._weigh(split, y, x, partial),
+                parts_weight_sums(self._g, split.count, partial, *images, weight, self._how.scaled),
+            )
 
     # --- operands -----------------------------------------------------------------------------------------------------
 
@@ -246,8 +242,8 @@ class PartsMaps:
         config = PartsConfig(TYPES[how.dtype], *given, *tile.settings, transposed, axes, how.parts, how.scaled, pairs)
         words = ["conv_parts_tma_sm90", how.words, tile.name, e.name, f"{axes}d"] + ["transposed"] * transposed + ["pairs"] * pairs
         kernel = Kernel("conv/parts_tma_sm90.cu", "_".join(words), config, ("activation",))
-        images = [tma.windows_map(g, p, corners(g, axes), tile.m) for p in x.both]
-        weights, (backwards, _) = zip(*(tma.weight_map(g, p, transposed, tile.n) for p in w.both), strict=True)
+        images = [implicit_tma_sm90.windows_map(g, p, corners(g, axes), tile.m) for p in x.both]
+        weights, (backwards, _) = zip(*(implicit_tma_sm90.weight_map(g, p, transposed, tile.n) for p in w.both), strict=True)
         rows = g.n * g.pixels
         tiles = tiling.counts(g, rows, tile)
         pointers = (x.scale, w.scale, e.bias or y.array, e.residual or y.array, y.array)
@@ -263,21 +259,12 @@ class PartsMaps:
         rows, pitch = g.n * g.pixels, y.parts[0].strides[4] * how.dtype.itemsize
         shape, strides = (g.groups * g.k, 1, 1, 1, rows), (16, 16, 16, pitch)
         grads = [TensorMap(p.array, p.dtype, shape, strides, (BLOCK, 1, 1, 1, BLOCK)) for p in y.both]
-        images = [tma.windows_map(g, p, corners(g, axes), BLOCK) for p in x.both]
+        images = [implicit_tma_sm90.windows_map(g, p, corners(g, axes), BLOCK) for p in x.both]
         tiles = WeightTiles.of(g, tile)
         numbers = (rows, tiles.m, tiles.n, tiles.groups, g.k, g.c, split.count, split.blocks, *extents(g))
         grid = (min(tiles.count * split.count, self._setting.units), 1, 1)
         arguments: tuple[TensorMap | Array | int, ...] = (*grads, *images, y.scale, x.scale, partial.array, *numbers)
         return Plan(kernel, grid, parts_tiling.WEIGHT_THREADS, arguments, parts_tiling.shared_memory(tile, how.parts), early=True)
-
-    def _sum(self, count: int, partial: Operand, small: tuple[Operand, InParts], large: tuple[Operand, InParts], weight: Operand) -> Plan:
-        g, scaled, (y, y_parts), (x, x_parts) = self._g, self._how.scaled, small, large
-        name = f"conv_parts_weight_sums{'_scaled' * scaled}"
-        kernel = Kernel("conv/parts_weight_sums.cu", name, PartsSumsConfig(scaled, THREADS))
-        size = math.prod(self._setting.weight_shape)
-        pointers = (partial.array, weight.array, y.array, x.array, y_parts.scale, x_parts.scale)
-        numbers = (size, count, g.n, g.k, g.c, *weight.strides, *y.strides, *x.strides, *extents(g))
-        return Plan(kernel, (-(-size // THREADS), 1, 1), THREADS, (*pointers, *numbers), early=True)
 
 
 class _Nothing:
@@ -317,7 +304,7 @@ def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
         return "operands whose parts take more than a quarter of the device's memory"
     if lying(problem).mixed:
         return "results whose memory is neither channels-first nor channels-last"
-    return too_large(g) or next(filter(None, map(tma.misfit, _correlations(op, g))), None)
+    return too_large(g) or next(filter(None, map(implicit_tma_sm90.misfit, _correlations(op, g))), None)
 
 
 _MAPS = {  # of each operation with a single one: (correlations, spreads, weight gradients)

@@ -10,12 +10,16 @@ import numpy as np
 from dnnarray._cuda.common.epilogue import Epilogue
 from dnnarray._cuda.common.formula import formula
 from dnnarray._cuda.common.rearrange import rearrange
-from dnnarray._cuda.conv.shared import Setting, dense_strides, extents
-from dnnarray._cuda.conv.sums import sum_splits
+from dnnarray._cuda.conv.arguments import conv_axes, pixel_strides
+from dnnarray._cuda.conv.shared import Setting, dense_strides
+from dnnarray._cuda.conv.split_sums import sum_splits
+from dnnarray._cuda.conv.thin_forward import ThinForwardArguments, ThinForwardConfig
+from dnnarray._cuda.conv.thin_gradient import ThinGradientArguments, ThinGradientConfig
+from dnnarray._cuda.conv.thin_weight import ThinWeightArguments, ThinWeightConfig
 from dnnarray._cuda.conv.tiling import PLANNED
 from dnnarray._cuda.core.parts import Numerics
-from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan
-from dnnarray._cuda.core.planner import Operand
+from dnnarray._cuda.core.plan import SHORT, TYPES, Kernel, Plan
+from dnnarray._cuda.core.planner import Operand, planned
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen
 from dnnarray._spec import FLOAT32, HALF
@@ -31,51 +35,6 @@ _ALONE = 1.4  # times that it takes where a multiprocessor holds one block
 _START = 8e-6  # seconds until float32 weights stand in shared memory as parts
 _BLOCKS = 2  # on a multiprocessor
 _SIDE, _WIDE = 16, 64  # pixels of a region along an axis, channels of a tile
-
-
-@frozen
-class ThinForwardConfig(Config):
-    """Compile-time settings of ``kernels/conv/thin_forward.cu``."""
-
-    element: str
-    part: str
-    parts: int
-    scaled: bool
-    result: str
-    activation: str
-    bias: bool
-    residual: bool
-    columns: int
-    even: bool
-
-
-@frozen
-class ThinWeightConfig(Config):
-    """Compile-time settings of ``kernels/conv/thin_weight.cu``."""
-
-    element: str
-    part: str
-    parts: int
-    scaled: bool
-    columns: int
-    matrices: int
-    threads: int
-
-
-@frozen
-class ThinConfig(Config):
-    """Compile-time settings of ``kernels/conv/thin_gradient.cu``."""
-
-    element: str
-    part: str
-    parts: int
-    scaled: bool
-    channels: int
-    columns: int
-    stride: int
-    height: int
-    width: int
-    rows: int
 
 
 @frozen
@@ -193,14 +152,16 @@ def gradient(g: Geometry, small: Operand, weight: Operand, large: Operand, units
     assert numbers is not None
     region = _region(g, numbers)
     assert region is not None
-    config = ThinConfig(*numbers.settings, g.c, _columns(g), g.stride[1], region.height, region.width, region.places)
+    config = ThinGradientConfig(*numbers.settings, g.c, _columns(g), g.stride[1], region.height, region.width, region.places)
     words = f"{g.c}x{config.columns}_by_{config.stride}_{region.height}x{region.width}_{region.places}"
-    kernel = Kernel("conv/thin_gradient.cu", f"conv_thin_gradient_{numbers.words}_{words}", config)
+    kernel = Kernel("conv/thin_gradient.cu", f"conv_thin_gradient_{numbers.words}_{words}", config, ("conv/geometry",))
     counts = region.counts(g)
-    k, c, _, r, s = weight.strides
-    sizes = (g.n, g.k, *counts, k, c, r, s, *extents(g)[3:])
+    arguments = ThinGradientArguments(
+        small.array, weight.array, large.array, images=g.n, outs=g.k, regions_h=counts[0], regions_w=counts[1], w_strides=weight.strides,
+        axes=conv_axes(g),
+    )  # fmt: skip
     grid = (min(g.n * math.prod(counts), _BLOCKS * units), 1, 1)
-    return Plan(kernel, grid, _THREADS, (small.array, weight.array, large.array, *sizes), region.memory(g, numbers))
+    return planned(kernel, grid, _THREADS, arguments, shared_memory=region.memory(g, numbers))
 
 
 # --- the convolution itself ---------------------------------------------------------------------------------------------
@@ -250,14 +211,15 @@ def forward(g: Geometry, x: Operand, weight: Operand, y: Operand, e: Epilogue, u
     given = f.type, e.bias is not None, e.residual is not None
     config = ThinForwardConfig(*numbers.settings, TYPES[y.dtype], *given, columns, even)
     words = ["conv_thin_forward", numbers.words, "to", SHORT[y.dtype], f"x{columns}", e.name] + ["odd"] * (not even)
-    kernel = Kernel("conv/thin_forward.cu", "_".join(words), config, ("activation",))
+    kernel = Kernel("conv/thin_forward.cu", "_".join(words), config, ("activation", "conv/geometry"))
     regions, tiles = g.n * math.prod(_regions(g)), -(-g.k // _WIDE)
-    k, c, _, r, s = weight.strides
-    steps = (k, c, r, s, y.strides[0], *y.strides[2:])
-    sizes = (regions, g.c, g.k, *_regions(g), *steps, *extents(g), f.p, f.q)
+    height, width = _regions(g)
+    arguments = ThinForwardArguments(
+        x.array, weight.array, e.bias, e.residual, y.array, regions=regions, channels=g.c, outs=g.k, regions_h=height, regions_w=width,
+        w_strides=weight.strides, y_strides=pixel_strides(y.strides), axes=conv_axes(g), p=f.p, q=f.q,
+    )  # fmt: skip
     grid = (min(regions, -(-_BLOCKS * units // tiles)), tiles, 1)
-    pointers = (x.array, weight.array, e.bias or x.array, e.residual or x.array, y.array)
-    return Plan(kernel, grid, _THREADS, (*pointers, *sizes), _forward_memory(g, numbers))
+    return planned(kernel, grid, _THREADS, arguments, shared_memory=_forward_memory(g, numbers))
 
 
 # --- the weight's gradient ----------------------------------------------------------------------------------------------
@@ -293,10 +255,14 @@ def _weight_parts(g: Geometry, small: Operand, large: Operand, partial: Operand,
     numbers = Numbers.of(small.dtype, how)
     assert numbers is not None
     config = ThinWeightConfig(*numbers.settings, _columns(g), _matrices(g, numbers), numbers.weight_threads)
-    kernel = Kernel("conv/thin_weight.cu", f"conv_thin_weight_{numbers.words}_x{config.columns}x{config.matrices}", config)
-    sizes = (g.n * math.prod(_regions(g)), g.c, g.k, *_regions(g), *extents(g))
+    name, (height, width) = f"conv_thin_weight_{numbers.words}_x{config.columns}x{config.matrices}", _regions(g)
+    kernel = Kernel("conv/thin_weight.cu", name, config, ("conv/geometry",))
+    arguments = ThinWeightArguments(
+        small.array, large.array, partial.array, regions=g.n * height * width, channels=g.c, outs=g.k, regions_h=height, regions_w=width,
+        axes=conv_axes(g),
+    )  # fmt: skip
     grid = (_splits(g), -(-g.k // _WIDE), 1)
-    return Plan(kernel, grid, numbers.weight_threads, (small.array, large.array, partial.array, *sizes), _weight_memory(g, numbers))
+    return planned(kernel, grid, numbers.weight_threads, arguments, shared_memory=_weight_memory(g, numbers))
 
 
 def weigh(setting: Setting, small: Operand, large: Operand, weight: Operand, how: Numerics | None = None) -> None:

@@ -9,10 +9,10 @@ import numpy as np
 from dnnarray._cuda.conv import tma_tiling
 from dnnarray._cuda.conv.direct import DirectMaps
 from dnnarray._cuda.conv.implicit import misfit
+from dnnarray._cuda.conv.implicit_tma_sm90 import TmaMaps, as_wide
+from dnnarray._cuda.conv.implicit_tma_sm90 import misfit as misfit_tma
 from dnnarray._cuda.conv.kinds import HOPPER_SINGLE
 from dnnarray._cuda.conv.shared import OF_IMAGES, Setting, lying
-from dnnarray._cuda.conv.tma import TmaMaps, as_wide
-from dnnarray._cuda.conv.tma import misfit as misfit_tma
 from dnnarray._cuda.core.device import unit
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry

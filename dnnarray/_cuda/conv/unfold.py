@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
+from typing import Annotated
 
 from dnnarray._cuda.common.channels import THREADS
-from dnnarray._cuda.common.epilogue import Epilogue
-from dnnarray._cuda.common.formula import formula
-from dnnarray._cuda.conv.shared import NO_EPILOGUE, Setting, dense_strides, extents, image, too_large
+from dnnarray._cuda.conv.arguments import ConvAxes, ImageStrides, conv_axes
+from dnnarray._cuda.conv.columns import Columns, channels_at_once
+from dnnarray._cuda.conv.fold import fold_plan
+from dnnarray._cuda.conv.shared import Setting, dense_strides, image, too_large
+from dnnarray._cuda.core.arguments import Arguments, Extent, In, Pointer
 from dnnarray._cuda.core.extents import order_of
-from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, Program, vector_length
-from dnnarray._cuda.core.planner import Operand, Planner
+from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program
+from dnnarray._cuda.core.planner import Operand, Planner, planned
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._problems.conv_unfold import UnfoldProblem
 from dnnarray._records import frozen
@@ -23,16 +23,7 @@ _STEPS = 8  # of a thread of unfold.cu
 _LANES = (8, 32, 128)  # units beside each other in a block of it
 
 
-@frozen
-class Columns:
-    """How columns lie: whether their channels run fastest, and the steps, in elements, along their axes."""
-
-    last: bool
-    image: int
-    pixel: int
-    group: int
-    channel: int
-    tap: int
+TargetOut = Annotated[Array | None, Pointer("Config::Target", False)]
 
 
 @frozen
@@ -48,60 +39,46 @@ class UnfoldConfig(Config):
 
 
 @frozen
-class FoldConfig(Config):
-    """Compile-time settings of ``kernels/conv/fold.cu``."""
+class UnfoldArguments(Arguments, restrict=True):
+    """What ``kernels/conv/unfold.cu`` is called with; a ``to_`` is a step of the columns."""
 
-    element: str
-    column: str
-    activation: str
-    bias: bool
-    last: bool
-    vector: int
-    threads: int
-
-
-def _vector(dtype: np.dtype, aligned: bool, g: Geometry, last: bool, strides: tuple[int, ...]) -> int:
-    """Channels that a thread moves at once: neighbours in the image and in the columns."""
-    if not last or (strides[1] != 1 and g.c * g.groups > 1):
-        return 1
-    return vector_length(dtype, aligned, g.c)
+    x: In
+    columns: TargetOut
+    units: Extent
+    images: Extent
+    first: Extent
+    pixels: Extent
+    groups: Extent
+    channels: Extent
+    x_strides: ImageStrides
+    to_image: Extent
+    to_pixel: Extent
+    to_group: Extent
+    to_channel: Extent
+    to_tap: Extent
+    axes: ConvAxes
 
 
 def unfold_plan(g: Geometry, columns: Columns, aligned: bool, x: Operand, target: Operand, n: int, first: int, count: int) -> Plan:
     """The columns of `count` pixels from `first` on of each of `n` images."""
-    vector = _vector(x.dtype, aligned, g, columns.last, x.strides)
+    vector = channels_at_once(x.dtype, aligned, g, columns.last, x.strides)
     units, rows = (g.groups * g.taps * g.c // vector, n * count) if columns.last else (count, n * g.groups * g.c * g.taps)
     lanes = next((k for k in _LANES if units <= 2 * k), _LANES[-1])
     config = UnfoldConfig(TYPES[x.dtype], TYPES[target.dtype], columns.last, vector, lanes, THREADS)
     words = ["conv_unfold", SHORT[x.dtype], "to", f"{SHORT[target.dtype]}x{vector}", "last" if columns.last else "first", f"l{lanes}"]
-    kernel = Kernel("conv/unfold.cu", "_".join(words), config)
+    kernel = Kernel("conv/unfold.cu", "_".join(words), config, ("conv/geometry",))
     grid = -(-units // lanes) * -(-rows // (THREADS // lanes * _STEPS))
-    steps = (columns.image, columns.pixel, columns.group, columns.channel, columns.tap)
-    sizes = (units, n, first, count, g.groups, g.c)
-    return Plan(kernel, (grid, 1, 1), THREADS, (x.array, target.array, *sizes, *x.strides, *steps, *extents(g)))
-
-
-def fold_plan(g: Geometry, columns: Columns, aligned: bool, source: Operand, y: Operand, n: int, e: Epilogue = NO_EPILOGUE) -> Plan:
-    """`n` images from their columns."""
-    vector = _vector(y.dtype, aligned, g, columns.last, y.strides)
-    f = formula(e.activation, y.dtype)
-    config = FoldConfig(TYPES[y.dtype], TYPES[source.dtype], f.type, e.bias is not None, columns.last, vector, THREADS)
-    words = ["conv_fold", SHORT[source.dtype], "to", f"{SHORT[y.dtype]}x{vector}", "last" if columns.last else "first", e.name]
-    kernel = Kernel("conv/fold.cu", "_".join(words), config, ("activation",))
-    total = n * g.groups * g.c * math.prod(g.space)
-    steps = (columns.image, columns.pixel, columns.group, columns.channel, columns.tap)
-    arguments = (total, g.groups, g.c, *y.strides, *steps, *extents(g), f.p, f.q)
-    return Plan(kernel, (-(-total // (THREADS * vector)), 1, 1), THREADS, (source.array, e.bias or y.array, y.array, *arguments))
+    arguments = UnfoldArguments(
+        x.array, target.array, units=units, images=n, first=first, pixels=count, groups=g.groups, channels=g.c, x_strides=x.strides,
+        to_image=columns.image, to_pixel=columns.pixel, to_group=columns.group, to_channel=columns.channel, to_tap=columns.tap,
+        axes=conv_axes(g),
+    )  # fmt: skip
+    return planned(kernel, (grid, 1, 1), THREADS, arguments)
 
 
 def unfold(setting: Setting, columns: Columns, x: Operand, target: Operand, n: int, first: int, count: int) -> Plan:
     """`unfold_plan` as a step of an algorithm."""
     return unfold_plan(setting.g, columns, setting.steps.aligned, x, target, n, first, count)
-
-
-def fold(setting: Setting, columns: Columns, source: Operand, y: Operand, n: int, e: Epilogue) -> Plan:
-    """`fold_plan` as a step of an algorithm."""
-    return fold_plan(setting.g, columns, setting.steps.aligned, source, y, n, e)
 
 
 # --- the operations ---------------------------------------------------------------------------------------------------

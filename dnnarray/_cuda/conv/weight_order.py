@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dnnarray._cuda.core.arguments import Arguments, Extent, In, Int, Out
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, vector_length
-from dnnarray._cuda.core.planner import Operand
+from dnnarray._cuda.core.planner import Operand, planned
 from dnnarray._records import frozen
 
 _THREADS, _SHARED = 256, 16 << 10  # of a block; bytes of shared memory at the most
@@ -19,6 +20,18 @@ class WeightOrderConfig(Config):
     threads: int
 
 
+@frozen
+class WeightOrderArguments(Arguments, restrict=True):
+    """What ``kernels/conv/weight_order.cu`` is called with; a block takes `each` channels, of which K has `parts`."""
+
+    source: In
+    out: Out
+    channels: Extent
+    taps: Extent
+    each: Int
+    parts: Int
+
+
 def weight_order(source: Operand, target: Operand, shape: tuple[int, int, int], aligned: bool) -> Plan | None:
     """Dense memory of `shape` (K, C, taps); None for a window that is too large."""
     k, c, taps = shape
@@ -32,4 +45,5 @@ def weight_order(source: Operand, target: Operand, shape: tuple[int, int, int], 
         f"conv_weight_order_{SHORT[source.dtype]}x{vector}",
         WeightOrderConfig(TYPES[source.dtype], vector, _THREADS),
     )
-    return Plan(kernel, (k * parts, 1, 1), _THREADS, (source.array, target.array, c, taps, each, parts), each * taps * size)
+    arguments = WeightOrderArguments(source.array, target.array, channels=c, taps=taps, each=each, parts=parts)
+    return planned(kernel, (k * parts, 1, 1), _THREADS, arguments, shared_memory=each * taps * size)

@@ -14,7 +14,10 @@ from dnnarray._cuda.conv.direct import DirectMaps
 from dnnarray._cuda.conv.gemm import GemmMaps
 from dnnarray._cuda.conv.kinds import SINGLE
 from dnnarray._cuda.conv.shared import NO_EPILOGUE, OF_IMAGES, Setting, lying, too_large
-from dnnarray._cuda.core.plan import Config, Kernel, MatMul, Matrix, Plan
+from dnnarray._cuda.conv.winograd_input import WinogradInputArguments, winograd_input
+from dnnarray._cuda.conv.winograd_output import WinogradOutputArguments, winograd_output
+from dnnarray._cuda.conv.winograd_weight import winograd_weight
+from dnnarray._cuda.core.plan import MatMul, Matrix
 from dnnarray._cuda.core.planner import Operand
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
@@ -22,40 +25,11 @@ from dnnarray._records import frozen
 from dnnarray._select import Cost, Device, share_of_peak
 from dnnarray._spec import FLOAT32
 
-_THREADS = 128
 _TILE, _PATCH, _WINDOW = 2, 4, 3
 _POINTS = _PATCH**2
 _VECTOR = 4  # channels of a thread: 16 numbers each
 _SCRATCH = 256 << 20  # bytes of a block of images in Winograd's domain
 _LARGEST = 1 << 32  # bytes of a single image there
-
-
-@frozen
-class WinogradWeightConfig(Config):
-    """Compile-time settings of ``kernels/conv/winograd_weight.cu``."""
-
-    threads: int
-
-
-@frozen
-class WinogradInputConfig(Config):
-    """Compile-time settings of ``kernels/conv/winograd_input.cu``."""
-
-    last: bool
-    vector: int
-    threads: int
-
-
-@frozen
-class WinogradOutputConfig(Config):
-    """Compile-time settings of ``kernels/conv/winograd_output.cu``."""
-
-    activation: str
-    bias: bool
-    residual: bool
-    last: bool
-    vector: int
-    threads: int
 
 
 @frozen
@@ -131,9 +105,7 @@ class WinogradMaps:
         inputs, outputs = p.source[1], p.target[1]
         u = self._steps.take(FLOAT32, _POINTS * inputs * outputs)
         k, c, _, *window = weight.strides
-        kernel = Kernel("conv/winograd_weight.cu", "conv_winograd_weight", WinogradWeightConfig(_THREADS))
-        grid = (-(-inputs * outputs // _THREADS), 1, 1)
-        self._steps.add(Plan(kernel, grid, _THREADS, (weight.array, u.array, inputs, outputs, k, c, *window)))
+        self._steps.add(winograd_weight(weight.array, u.array, inputs, outputs, (k, c, *window)))
         return u
 
     def _vector(self, image: Operand, channels: int) -> int:
@@ -144,11 +116,12 @@ class WinogradMaps:
         n, channels, *space = p.source
         tiles, vector = n * p.tiles, self._vector(x, channels)
         v = self._steps.take(FLOAT32, _POINTS * channels * tiles)
-        name = f"conv_winograd_input_{'last' if self._last else 'first'}x{vector}"
-        kernel = Kernel("conv/winograd_input.cu", name, WinogradInputConfig(self._last, vector, _THREADS))
-        units, (s_n, s_c, _, *steps) = channels // vector * tiles, x.strides
-        sizes = (units, tiles, channels, *p.wide, *space, *p.before, s_n, s_c, *steps)
-        self._steps.add(Plan(kernel, (-(-units // _THREADS), 1, 1), _THREADS, (x.array, v.array, *sizes)))
+        s_n, s_c, _, *steps = x.strides
+        arguments = WinogradInputArguments(
+            x.array, v.array, units=channels // vector * tiles, tiles=tiles, channels=channels, high=p.wide[0], wide=p.wide[1],
+            rows=space[0], columns=space[1], before_h=p.before[0], before_w=p.before[1], strides=(s_n, s_c, *steps),
+        )  # fmt: skip
+        self._steps.add(winograd_input(arguments, self._last, vector))
         return v
 
     def _products(self, p: _Pass, v: Operand, u: Operand) -> Operand:
@@ -164,13 +137,13 @@ class WinogradMaps:
     def _output(self, p: _Pass, m: Operand, y: Operand, e: Epilogue, first: int) -> None:
         (n, *_), (_, channels, *space) = p.source, p.target
         tiles, vector, f = n * p.tiles, self._vector(y, channels), formula(e.activation, FLOAT32)
-        config = WinogradOutputConfig(f.type, e.bias is not None, e.residual is not None, self._last, vector, _THREADS)
-        name = f"conv_winograd_output_{e.name}_{'last' if self._last else 'first'}x{vector}"
-        kernel = Kernel("conv/winograd_output.cu", name, config, ("activation",))
-        residual = y.array if e.residual is None else Operand(e.residual, FLOAT32).at(first)
-        units, (s_n, s_c, _, *steps) = channels // vector * tiles, y.strides
-        sizes = (units, tiles, channels, *p.wide, *space, s_n, s_c, *steps, f.p, f.q)
-        self._steps.add(Plan(kernel, (-(-units // _THREADS), 1, 1), _THREADS, (m.array, e.bias or y.array, residual, y.array, *sizes)))
+        residual = None if e.residual is None else Operand(e.residual, FLOAT32).at(first)
+        s_n, s_c, _, *steps = y.strides
+        arguments = WinogradOutputArguments(
+            m.array, e.bias, residual, y.array, units=channels // vector * tiles, tiles=tiles, channels=channels, high=p.wide[0],
+            wide=p.wide[1], rows=space[0], columns=space[1], strides=(s_n, s_c, *steps), p=f.p, q=f.q,
+        )  # fmt: skip
+        self._steps.add(winograd_output(arguments, e, self._last, vector))
 
 
 # --- judgement --------------------------------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ Float = Annotated[float, Number("float", "f")]
 Double = Annotated[float, Number("double", "d")]
 Doubles = Annotated[Sequence[float], Number("double", "d", True)]
 Seed = Annotated[Runtime | None, Option()]
-Box = Annotated[TensorMap, Map()]
+Box = Annotated[TensorMap | None, Map()]  # zeros where there is none, which the kernel must not use
 
 # Structs of numbers; a kernel that takes one includes the header that declares it.
 Strided = Annotated[Sequence[int], Nested("dnnarray::Strided", "9q")]
@@ -149,7 +149,7 @@ class Arguments:
                 numbers.append(values[name])
         data = layout.packed.pack(*numbers)
         words = tuple([(offset, values[name]) for name, offset in layout.words if values[name] is not None])
-        maps = tuple([(offset, values[name]) for name, offset in layout.maps])
+        maps = tuple([(offset, values[name]) for name, offset in layout.maps if values[name] is not None])
         return *[values[name] or 0 for name in layout.alone], Block(data, words, maps)
 
     @property

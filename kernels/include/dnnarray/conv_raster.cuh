@@ -43,4 +43,13 @@ struct OnRaster {
   __device__ __forceinline__ int shift(int r, int s) const { return r * axes.h.dilation * static_cast<int>(pitch.n) + s * axes.w.dilation; }
 };
 
+// As the arguments of a kernel say.
+template <typename T, typename R, typename Arguments>
+__device__ __forceinline__ OnRaster<T, R> on_raster(const Target<T, R>& target, const Arguments& a) {
+  const ConvAxes& axes = a.axes;
+  const TmaWeight weight = {a.channels, a.backwards, axes.d.window, axes.h.window, axes.w.window};
+  const Divisor row(a.pitch, a.by_pitch), plane(a.height, a.by_height), volume(axes.d.out, a.by_plane);
+  return {target, weight, axes, a.images, row, plane, volume, a.reach};
+}
+
 }  // namespace dnnarray

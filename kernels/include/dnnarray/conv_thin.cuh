@@ -6,7 +6,7 @@
 // finite has a first part like it and a second of 0; what it makes of the products with second parts is left out (kStrange).
 #pragma once
 
-#include "dnnarray/conv.cuh"
+#include "conv/geometry.cuh"
 #include "dnnarray/core/reduce.cuh"
 #include "dnnarray/core/vec.cuh"
 #include "dnnarray/mma/warp.cuh"

@@ -1,7 +1,7 @@
 // Tiles of convolutions whose operands the copy engine brings: one thread asks, warpgroups multiply. What the kernels have in common.
 #pragma once
 
-#include "dnnarray/conv.cuh"
+#include "conv/geometry.cuh"
 #include "dnnarray/mma/warpgroup.cuh"
 #include "dnnarray/tile.cuh"
 #include "dnnarray/tma.cuh"

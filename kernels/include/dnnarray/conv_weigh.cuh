@@ -1,7 +1,7 @@
 // Weight gradients as products of pixels: what the kernels whose operands the copy engine brings have in common.
 #pragma once
 
-#include "dnnarray/conv.cuh"
+#include "conv/geometry.cuh"
 #include "dnnarray/core/vec.cuh"
 
 namespace dnnarray {

@@ -4,7 +4,7 @@
 // belong to one of the result.
 #pragma once
 
-#include "dnnarray/window.cuh"
+#include "conv/geometry.cuh"
 
 namespace dnnarray {
 
@@ -19,8 +19,15 @@ __device__ __forceinline__ Quotient divide(int a, int b) {
 
 // One spatial axis: outputs, input extent, taps, and the steps between them.
 template <typename Kind>
-struct ConvAxis {
-  int out, space, window, stride, dilation, before;
+struct DepthwiseAxis : ConvAxis {
+  __device__ __forceinline__ explicit DepthwiseAxis(const ConvAxis& axis) : ConvAxis(axis) {}
+
+  // The same axis with a stride that is known when the kernel is compiled.
+  __device__ __forceinline__ DepthwiseAxis with_stride(int known) const {
+    DepthwiseAxis axis = *this;
+    axis.stride = known;
+    return axis;
+  }
 
   // The input that tap t of output i reads, or -1.
   __device__ __forceinline__ int input(int i, int t) const {

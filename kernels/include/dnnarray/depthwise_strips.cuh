@@ -157,7 +157,7 @@ struct DepthwiseStrips {
 
   // What a launch is told. Pairs hold (output, input) extents and (stride, before) of the axis of depth; divisors are of chunks of channels, parts of
   // the rows, tiles beside each other, groups of planes, strips beside each other, columns that a tile reads.
-  struct Arguments {
+  struct Problem {
     const T *w, *bias, *residual;
     T* y;
     int batch, channels;
@@ -166,8 +166,20 @@ struct DepthwiseStrips {
     int rows;
     long long x_n, x_h, x_w, y_n, y_h, y_w;
     int height, width, out_height, out_width, before_h, before_w;
-    long long x_d, y_d, depths, depth_steps;
+    long long x_d, y_d;
+    int depth, out_depth, stride_d, before_d;
   };
+
+  // As the arguments of a kernel say.
+  template <typename Arguments>
+  static __device__ __forceinline__ Problem problem_of(const T* w, const T* bias, const T* residual, T* y, const Arguments& a) {
+    const PixelStrides &of_x = a.x_strides, &of_y = a.y_strides;
+    const ConvAxis &deep = a.axes.d, &down = a.axes.h, &across = a.axes.w;
+    return {w, bias, residual, y, a.batch, a.channels, a.flip != 0, Divisor(a.chunks, a.by_chunks), Divisor(a.parts, a.by_parts),
+            Divisor(a.tiles, a.by_tiles), Divisor(a.depth_groups, a.by_depth_groups), Divisor(a.across, a.by_across),
+            Divisor(a.pitch, a.by_pitch), a.rows, of_x.n, of_x.h, of_x.w, of_y.n, of_y.h, of_y.w, down.space, across.space, down.out, across.out,
+            down.before, across.before, of_x.d, of_y.d, deep.space, deep.out, deep.stride, deep.before};
+  }
 
   // What a block works on: `rows` rows of `across` strips of each of its images, or of planes of one. Neighbouring blocks have the same pixels of
   // other channels.
@@ -175,7 +187,7 @@ struct DepthwiseStrips {
     int groups, p, q, image, plane, first;  // images beside each other; the first output, image, plane of inputs and channel
     Quotient strip;                          // of this thread
 
-    __device__ __forceinline__ explicit Block(const Arguments& a) {
+    __device__ __forceinline__ explicit Block(const Problem& a) {
       const int across = static_cast<int>(a.across.n);
       groups = kDepth > 1 ? 1 : C::kThreads / kLanes / across;
       const Quotient by_chunk = split(blockIdx.x, a.chunks), by_part = split(by_chunk.quotient, a.parts), by_tile = split(by_part.quotient, a.tiles);
@@ -185,10 +197,10 @@ struct DepthwiseStrips {
       strip = split(threadIdx.x / kLanes, a.across);
     }
     // The first column of inputs; how many planes or images a step has; the first plane of inputs.
-    __device__ __forceinline__ int left(const Arguments& a) const { return q * kStride - a.before_w; }
+    __device__ __forceinline__ int left(const Problem& a) const { return q * kStride - a.before_w; }
     __device__ __forceinline__ int seen() const { return kDepth > 1 ? kDepth + kPlanes - 1 : groups; }
-    __device__ __forceinline__ int top_plane(const Arguments& a) const { return kDepth > 1 ? plane * high(a.depth_steps) - low(a.depth_steps) : 0; }
-    __device__ __forceinline__ Range range(const Arguments& a) const {
+    __device__ __forceinline__ int top_plane(const Problem& a) const { return kDepth > 1 ? plane * a.stride_d - a.before_d : 0; }
+    __device__ __forceinline__ Range range(const Problem& a) const {
       return Range(p, min(p + a.rows, a.out_height), a.before_h, a.height);
     }
   };
@@ -196,7 +208,7 @@ struct DepthwiseStrips {
   // Walks down a block's rows. `rows` brings them: begin(steps) asks for the first ones, weights_read() says that the last place of its ring has been
   // read, ahead(step) asks for those that belong to a later step; its `stage` is the bytes of a step.
   template <typename Rows>
-  static __device__ __forceinline__ void walk(const Arguments& a, const Block& block, const Range& range, Rows& rows, uint4* smem) {
+  static __device__ __forceinline__ void walk(const Problem& a, const Block& block, const Range& range, Rows& rows, uint4* smem) {
     const int own = block.q + block.strip.rest * kStrip, channel = block.first + threadIdx.x % kLanes * kIn, to = channel * kOut / kIn;
     const int image = block.image + block.strip.quotient;
     const bool there = channel < a.channels && own < a.out_width && block.strip.quotient < block.groups && image < a.batch;
@@ -204,7 +216,7 @@ struct DepthwiseStrips {
 #pragma unroll
     for (int v = 0; v < kOut; ++v) bias[v] = a.bias && there ? widen(a.bias[to + v]) : 0.0f;
     const long long at = image * a.y_n + block.plane * a.y_d + block.p * a.y_h + own * a.y_w + to;
-    Target target{a.residual + at, a.y + at, a.y_d, a.y_h, a.y_w, there ? min(a.out_width - own, kStrip) : 0, kDepth > 1 ? high(a.depths) - block.plane : 1};
+    Target target{a.residual + at, a.y + at, a.y_d, a.y_h, a.y_w, there ? min(a.out_width - own, kStrip) : 0, kDepth > 1 ? a.out_depth - block.plane : 1};
     const int pitch = static_cast<int>(a.pitch.n), steps = (range.groups + kRows - 1) / kRows;
     rows.begin(steps);
     Weights w;

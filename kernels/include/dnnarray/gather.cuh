@@ -2,7 +2,7 @@
 // together in memory. What a row needs to find a chunk is two numbers: where its window begins and which taps are inside of the image.
 #pragma once
 
-#include "dnnarray/conv.cuh"
+#include "conv/geometry.cuh"
 
 namespace dnnarray {
 
@@ -13,6 +13,13 @@ struct Windows {
   int channels, total;
   int x_n, x_d, x_h, x_w;
 };
+
+// As the arguments of a kernel say.
+template <typename Arguments>
+__device__ __forceinline__ Windows windows_of(const Arguments& a) {
+  const PixelStrides& x = a.x_strides;
+  return {a.axes, a.rows, a.channels, a.total, static_cast<int>(x.n), static_cast<int>(x.d), static_cast<int>(x.h), static_cast<int>(x.w)};
+}
 
 // Bits of the mask: the taps of the first axis, then those of the second and of the third; the last bit is never set.
 struct WindowRow {

@@ -5,7 +5,7 @@
 // "item": a tap of the window and a chunk of input channels.
 #pragma once
 
-#include "dnnarray/conv.cuh"
+#include "conv/geometry.cuh"
 #include "dnnarray/keep.cuh"
 #include "dnnarray/mma/warp.cuh"
 #include "dnnarray/ptx/copy_async.cuh"
@@ -165,19 +165,15 @@ struct GroupedSlabs {
   int part;               // which chunks of the outputs of each slab it has
 };
 
-struct WeightSteps {
-  long long group, k, c, d, h, w;
-};
-
 // A convolution of groups, as a kernel is given it.
 template <typename T, typename R>
-struct GroupedArguments {
+struct GroupedConvolution {
   using Result = R;
   const T *x, *w, *bias, *residual;
   R* y;
   ConvAxes axes;
   GroupedSlabs slabs;
-  WeightSteps w_step;
+  WeightStrides w_step;
   Strides x_step, y_step;
   float p, q;
 
@@ -238,6 +234,15 @@ __device__ __forceinline__ void repair_output(const Arguments& a, int image, con
     if (Config::kResidual) sum += widen(a.residual[output.offset + channel + j]);
     y[j] = narrow<typename Arguments::Result>(Config::Activation::forward(sum, a.p, a.q));
   }
+}
+
+// Steps of images with dense channels, which are not asked for those of the channels.
+__device__ __forceinline__ Strides with_channels(const PixelStrides& s) { return {s.n, 0, s.d, s.h, s.w}; }
+
+// The slabs of a block, `part` of their outputs, as the arguments of a kernel say.
+template <typename Arguments>
+__device__ __forceinline__ GroupedSlabs slabs_of(const Arguments& a, int chunk, int range, int part) {
+  return {a.groups, a.c, a.k, a.together, a.together * a.c / chunk, a.together * a.k / chunk, a.across, range * a.across, part};
 }
 
 // What a block brings, tile by tile.

@@ -4,12 +4,12 @@
 #pragma once
 
 #include "dnnarray/activation.cuh"
-#include "dnnarray/conv.cuh"
+#include "conv/geometry.cuh"
 #include "dnnarray/core/vec.cuh"
 
 namespace dnnarray {
 
-// The launch arguments: `outs` channels of a group; y and residual by steps along batch and space, their channels dense.
+// Where results go: `outs` channels of a group; y and residual by steps along batch and space, their channels dense.
 template <typename T, typename R>
 struct Target {
   const T *bias, *residual;
@@ -24,6 +24,13 @@ struct Target {
     return by_d.quotient * y_n + by_d.rest * y_d + by_h.rest * y_h + by_w.rest * y_w;
   }
 };
+
+// As the arguments of a kernel say.
+template <typename T, typename R, typename Arguments>
+__device__ __forceinline__ Target<T, R> target_of(const T* bias, const T* residual, R* y, const Arguments& a) {
+  const PixelStrides& s = a.y_strides;
+  return {bias, residual, y, a.outs, s.n, s.d, s.h, s.w, static_cast<float>(a.p), static_cast<float>(a.q)};
+}
 
 // Two neighbours of the result, of a half type.
 template <typename Activation>

@@ -6,13 +6,15 @@ import numpy as np
 
 from dnnarray._cuda.common.epilogue import Epilogue
 from dnnarray._cuda.common.formula import formula
+from dnnarray._cuda.conv.arguments import ConvAxes, PixelStrides, ResultOut, conv_axes, pixel_strides
 from dnnarray._cuda.conv.direct import DirectMaps
-from dnnarray._cuda.conv.implicit import ImplicitMaps, along, misfit
+from dnnarray._cuda.conv.implicit import ImplicitMaps, misfit
 from dnnarray._cuda.conv.kinds import AMPERE_HALF, AMPERE_SINGLE
-from dnnarray._cuda.conv.shared import Setting, extents, lying
+from dnnarray._cuda.conv.shared import Setting, lying
+from dnnarray._cuda.core.arguments import Arguments, Double, Extent, In, Int
 from dnnarray._cuda.core.device import unit
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan
-from dnnarray._cuda.core.planner import Operand
+from dnnarray._cuda.core.planner import Operand, planned
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen
@@ -26,7 +28,7 @@ _NARROW, _WIDE = (128, 64, 4, 32, 2), (128, 128, 3, 64, 2)  # a tile, its stages
 
 
 @frozen
-class PortableConfig(Config):
+class ImplicitGemmConfig(Config):
     """Compile-time settings of ``kernels/conv/implicit_gemm.cu``."""
 
     element: str
@@ -41,7 +43,29 @@ class PortableConfig(Config):
     blocks: int
 
 
-class PortableMaps(ImplicitMaps):
+@frozen
+class ImplicitGemmArguments(Arguments, restrict=True):
+    """What ``kernels/conv/implicit_gemm.cu`` is called with; channels, columns and the strides of x are counted in chunks."""
+
+    x: In
+    weight: In
+    bias: In
+    residual: In
+    y: ResultOut
+    rows: Extent
+    channels: Int
+    total: Int
+    tiles_m: Int
+    tiles_n: Int
+    outs: Int
+    x_strides: PixelStrides
+    y_strides: PixelStrides
+    axes: ConvAxes
+    p: Double
+    q: Double
+
+
+class ImplicitGemmMaps(ImplicitMaps):
     """The maps by the kernel that takes dense weights only; the weight gradient goes through `GemmMaps`."""
 
     walks = False
@@ -56,22 +80,23 @@ class PortableMaps(ImplicitMaps):
         chunk = 16 // x.dtype.itemsize
         settings = tile_m, tile_n, stages, warp_n, _ = _NARROW if g.k <= _NARROW[1] else _WIDE
         f, residual = formula(e.activation, x.dtype), e.residual is not None
-        config = PortableConfig(TYPES[x.dtype], TYPES[y.dtype], f.type, e.bias is not None, residual, *settings)
+        config = ImplicitGemmConfig(TYPES[x.dtype], TYPES[y.dtype], f.type, e.bias is not None, residual, *settings)
         words = ["conv_implicit_gemm", SHORT[x.dtype], "to", SHORT[y.dtype], f"{tile_m}x{tile_n}x{stages}", f"w{warp_n}", e.name]
-        kernel = Kernel("conv/implicit_gemm.cu", "_".join(words), config, ("activation",))
+        kernel = Kernel("conv/implicit_gemm.cu", "_".join(words), config, ("activation", "conv/geometry"))
         rows = g.n * g.pixels
         tiles_m, tiles_n = -(-rows // tile_m), -(-g.k // tile_n)
-        x_steps = [s // chunk for s in along(x.strides)]
-        sizes = (rows, g.c // chunk, g.taps * g.c // chunk, tiles_m, tiles_n, g.groups, g.k, *x_steps, *along(y.strides))
-        pointers = (x.array, w.array, e.bias or x.array, e.residual or x.array, y.array)
-        shared = _ROW * (1 + stages * (tile_m + tile_n))
+        arguments = ImplicitGemmArguments(
+            x.array, w.array, e.bias, e.residual, y.array, rows=rows, channels=g.c // chunk, total=g.taps * g.c // chunk,
+            tiles_m=tiles_m, tiles_n=tiles_n, outs=g.k, x_strides=[s // chunk for s in pixel_strides(x.strides)],
+            y_strides=pixel_strides(y.strides), axes=conv_axes(g), p=f.p, q=f.q,
+        )  # fmt: skip
         grid, block = (tiles_m * tiles_n * g.groups, 1, 1), tile_m // 64 * tile_n // warp_n * 32
-        return Plan(kernel, grid, block, (*pointers, *sizes, *extents(g), f.p, f.q), shared)
+        return planned(kernel, grid, block, arguments, shared_memory=_ROW * (1 + stages * (tile_m + tile_n)))
 
 
-def maps(setting: Setting) -> PortableMaps | DirectMaps:
+def maps(setting: Setting) -> ImplicitGemmMaps | DirectMaps:
     """The kernel needs 16-byte addresses; elsewhere the definition does it."""
-    return PortableMaps(setting) if setting.steps.aligned else DirectMaps(setting)
+    return ImplicitGemmMaps(setting) if setting.steps.aligned else DirectMaps(setting)
 
 
 def rejects(op: str, problem: ConvProblem, device: Device, precision: str = "highest") -> str | None:

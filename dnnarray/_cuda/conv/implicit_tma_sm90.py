@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -9,13 +10,17 @@ import numpy as np
 from dnnarray._cuda.common.epilogue import Epilogue
 from dnnarray._cuda.common.formula import formula
 from dnnarray._cuda.conv import layout, tiling, tma_tiling
-from dnnarray._cuda.conv.implicit import ImplicitConfig, ImplicitMaps, along
+from dnnarray._cuda.conv.arguments import ConvAxes, PixelStrides, ResultOut, conv_axes, pixel_strides
+from dnnarray._cuda.conv.implicit import ImplicitMaps
+from dnnarray._cuda.conv.implicit_gemm_sm90 import ImplicitConfig
+from dnnarray._cuda.conv.implicit_tma_halo_sm90 import ImplicitTmaHaloSm90Arguments
+from dnnarray._cuda.conv.implicit_tma_held_sm90 import ImplicitTmaHeldSm90Arguments
 from dnnarray._cuda.conv.raster import Corners, Raster, axes_of, corners, within
-from dnnarray._cuda.conv.shared import extents
 from dnnarray._cuda.conv.tiling import BLOCK, ROW
+from dnnarray._cuda.core.arguments import Arguments, Box, Double, Extent, In, Int
 from dnnarray._cuda.core.extents import divisor
 from dnnarray._cuda.core.plan import SHORT, TYPES, Kernel, Plan, TensorMap, vector_length
-from dnnarray._cuda.core.planner import Operand
+from dnnarray._cuda.core.planner import Operand, planned
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import changed, frozen
@@ -35,6 +40,38 @@ class TmaConfig(ImplicitConfig):
     first: int  # neighbouring pixels of a channel that are written at once to channels-first memory, 0 for channels-last
 
 
+@frozen
+class ImplicitTmaSm90Arguments(Arguments, restrict=True):
+    """What ``kernels/conv/implicit_tma_sm90.cu`` is called with; `backwards` has a bit for each axis along which the weight is walked from its end."""
+
+    x: Box
+    weight: Box
+    y_map: Box
+    residual_map: Box
+    bias: In
+    residual: In
+    y: ResultOut
+    rows: Extent
+    blocks: Int
+    channels: Int
+    backwards: Int
+    tiles_m: Extent
+    tiles_n: Extent
+    groups: Extent
+    outs: Int
+    y_strides: PixelStrides
+    axes: ConvAxes
+    p: Double
+    q: Double
+
+
+_RECORDS: dict[str, Callable[..., Arguments]] = {
+    "implicit_tma_sm90": ImplicitTmaSm90Arguments,
+    "implicit_tma_halo_sm90": ImplicitTmaHaloSm90Arguments,
+    "implicit_tma_held_sm90": ImplicitTmaHeldSm90Arguments,
+}
+
+
 class TmaMaps(ImplicitMaps):
     """The maps with windows from the copy engine."""
 
@@ -51,17 +88,18 @@ class TmaMaps(ImplicitMaps):
         words = [f"conv_{stem}", SHORT[x.dtype], "to", SHORT[y.dtype], tile.name, e.name, f"{axes}d"] + ["transposed"] * transposed
         words += [f"first{first}"] * (first > 0) + [f"{chosen.sets}sets"] * (chosen.sets > 1)
         config = TmaConfig(*given, *tile.settings, transposed, axes, chosen.sets, first)
-        kernel = Kernel(f"conv/{stem}.cu", "_".join(words), config, ("activation",))
+        kernel = Kernel(f"conv/{stem}.cu", "_".join(words), config, ("activation", "tma", "conv/geometry"))
         weight, backwards = weight_map(g, w, transposed, tile.n)
         tiles = tiling.counts(g, tma_tiling.places(g, r), replace(tile, m=chosen.rows))
         places = corners(g, axes) if r is None else r.corners(g, axes)
         images = windows_map(g, x, places, chosen.rows + (0 if r is None else r.reach))
-        maps = images, weight, *_result_maps(g, y, e, axes, r, images)
-        own = (g.n * g.pixels, g.taps * -(-g.c * x.dtype.itemsize // ROW)) if r is None else _raster_numbers(g, r)
-        pointers = (e.bias or x.array, e.residual or x.array, y.array)
-        numbers = (*own, g.c, backwards, *tiles, g.k, *along(y.strides), *extents(g))
+        arguments = _RECORDS[stem](
+            x=images, weight=weight, **_result_maps(g, y, e, axes, r), bias=e.bias, residual=e.residual, y=y.array,
+            **(_numbers_of_windows(g, x.dtype) if r is None else _raster_numbers(g, r)), channels=g.c, backwards=backwards,
+            tiles_m=tiles[0], tiles_n=tiles[1], groups=tiles[2], outs=g.k, y_strides=pixel_strides(y.strides), axes=conv_axes(g), p=f.p, q=f.q,
+        )  # fmt: skip
         grid = (chosen.blocks(tiles, self._units), 1, 1)
-        return Plan(kernel, grid, chosen.threads, (*maps, *pointers, *numbers, f.p, f.q), chosen.shared_memory, early=True)
+        return planned(kernel, grid, chosen.threads, arguments, shared_memory=chosen.shared_memory, early=True)
 
 
 def as_wide(g: Geometry, dtype: np.dtype) -> Geometry:
@@ -78,22 +116,37 @@ def windows_map(g: Geometry, x: Operand, corners: Corners, pixels: int) -> Tenso
     )
 
 
-def _raster_numbers(g: Geometry, r: Raster) -> tuple[int, ...]:
+def gradient_map(g: Geometry, y: Operand, corners: Corners) -> TensorMap:
+    """The boxes of 64 channels of neighbouring pixels of the result."""
+    axes, (n, _, *space) = len(corners[0]), (s * y.dtype.itemsize for s in y.strides)
+    shape = (g.groups * g.k, *g.out[::-1][:axes], g.n)
+    return TensorMap(y.array, y.dtype, shape, (*space[::-1][:axes], n), (BLOCK, BLOCK), (1,) * len(shape), corners)
+
+
+def _numbers_of_windows(g: Geometry, dtype: np.dtype) -> dict[str, int]:
+    """Rows of the product, and stages of a tile."""
+    return {"rows": g.n * g.pixels, "blocks": g.taps * -(-g.c * dtype.itemsize // ROW)}
+
+
+def _raster_numbers(g: Geometry, r: Raster) -> dict[str, int]:
     """What a kernel is told of its rasters, each extent that places are divided by with what a `Divisor` takes."""
-    return g.n, r.pitch, divisor(r.pitch), r.height, divisor(r.height), divisor(g.out[0]), r.reach
+    return {
+        "images": g.n, "pitch": r.pitch, "by_pitch": divisor(r.pitch), "height": r.height, "by_height": divisor(r.height),
+        "by_plane": divisor(g.out[0]), "reach": r.reach,
+    }  # fmt: skip
 
 
-def _result_maps(g: Geometry, y: Operand, e: Epilogue, axes: int, r: Raster | None, unused: TensorMap) -> tuple[TensorMap, ...]:
-    """Panels of the result and of the residual; of a raster, the residual alone. `unused` stands where there is nothing to be moved.
+def _result_maps(g: Geometry, y: Operand, e: Epilogue, axes: int, r: Raster | None) -> dict[str, TensorMap | None]:
+    """Panels of the result and of the residual; of a raster, the residual alone. None where there is nothing to be moved.
 
     The result's corners stand at the ends of the array: the copy engine stores nowhere else.
     """
     n, _, *space = (s * y.dtype.itemsize for s in y.strides)
     shape, strides = (g.groups * g.k, *g.out[::-1][:axes], g.n), (*space[::-1][:axes], n)
     places = ((0,) * axes, (0,) * axes) if r is None else r.result_corners(g, axes)
-    result = unused if y.dtype not in HALF or y.strides[1] != 1 else TensorMap(y.array, y.dtype, shape, strides, (BLOCK, BLOCK), (), places)
-    residual = replace(result, array=e.residual) if e.residual and y.dtype in HALF else unused
-    return (result, residual) if r is None else (residual,)
+    result = None if y.dtype not in HALF or y.strides[1] != 1 else TensorMap(y.array, y.dtype, shape, strides, (BLOCK, BLOCK), (), places)
+    residual = replace(result, array=e.residual) if result and e.residual else None
+    return {"residual_map": residual} | ({"y_map": result} if r is None else {})
 
 
 def weight_map(g: Geometry, w: Operand, transposed: bool, rows: int) -> tuple[TensorMap, int]:

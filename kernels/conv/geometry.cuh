@@ -27,6 +27,16 @@ struct ConvAxis {
   }
 };
 
+// Steps in memory, in elements unless a kernel says otherwise, of an image whose channels are dense.
+struct PixelStrides {
+  long long n, d, h, w;
+};
+
+// Steps of a weight in elements: along groups, the outputs and inputs of one, and the window.
+struct WeightStrides {
+  long long group, k, c, d, h, w;
+};
+
 // A place on three axes, with the last one running fastest.
 struct Place {
   int d, h, w;

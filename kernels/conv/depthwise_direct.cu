@@ -29,7 +29,17 @@ struct Config {
   static constexpr int kStrip = 4;
   static constexpr int kThreads = 128;
 };
-#define DNNARRAY_ENTRY conv_depthwise_default
+struct Arguments {
+  int outer;
+  int planes;
+  int vectors;
+  int multiplier;
+  int flip;
+  dnnarray::Strides x_strides;
+  dnnarray::Strides y_strides;
+  dnnarray::ConvAxes axes;
+};
+#define DNNARRAY_ENTRY conv_depthwise_direct_default
 #endif
 
 using namespace dnnarray;
@@ -47,7 +57,7 @@ struct Kind {
   static constexpr bool kGradient = Config::kGradient, kPlain = Config::kPlain;
 };
 using Channels = DepthwiseChannels<Kind>;
-using SpatialAxis = ConvAxis<Kind>;
+using SpatialAxis = DepthwiseAxis<Kind>;
 
 struct Weights {
   const T* gmem;
@@ -126,59 +136,57 @@ __device__ __forceinline__ void add_plane_of_any(A (&sum)[kRows][kStrip][kVector
 
 // `outer` counts batch items, times channels where those do not stand in vectors; `vectors` of channels are then 1. Pairs hold
 // (output, input) extents, (window, stride) and (dilation, before) of an axis.
-extern "C" __global__ void __launch_bounds__(Config::kThreads, 2) DNNARRAY_ENTRY(
-    const T* __restrict__ gmem_x, const T* __restrict__ gmem_w, const T* __restrict__ gmem_bias, const T* __restrict__ gmem_residual,
-    T* __restrict__ gmem_y, long long outer, long long planes, long long vectors, long long multiplier, long long flip, long long x_n,
-    long long x_c, long long x_d, long long x_h, long long x_w, long long y_n, long long y_c, long long y_d, long long y_h, long long y_w,
-    long long d0, long long d1, long long d2, long long h0, long long h1, long long h2, long long w0, long long w1, long long w2) {
-  const SpatialAxis d{high(d0), low(d0), high(d1), low(d1), high(d2), low(d2)}, h{high(h0), low(h0), high(h1), low(h1), high(h2), low(h2)},
-      w{high(w0), low(w0), high(w1), low(w1), high(w2), low(w2)};
+extern "C" __global__ void __launch_bounds__(Config::kThreads, 2) DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias,
+                   const T* __restrict__ residual, T* __restrict__ y, const __grid_constant__ Arguments a) {
+  const SpatialAxis d(a.axes.d), h(a.axes.h), w(a.axes.w);
   const int taps = d.window * h.window * w.window, lane = threadIdx.x % kLanes, spot = threadIdx.x / kLanes;
-  const int chunks = (static_cast<int>(vectors) + kLanes - 1) / kLanes;
+  const int chunks = (a.vectors + kLanes - 1) / kLanes;
   const Quotient chunk = divide(blockIdx.x, chunks);  // neighbouring channels at the same time
   const int first_channel = chunk.rest * kChannels;
   A* smem_w = reinterpret_cast<A*>(smem_memory);
-  const Weights weights{gmem_w, smem_w, taps, flip != 0};
+  const Weights weights{weight, smem_w, taps, a.flip != 0};
   if constexpr (Config::kStaged) {
-    stage_weights<kChannels>(smem_w, gmem_w, first_channel, static_cast<int>(vectors) * kVector, taps, weights.flip);
+    stage_weights<kChannels>(smem_w, weight, first_channel, a.vectors * kVector, taps, weights.flip);
     __syncthreads();
   }
-  if (chunk.rest * kLanes + lane >= vectors) return;
+  if (chunk.rest * kLanes + lane >= a.vectors) return;
 
-  const DepthwiseFinish<T, kVector, Config::kAdded, Config::kRelu> finish{gmem_residual, gmem_y};
+  const DepthwiseFinish<T, kVector, Config::kAdded, Config::kRelu> finish{residual, y};
   const int groups = (w.out + kStrip * kAcross - 1) / (kStrip * kAcross), down = (h.out + kRows - 1) / kRows;
-  const int rows = static_cast<int>(outer) * d.out * down, tiles = (rows + kDown - 1) / kDown * groups, step = gridDim.x / chunks;
+  const int rows = a.outer * d.out * down, tiles = (rows + kDown - 1) / kDown * groups, step = gridDim.x / chunks;
   for (int tile = chunk.quotient; tile < tiles; tile += step) {
     const Quotient by_group = divide(tile, groups);
     const int row = by_group.quotient * kDown + spot / kAcross;
     const int q = (by_group.rest * kAcross + spot % kAcross) * kStrip;
     if (row >= rows || q >= w.out) continue;
-    const Quotient by_h = divide(row, down), by_d = divide(by_h.quotient, d.out), by_c = divide(by_d.quotient, static_cast<int>(planes));
-    const Channels channels{first_channel + lane * kVector + by_c.rest, static_cast<int>(multiplier)};
+    const Quotient by_h = divide(row, down), by_d = divide(by_h.quotient, d.out), by_c = divide(by_d.quotient, a.planes);
+    const Channels channels{first_channel + lane * kVector + by_c.rest, a.multiplier};
     const int p = by_h.rest * kRows;
 
     A sum[kRows][kStrip][kVector];
-    begin_sums(sum, gmem_bias, channels.first);
-    const int parts = Config::kGradient ? static_cast<int>(multiplier) : 1;
+    begin_sums(sum, bias, channels.first);
+    const int parts = Config::kGradient ? a.multiplier : 1;
     for (int part = 0; part < parts; ++part)
       for (int o = 0; o < d.window; ++o) {
         const int at_d = d.input(by_d.rest, o), tap = o * h.window * w.window;
         if (at_d < 0) continue;
-        const Source source{gmem_x + by_c.quotient * x_n + at_d * x_d, x_h, x_w, x_c, w.space};
+        const Source source{x + by_c.quotient * a.x_strides.n + at_d * a.x_strides.d, a.x_strides.h, a.x_strides.w, a.x_strides.c, w.space};
         if constexpr (kSide > 0) {
           add_plane(sum, source, h, p, q * kStride - w.before, weights, tap, lane, channels, part);
+        } else if (Config::kGradient && w.stride == 2) {  // the usual one, in whose loops nothing is divided
+          add_plane_of_any(sum, source, h, p, w.with_stride(2), q, weights, tap, lane, channels, part);
         } else {
           add_plane_of_any(sum, source, h, p, w, q, weights, tap, lane, channels, part);
         }
       }
 
-    const long long y = by_c.quotient * y_n + channels.first * y_c + by_d.rest * y_d + p * y_h + q * y_w;
+    const long long to = by_c.quotient * a.y_strides.n + channels.first * a.y_strides.c + by_d.rest * a.y_strides.d + p * a.y_strides.h + q * a.y_strides.w;
 #pragma unroll
     for (int m = 0; m < kRows; ++m) {
       if (p + m >= h.out) break;
 #pragma unroll
       for (int t = 0; t < kStrip; ++t) {
-        if (q + t < w.out) finish.put(sum[m][t], y + m * y_h + t * y_w);
+        if (q + t < w.out) finish.put(sum[m][t], to + m * a.y_strides.h + t * a.y_strides.w);
       }
     }
   }

@@ -2,7 +2,7 @@
 // does not have.
 #pragma once
 
-#include "dnnarray/conv.cuh"
+#include "conv/geometry.cuh"
 
 namespace dnnarray {
 
