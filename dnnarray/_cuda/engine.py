@@ -377,15 +377,20 @@ class Prepared:
         return ready
 
     def _method(self, here: Device, aligned: bool) -> Method:
-        """The algorithm for memory of this alignment. That for odd addresses may be another, but none that needs more scratch memory, or results apart
-        from inputs where the first does not.
+        """The algorithm for memory of this alignment.
+
+        That for odd addresses may be another, but none that needs results apart from inputs where the first does not, and none that needs more
+        scratch memory, unless all those that do not need it want aligned memory.
         """
         if aligned:
             return self.method
         found = self._chosen(here, self.config)
         if found is self.method or found.workspace(self.problem) <= self.workspace:
             return found
-        return self._chosen(here, replace(self.config, workspace_limit=self.workspace))
+        try:
+            return self._chosen(here, replace(self.config, workspace_limit=self.workspace))
+        except WorkspaceError:
+            return found
 
     def _chosen(self, here: Device, config: Options) -> Method:
         """The algorithm for memory at odd addresses."""

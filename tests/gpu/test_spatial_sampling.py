@@ -256,7 +256,9 @@ def test_interpolate_by_whole_factors(space, target, mode, last, dtype):
     _close(_by("resize_polyphase", "interpolate", here[0], size=target, mode=mode)[0], expected, 64)
     expected = dnn.interpolate_backward(g.astype(np.float64), x.astype(np.float64), size=target, mode=mode)
     _close(
-        _by(("resize_walk", "resize_polyphase", "resize_rows", "resize"), "interpolate_backward", here[1], here[0], size=target, mode=mode)[0],
+        _by(("resize_walk", "resize_polyphase", "resize_rows", "resize"), "interpolate_backward", here[1], here[0], size=target, mode=mode)[
+            0
+        ],
         expected,
         64,
     )

@@ -56,6 +56,11 @@ class Lists:
     group: int
 
     @property
+    def _one(self) -> bool:
+        """Whether one segment has the targets of several images, or the sources of several planes."""
+        return self.segments != self.images or self.group != self.sources
+
+    @property
     def _length(self) -> int:
         return self.sources * self.taps
 
@@ -100,13 +105,12 @@ class Lists:
 
     def gather(self, device: Device, aligned: bool, dtype: np.dtype, channels: int, last: bool, g: Array, dx: Array) -> Plan:
         """The launch that adds up the lists; g and dx in C order, or with the channels last in memory."""
-        one = self.group != self.sources
-        planes = 0 if last or one else planes_that_fit(device, dtype.itemsize, self.sources, channels, self.images)
+        planes = 0 if last or self._one else planes_that_fit(device, dtype.itemsize, self.sources, channels, self.images)
         if planes:
             return self._gather_planes(planes, aligned, dtype, channels, g, dx)
         vector = vector_length(dtype, aligned, channels) if last else _TOGETHER
-        name = f"list_gather_{SHORT[dtype]}x{vector}{'_last' * last}{'_one' * one}"
-        kernel = Kernel("spatial/list_gather.cu", name, ListGatherConfig(TYPES[dtype], last, one, vector, THREADS))
+        name = f"list_gather_{SHORT[dtype]}x{vector}{'_last' * last}{'_one' * self._one}"
+        kernel = Kernel("spatial/list_gather.cu", name, ListGatherConfig(TYPES[dtype], last, self._one, vector, THREADS))
         targets = self.targets if last else -(-self.targets // 32) * 32
         arguments = ListGatherArguments(
             **self._arrays(g, dx), batch=self.images, channels=channels, pixels=self._pixels, group=self.group, length=self._length
