@@ -7,15 +7,21 @@ import pytest
 
 from dnnarray._select import tuning
 
-# What no kernel of the CPU engine can change: plans and sources of the CUDA engine, and texts.
+# What no kernel of the CPU engine can change: plans and sources of the CUDA engine, texts, annotations, records,
+# and errors that are raised before an engine is asked.
 _ANY_ENGINE = (
+    "test_attention_errors",
+    "test_contract",
     "test_cuda_*",
     "test_kernels*",
+    "test_norm_errors",
     "test_package",
     "test_records",
+    "test_select",
     "test_shipped",
     "test_source",
     "test_suggestions",
+    "test_typing",
     "test_versions",
     "gpu",
 )

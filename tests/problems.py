@@ -6,6 +6,7 @@ Told without data: an array is its `Spec`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -72,8 +73,13 @@ class Call(NamedTuple):
 _SOME = 65_537  # numbers drawn for an array, then repeated: a prime, so that no two rows are the same
 
 
-def calls_of_cases() -> Iterator[Call]:
-    """Every case in every dtype, and its gradient."""
+@cache
+def calls_of_cases() -> tuple[Call, ...]:
+    """Every case in every dtype, and its gradient: kept, since drawing all arrays takes about a second."""
+    return tuple(_calls_of_cases())
+
+
+def _calls_of_cases() -> Iterator[Call]:
     for case in CASES:
         for dtype in case.dtypes:
             specs = tree_map(lambda a: Spec(a.shape, a.dtype), case.draw(dtype))

@@ -17,12 +17,11 @@ _DEVICES = {
     "sm_90a": Device("made-up H200", "cuda", 132, {"float32": 50e12}, 4.2e12, 4e-6, (9, 0), 232_448),
 }
 _DTYPES = (FLOAT16, FLOAT32)
-_OPERATIONS = sorted(op for op in METHODS if op in {c.base for c in calls_of_cases()} and "needs" in find(op).defaults)
-
-
-def _calls(op):
-    every = (*calls_of_cases(), *(c for dtype in _DTYPES for c in large(dtype)))
-    return [c for c in every if c.base == op and leaves(c.arrays)[0].dtype in _DTYPES]
+_CALLS = {}
+for _call in (*calls_of_cases(), *(c for dtype in _DTYPES for c in large(dtype))):
+    if leaves(_call.arrays)[0].dtype in _DTYPES:
+        _CALLS.setdefault(_call.base, []).append(_call)
+_OPERATIONS = sorted(op for op in METHODS if op in _CALLS and "needs" in find(op).defaults)
 
 
 def _present(problem):
@@ -47,7 +46,7 @@ def _touched(program):
 @pytest.mark.parametrize("op", _OPERATIONS)
 def test_every_subset_is_planned(op, device):
     """Each result that is wanted is written, no launch speaks of an array that is not there, and what took part in the whole takes part in less."""
-    for call in _calls(op):
+    for call in _CALLS[op]:
         whole = call.problem()
         usable = {m.name for m in METHODS[op] if m.rejects(whole, device) is None}
         for needs in _subsets(_present(whole)):
@@ -85,7 +84,7 @@ def test_kernels_of_subsets_compile(op, architecture):
     """Those that no call of the whole plans: without a spill, and without a serialised matrix instruction."""
     pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed")
     device, whole, part = _DEVICES[architecture], set(), set()
-    for call in _calls(op):
+    for call in _CALLS[op]:
         problem = call.problem()
         whole |= _kernels(problem, device)
         for needs in _subsets(_present(problem)):

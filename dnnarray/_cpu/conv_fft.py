@@ -15,12 +15,14 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnarray._cpu.conv_blocks import CHANNELS_FIRST, Shape, Way, at, load, packed
+from dnnarray._cpu.sums import Cascade
 from dnnarray._problems.conv_geometry import Geometry, Triple, smooth
 from dnnarray._select import Cost
 
 _SPECTRUM_ELEMENTS = 1 << 20  # of the spectra held at a time: a few megabytes
 _TILE_ELEMENTS = 1 << 14  # channels times pixels below which a tile costs more in calls than in arithmetic
 _MAX_ELEMENTS = 1 << 25  # of all scratch of `fft`: 128 MB in float32
+_RUN = 8  # images whose products are added one after the other
 _NOTHING = "the window is one pixel: there is nothing to transform"
 
 
@@ -154,13 +156,17 @@ def _weight_gradient(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, 
     taps = at([slice(0, (n - 1) * d + 1, d) for n, d in zip(g.window, g.dilation, strict=True)])
     for groups, k in _chunks(g, plan):
         total = _complex(weight_memory, (groups.stop - groups.start, k.stop - k.start, g.c, *_spectrum_shape(plan.size)))
-        total[...] = 0
+        sums = Cascade(total, -(-g.n // plan.images) * -(-plan.images // _RUN))
         for i in range(0, g.n, plan.images):
             images = slice(i, min(i + plan.images, g.n))
             upstream = np.fft.rfftn(_spread_gradient(g, plan, grad[images, groups, k]), axes=(-3, -2, -1))
             np.conjugate(upstream, out=upstream)
             image = _transform(load(x[:, groups], images, low, plan.size, real, CHANNELS_FIRST), source)
-            total += np.einsum("ngk...,ngc...->gkc...", upstream, image)
+            for j in range(0, len(image), _RUN):
+                products = np.einsum("ngk...,ngc...->gkc...", upstream[j : j + _RUN], image[j : j + _RUN])
+                np.add(sums.low, products, out=sums.low)
+                sums.step()
+        sums.finish()
         w[groups, k] = _inverse(total, plan.size[2])[taps]
 
 

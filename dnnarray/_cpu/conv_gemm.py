@@ -36,7 +36,7 @@ from dnnarray._cpu.conv_blocks import (
     store,
     strided,
 )
-from dnnarray._cpu.products import LONG, multiply_stack
+from dnnarray._cpu.products import LONG, multiply_pixels, multiply_stack
 from dnnarray._cpu.sums import Cascade
 from dnnarray._problems.conv_geometry import Geometry, Triple
 from dnnarray._select import Cost
@@ -171,7 +171,7 @@ def _weight_gradient(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, 
         for total, start in zip(totals, plan.chunks, strict=True):
             columns = _columns(g, padded, padded_memory, block, start, plan.window, columns_memory).transpose(0, 2, 1)
             product = total if number == 0 else packed(product_memory, shape)
-            multiply_stack(part, columns, product, _CHAIN if g.taps == 1 else LONG)
+            multiply_pixels(part, columns, product, _CHAIN if g.taps == 1 else LONG)
             if number:
                 total += product
     for total, start in zip(totals, plan.chunks, strict=True):

@@ -15,7 +15,7 @@ import numpy as np
 
 from dnnarray._cpu import conv_flat
 from dnnarray._cpu.conv_blocks import START, Block, Shape, Way, block_extents, blocks, long_sums, matrices, packed, scatter
-from dnnarray._cpu.products import LONG, multiply_stack
+from dnnarray._cpu.products import LONG, multiply_pixels, multiply_stack
 from dnnarray._cpu.sums import total as sum_of
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._select import Cost
@@ -103,7 +103,7 @@ def _weight_gradient(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, 
         for t, r in product(range(g.window[0]), range(g.window[1])):
             columns = _tap(g, flat, (t, r), block).transpose(0, 1, 2, 4, 3)
             found = packed(product_memory, shape)
-            multiply_stack(upstream, columns, found, LONG)
+            multiply_pixels(upstream, columns, found, LONG)
             totals[t, r] += sum_of(found, (0, 2))[0, :, 0]
     w[...] = totals.reshape(*g.window[:2], g.groups, g.k, s, g.c).transpose(2, 3, 5, 0, 1, 4)
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from dnnarray._cpu import blas, threads
 from dnnarray._cpu.sums import of_rows
+from dnnarray._cpu.sums import total as sum_of
 
 _CHAIN = 200  # terms in a row, at most, of what asks for no other number; OpenBLAS by itself takes 320, or 448 with AVX-512
 _WORTH = 1 << 20  # multiply-adds, below which a second call costs more
@@ -128,3 +129,22 @@ def multiply_stack(a: np.ndarray, b: np.ndarray, out: np.ndarray, most: int) -> 
         a, b, out = b.swapaxes(-1, -2), a.swapaxes(-1, -2), out.swapaxes(-1, -2)
     for i in np.ndindex(*stack):
         multiply(a[i], b[i], out[i], most)
+
+
+def multiply_pixels(a: np.ndarray, b: np.ndarray, out: np.ndarray, most: int) -> None:
+    """`multiply_stack` whose terms are the pixels of an image.
+
+    Where a result is a single row or column, as in a depthwise convolution, the BLAS adds all pixels one after the other, and the error grows with their number.
+    Such products are sums of products of a few pixels.
+    """
+    terms = a.shape[-1]
+    if out.dtype != np.float32 or 1 not in out.shape[-2:] or terms < 2 * _FEW_ROWS:
+        multiply_stack(a, b, out, most)
+        return
+    whole = terms // _FEW_ROWS * _FEW_ROWS
+    left = a[..., :whole].reshape(*a.shape[:-1], -1, _FEW_ROWS).swapaxes(-3, -2)
+    right = b[..., :whole, :].reshape(*b.shape[:-2], -1, _FEW_ROWS, b.shape[-1])
+    parts = np.matmul(left, right)
+    out[...] = sum_of(parts, (parts.ndim - 3,))[..., 0, :, :]
+    if whole < terms:
+        out += np.matmul(a[..., whole:], b[..., whole:, :])

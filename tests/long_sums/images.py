@@ -319,3 +319,17 @@ def _unfolded(g: np.ndarray) -> np.ndarray:
     for tap in range(1024):
         total[0, 0, tap : tap + 1025] += g[0, tap]
     return total
+
+
+# Equal terms are rounded all in the same direction, so that a sum of one term after the other shows its whole error.
+for _n, _p in ((1, 256), (1 << 12, 2)):
+    row(
+        f"conv_backward_weight-depthwise-equal-{_n}",
+        "conv_backward_weight",
+        lambda n=_n, p=_p: (np.full((n, 4, p, p), 0.1, np.float32), np.full((n, 4, p + 2, p + 2), 0.1, np.float32)),
+        lambda g, x: [np.full((4, 1, 3, 3), np.float64(g.size // 4) * np.float64(np.float32(0.1)) ** 2)],
+        terms=_n * _p * _p,
+        orders=IMAGES,
+        weight_shape=(4, 1, 3, 3),
+        groups=4,
+    )
