@@ -848,7 +848,7 @@ def one_hot(indices: ArrayT, /, num_classes: int, *, out: Array | None = None, w
     indices : array, any shape
         Integers from 0 to `num_classes` - 1.
     num_classes : int
-        Length of the vectors, 1 or more.
+        Length of the vectors, from 1 to 2**31 - 1.
     out : array, optional
         Where to write the result.
     workspace : uint8 array, optional
@@ -864,7 +864,7 @@ def one_hot(indices: ArrayT, /, num_classes: int, *, out: Array | None = None, w
     DTypeError
         `indices` are no integers.
     OptionError
-        An index names no class, or `num_classes` is below 1.
+        An index names no class, or `num_classes` is below 1 or above 2**31 - 1.
 
     Notes
     -----

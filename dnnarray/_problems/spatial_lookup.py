@@ -44,9 +44,12 @@ def embedding_backward(op: str, grad: Spec, indices: Spec, weight: Spec, **optio
     return replace(forward, inputs=(grad, indices, weight), outputs=(weight.like(),), shapes=frozenset((2,)))
 
 
+_MOST_CLASSES = 2**31 - 1  # an axis of all of them in eight bytes each is 16 GiB for one index
+
+
 def one_hot(op: str, indices: Spec, *, num_classes: Any) -> OneHotProblem:
     checks.integers(op, "indices", indices)
-    rows = checks.integer(op, "num_classes", num_classes, 1)
+    rows = checks.integer(op, "num_classes", num_classes, 1, _MOST_CLASSES)
     return OneHotProblem(op=op, inputs=(indices,), outputs=(Spec((*indices.shape, rows), INT64),), rows=rows)
 
 

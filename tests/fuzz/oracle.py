@@ -141,14 +141,16 @@ def meeting(op: str, arrays: dict[str, Any]) -> float:
     """The size of the numbers that meet on the way of a forward, however little is left of them.
 
     Algorithms that transform an image add up products of all its elements, where the definition may meet none. The gates of recurrent cells are exact to
-    a rounding of 1, however far they are closed.
+    a rounding of 1, however far they are closed, and a layer multiplies the rounded states of the one before by its weights.
     """
     if op.startswith("conv"):
         factors = [_size(a) for a in list(arrays.values())[:2]]
         return factors[0] * factors[1]
     if op in ("log_softmax", "cross_entropy", "linear_cross_entropy"):  # the logarithm of a sum of 1 and little else
         return max(_size(arrays.get("weight")), 1.0)
-    return 1.0 if op.partition("_")[0] in ("rnn", "gru", "lstm") else 0.0
+    if op.partition("_")[0] in ("rnn", "gru", "lstm"):
+        return max(1.0, *map(_size, leaves(arrays.get("weights"))))
+    return 0.0
 
 
 def cancelling(op: str, cotangents: list[Any], arrays: dict[str, Any], options: dict[str, Any], kept: bool = False) -> float:
