@@ -48,7 +48,8 @@ __device__ __forceinline__ void add(A (&sum)[kVector], const S* columns) {
 }
 
 // The terms of one row of a window. Its first pixel is `row`, its first tap `tap`.
-__device__ __forceinline__ void gather_row(A (&sum)[kVector], const S* columns, const Arguments& a, const ConvAxis& w, int at, long long row, int tap) {
+__device__ __forceinline__ void gather_row(A (&sum)[kVector], const S* columns, const Arguments& a, const ConvAxis& w, int at,
+                                           long long row, int tap) {
   const long long step_pixel = a.step_pixel, step_tap = a.step_tap;
 #pragma unroll 2
   for (int t = 0; t < w.window; ++t) {
@@ -79,7 +80,8 @@ __device__ __forceinline__ void gather(A (&sum)[kVector], const S* columns, cons
 }
 
 // `total` elements of y; the steps of the columns are along image, pixel, group, channel and tap.
-extern "C" __global__ void __launch_bounds__(Config::kThreads, 1) DNNARRAY_ENTRY(const S* __restrict__ columns, const T* __restrict__ bias, T* __restrict__ y, const __grid_constant__ Arguments a) {
+extern "C" __global__ void __launch_bounds__(Config::kThreads, 1) DNNARRAY_ENTRY(
+    const S* __restrict__ columns, const T* __restrict__ bias, T* __restrict__ y, const __grid_constant__ Arguments a) {
   const int depth = a.axes.d.space, height = a.axes.h.space, width = a.axes.w.space;
   const long long i = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * kVector;
   if (i >= a.total) return;

@@ -24,7 +24,8 @@ struct Arguments {
 using namespace dnnarray;
 constexpr int kVector = Config::kVector, kThreads = Config::kThreads, kAhead = 4;
 
-extern "C" __global__ void __launch_bounds__(kThreads, 2) DNNARRAY_ENTRY(const float* __restrict__ x, unsigned* __restrict__ found, const __grid_constant__ Arguments a) {
+extern "C" __global__ void __launch_bounds__(kThreads, 2) DNNARRAY_ENTRY(
+    const float* __restrict__ x, unsigned* __restrict__ found, const __grid_constant__ Arguments a) {
   let_next_kernel_begin();
   x = after_previous_kernel(x);
   __shared__ unsigned smem_found[kThreads / kWarp];

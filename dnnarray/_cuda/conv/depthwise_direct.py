@@ -80,7 +80,7 @@ def direct(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Plan:
     blocks = min(tiles, -(-device.units * _WAVES // chunks) if staged else (1 << 30) // chunks)
     grid = (max(blocks, 1) * chunks, 1, 1)
     arguments = DepthwiseDirectArguments(
-        *pointers, outer=outer, planes=planes, vectors=vectors, multiplier=g.k, flip=int(c.flip), x_strides=memory.strides(c.x.shape),
+        pointers[0], pointers[1], pointers[2], pointers[3], pointers[4], outer=outer, planes=planes, vectors=vectors, multiplier=g.k, flip=int(c.flip), x_strides=memory.strides(c.x.shape),
         y_strides=memory.strides(c.y.shape), axes=axes(g, into, space),
     )  # fmt: skip
     kernel = Kernel("conv/depthwise_direct.cu", "_".join(words), config, ("conv/geometry",))

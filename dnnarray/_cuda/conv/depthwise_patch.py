@@ -68,7 +68,7 @@ def patches(c: Correlation, pointers: tuple[Any, ...]) -> Plan:
     name = f"conv_depthwise_patch_{SHORT[c.x.dtype]}{'_added' * c.added}{'_relu' * c.relu}_s{g.window[1]}x{g.window[2]}_from{config.shift}_r{rows}"
     xs, ys = (c.memory.strides(s.shape) for s in (c.x, c.y))
     arguments = DepthwisePatchArguments(
-        *pointers, planes=planes, channels=c.channels, multiplier=g.k, flip=int(c.flip), across=across, down=down, x_strides=xs, y_strides=ys,
+        pointers[0], pointers[1], pointers[2], pointers[3], pointers[4], planes=planes, channels=c.channels, multiplier=g.k, flip=int(c.flip), across=across, down=down, x_strides=xs, y_strides=ys,
         axes=axes(g, g.out, g.space),
     )  # fmt: skip
     blocks = -(-planes * across * down // _THREADS)

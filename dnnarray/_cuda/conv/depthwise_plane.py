@@ -136,7 +136,7 @@ def planes(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Plan:
     name += f"_s{g.window[2]}_by_{g.stride[2]}_from{config.shift}_r{rows}"
     xs, ys = (c.memory.strides(s.shape) for s in (c.x, c.y))
     arguments = DepthwisePlaneArguments(
-        *pointers, planes=count, channels=c.channels, multiplier=g.k, flip=int(c.flip), across=tile.across, down=tile.down,
+        pointers[0], pointers[1], pointers[2], pointers[3], pointers[4], planes=count, channels=c.channels, multiplier=g.k, flip=int(c.flip), across=tile.across, down=tile.down,
         together=tile.together, run=run, x_strides=xs, y_strides=ys, axes=axes(g, g.out, g.space),
     )  # fmt: skip
     kernel = Kernel("conv/depthwise_plane.cu", name, config, ("conv/geometry",))

@@ -265,7 +265,7 @@ def stripped(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Plan:
     xs, ys = (pixel_strides(c.memory.strides(spec.shape)) for spec in (c.x, c.y))
     kernel = Kernel(f"conv/{stem}.cu", name, config, (*["tma"] * bool(boxed), "conv/geometry"))
     shared = s.boxes if boxed else s.stages * (s.pixels * s.pixel + 16)
-    record = DepthwiseStripSm90Arguments if boxed else DepthwiseStripArguments
+    record: Any = DepthwiseStripSm90Arguments if boxed else DepthwiseStripArguments
     arguments = record(
         _map(c, pointers[0], s) if boxed else pointers[0], *pointers[1:], batch=g.n, channels=channels, flip=int(c.flip), rows=rows, **counts,
         **divisors, x_strides=xs, y_strides=ys, axes=axes(g, g.out, g.space),

@@ -113,15 +113,8 @@ def tiled(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Plan:
     xs, ys = (pixel_strides(c.memory.strides(s.shape)) for s in (c.x, c.y))
     across, down = tile.wide // _STRIP, tile.high // _ROWS
     arguments = DepthwiseTileArguments(
-        *pointers,
-        batch=g.n,
-        channels=c.channels,
-        flip=int(c.flip),
-        across=across,
-        down=down,
-        x_strides=xs,
-        y_strides=ys,
-        axes=axes(g, g.out, g.space),
-    )
+        pointers[0], pointers[1], pointers[2], pointers[3], pointers[4], batch=g.n, channels=c.channels, flip=int(c.flip), across=across,
+        down=down, x_strides=xs, y_strides=ys, axes=axes(g, g.out, g.space),
+    )  # fmt: skip
     kernel = Kernel("conv/depthwise_tile.cu", name, config, ("conv/geometry",))
     return planned(kernel, (blocks, 1, 1), tile.threads, arguments, shared_memory=tile.shared_memory)

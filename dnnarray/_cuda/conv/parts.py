@@ -213,7 +213,7 @@ class PartsMaps:
         rows = g.n * g.pixels
         tiles = tiling.counts(g, rows, tile)
         arguments = PartsTmaSm90Arguments(
-            *images, *weights, x.scale, w.scale, e.bias, e.residual, y.array, rows=rows, blocks=g.taps * -(-g.c // BLOCK), channels=g.c,
+            images[0], images[1], weights[0], weights[1], x.scale, w.scale, e.bias, e.residual, y.array, rows=rows, blocks=g.taps * -(-g.c // BLOCK), channels=g.c,
             backwards=backwards, tiles_m=tiles[0], tiles_n=tiles[1], groups=tiles[2], outs=g.k, y_strides=y.strides, axes=conv_axes(g),
             p=f.p, q=f.q,
         )  # fmt: skip
@@ -233,7 +233,7 @@ class PartsMaps:
         tiles = WeightTiles.of(g, tile)
         grid = (min(tiles.count * split.count, self._setting.units), 1, 1)
         arguments = PartsWeightTmaSm90Arguments(
-            *grads, *images, y.scale, x.scale, partial.array, rows=rows, tiles_m=tiles.m, tiles_n=tiles.n, groups=tiles.groups, outs=g.k,
+            grads[0], grads[1], images[0], images[1], y.scale, x.scale, partial.array, rows=rows, tiles_m=tiles.m, tiles_n=tiles.n, groups=tiles.groups, outs=g.k,
             channels=g.c, splits=split.count, blocks=split.blocks, axes=conv_axes(g),
         )  # fmt: skip
         shared = parts_tiling.shared_memory(tile, how.parts)
