@@ -322,7 +322,9 @@ def engine_view(array: Any) -> Any:
 
 
 def native_byte_order(arrays: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Byte-swapped arrays converted, all others as they are."""
+    """Byte-swapped arrays converted; the arrays themselves where there are none."""
+    if all([array.dtype.isnative for array in leaves(arrays)]):
+        return arrays
 
     def convert(array: Any) -> Any:
         return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))

@@ -92,6 +92,9 @@ class Array:
     index: int
     offset: int = 0
 
+    def __hash__(self) -> int:
+        return hash((self.index, self.offset))
+
 
 @frozen
 class Structure:
@@ -140,6 +143,9 @@ class Block:
     data: bytes
     words: tuple[tuple[int, Array | Runtime], ...] = ()
     maps: tuple[tuple[int, TensorMap], ...] = ()
+
+    def __hash__(self) -> int:
+        return hash(self.data)
 
 
 Parameter = Array | TensorMap | Structure | Runtime | Block | int | float | None
