@@ -356,14 +356,14 @@ def spec_of(array: Any, where: str = "the argument") -> Spec:
 
 def _element_strides(array: Any, where: str) -> tuple[int, ...] | None:
     """Strides in elements: PyTorch counts so, CuPy in bytes; other namespaces do not tell."""
-    if callable(stride := getattr(array, "stride", None)):
-        return tuple(stride())
-    if isinstance(strides := getattr(array, "strides", None), tuple):
-        itemsize = array.dtype.itemsize
-        if any(s % itemsize for s, n in zip(strides, array.shape, strict=True) if n > 1):
-            raise ArrayTypeError(f"{where} has strides of {strides} bytes; expected multiples of its {itemsize} bytes an element.")
-        return tuple(s // itemsize for s in strides)
-    return None
+    strides = getattr(array, "strides", None)
+    if not isinstance(strides, tuple):
+        stride = getattr(array, "stride", None)
+        return tuple(stride()) if callable(stride) else None
+    itemsize = array.dtype.itemsize
+    if any([s % itemsize for s in strides]) and any(s % itemsize for s, n in zip(strides, array.shape, strict=True) if n > 1):
+        raise ArrayTypeError(f"{where} has strides of {strides} bytes; expected multiples of its {itemsize} bytes an element.")
+    return tuple([s // itemsize for s in strides])
 
 
 def engine_of(arrays: tuple[Any, ...], specs_on: str = "cpu") -> ModuleType:

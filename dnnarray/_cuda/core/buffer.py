@@ -11,6 +11,7 @@ import numpy as np
 from dnnarray._cuda.core.plan import Array, Block, Parameter, Plan, Runtime, Step, TensorMap, block_of
 
 _WORD = 8  # bytes
+_AS_THEY_ARE = frozenset((Array, Runtime, Block))
 _LINE = 8  # words that structs with tensor maps begin at multiples of
 
 
@@ -43,7 +44,7 @@ class Buffer:
 
     def _place(self, parameter: Parameter) -> int:
         """The word that a parameter begins at. Equal ones stand there once."""
-        value = block_of(parameter) or _word(parameter)
+        value = parameter if type(parameter) in _AS_THEY_ARE else block_of(parameter) or _word(parameter)
         place = self._places.get(value)
         if place is None:
             place = self._places[value] = self._place_block(value) if isinstance(value, Block) else self._place_word(value)
@@ -92,10 +93,8 @@ def _aligned(words: int) -> tuple[np.ndarray, int]:
     return memory[skipped : skipped + words], start + _WORD * skipped
 
 
-def _word(parameter: Parameter) -> Any:
-    """What makes two values of one word the same: pointers and run-time options themselves (null where there is none), numbers as the 64 bits that the kernel reads."""
-    if isinstance(parameter, (Array, Runtime)):
-        return parameter
+def _word(parameter: Parameter) -> int:
+    """A number as the 64 bits that the kernel reads, and null where there is no array."""
     if parameter is None:
         return 0
     if isinstance(parameter, float):
