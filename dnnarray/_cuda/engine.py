@@ -84,11 +84,18 @@ def _vague(array: Any) -> bool:
 def methods(op: Operation) -> tuple[Method, ...]:
     """The entries of the ALGORITHMS table for an operation."""
     try:
-        return import_module(f"dnnarray._cuda.{op.family}").ALGORITHMS[op.base]
+        return _algorithms(op.family)[op.base]
     except (ImportError, KeyError):
         raise UnsupportedError(
             f"{op.name}: the CUDA engine does not have this operation yet; move the arrays to the host (cupy.asnumpy) to use the CPU engine."
         ) from None
+
+
+@lru_cache(maxsize=64)
+def _algorithms(family: str) -> dict[str, tuple[Method, ...]]:
+    """The table of a family; `import_module` of what is imported already takes 2 us."""
+    found: dict[str, tuple[Method, ...]] = import_module(f"dnnarray._cuda.{family}").ALGORITHMS
+    return found
 
 
 def view(pointer: int, shape: tuple[int, ...], dtype: np.dtype, strides: tuple[int, ...], owner: Any, index: int) -> Any:
@@ -203,7 +210,9 @@ class Prepared:
         self._nested = any(isinstance(spec, tuple) for spec in problem.inputs)
         self._plain = not self._nested and all(spec is not None for spec in problem.inputs)
         self._telemetry = config.telemetry
-        self._texts: dict[Any, dict[bool, Callable[..., Any] | None]] = {}  # of calls, by library and alignment; None where they are not usual
+        self._texts: dict[
+            Any, dict[bool, Callable[..., Any] | None]
+        ] = {}  # of calls, by library and alignment; None where they are not usual
         self._ready: list[Launches | None] = [None, None]  # for memory that is not aligned, and that is
         self._methods: dict[bool, Method] = {}  # likewise
 

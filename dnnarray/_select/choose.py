@@ -161,9 +161,7 @@ def choose(
 
 
 @lru_cache(maxsize=1024)
-def _fitting(
-    methods: tuple[Method, ...], device: Device, options: Options, op: str, dtype: Any
-) -> tuple[tuple[int, Method, float], ...]:
+def _fitting(methods: tuple[Method, ...], device: Device, options: Options, op: str, dtype: Any) -> tuple[tuple[int, Method, float], ...]:
     """The candidates that neither a problem's dtype and the device nor the options rule out: place in the table, candidate, and the milliseconds of a second
     of its model, with what a card's times say of its class.
     """
