@@ -323,7 +323,7 @@ def engine_view(array: Any) -> Any:
 
 def native_byte_order(arrays: tuple[Any, ...]) -> tuple[Any, ...]:
     """Byte-swapped arrays converted; the arrays themselves where there are none."""
-    if all([array.dtype.isnative for array in leaves(arrays)]):
+    if all(array.dtype.isnative for array in leaves(arrays)):
         return arrays
 
     def convert(array: Any) -> Any:
@@ -361,7 +361,7 @@ def _element_strides(array: Any, where: str) -> tuple[int, ...] | None:
         stride = getattr(array, "stride", None)
         return tuple(stride()) if callable(stride) else None
     itemsize = array.dtype.itemsize
-    if any([s % itemsize for s in strides]) and any(s % itemsize for s, n in zip(strides, array.shape, strict=True) if n > 1):
+    if any(s % itemsize for s, n in zip(strides, array.shape, strict=True) if n > 1):
         raise ArrayTypeError(f"{where} has strides of {strides} bytes; expected multiples of its {itemsize} bytes an element.")
     return tuple([s // itemsize for s in strides])
 

@@ -264,12 +264,13 @@ class Prepared:
     ) -> Callable[..., Any] | None:
         """The call for arrays of a library, of all alignments that are ready. Steps by cuBLAS and its like go on the stream that is CuPy's current one."""
         texts, calls = self._texts.setdefault(library, {}), {}
-        for aligned, ready in enumerate(self._ready):
+        for aligned in (False, True):
+            ready = self._ready[aligned]
             if ready is None:
                 continue
             if aligned not in texts:
-                shape = self._shape(bool(aligned), ready)
-                texts[aligned] = shape and compile_call(shape, self.pack, ready, dialect(shape))
+                shape = self._shape(aligned, ready)
+                texts[aligned] = None if shape is None else compile_call(shape, self.pack, ready, dialect(shape))
             if text := texts[aligned]:
                 calls[aligned] = text if ready.ours or on_its_stream is None else on_its_stream(text)
         if len(calls) > 1 and (whole := texts[True]):

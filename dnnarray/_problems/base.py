@@ -132,7 +132,7 @@ def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
     """`function` over every leaf of nested tuples, lists and named tuples; None stays None. Lists become tuples."""
     if not isinstance(tree, (tuple, list)):
         return None if tree is None else function(tree)
-    branches = [
+    branches: list[Any] = [
         tree_map(function, branch) if isinstance(branch, (tuple, list)) else None if branch is None else function(branch) for branch in tree
     ]
     return type(tree)(*branches) if hasattr(tree, "_fields") else tuple(branches)

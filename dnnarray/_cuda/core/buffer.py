@@ -44,7 +44,7 @@ class Buffer:
 
     def _place(self, parameter: Parameter) -> int:
         """The word that a parameter begins at. Equal ones stand there once."""
-        value = parameter if type(parameter) in _AS_THEY_ARE else block_of(parameter) or _word(parameter)
+        value: Any = parameter if type(parameter) in _AS_THEY_ARE else block_of(parameter) or _word(parameter)
         place = self._places.get(value)
         if place is None:
             place = self._places[value] = self._place_block(value) if isinstance(value, Block) else self._place_word(value)
@@ -76,10 +76,11 @@ class Buffer:
         """Memory with all that no call writes, and for each launch the address of its arguments' addresses."""
         memory, start = _aligned(self._end + sum(map(len, self._launches)))
         (content,) = self._content
-        memory.data.cast("B")[: len(content)] = content
+        space = memory.data.cast("B")
+        space[: len(content)] = content
         found, end = [], _WORD * self._end
         for launch in self._launches:
-            struct.pack_into(f"={len(launch)}Q", memory, end, *[start + _WORD * place for place in launch])
+            struct.pack_into(f"={len(launch)}Q", space, end, *[start + _WORD * place for place in launch])
             found.append(start + end)
             end += _WORD * len(launch)
         return memory, found
