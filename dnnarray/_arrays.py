@@ -374,6 +374,11 @@ def engine_of(arrays: tuple[Any, ...], specs_on: str = "cpu") -> ModuleType:
     return _cpu() if specs_on == "cpu" else _cuda_engine("specs_on='cuda' asks for a CUDA device.")
 
 
+def native_engine(array: Any) -> ModuleType:
+    """The engine of an array of a type in `NATIVE`."""
+    return _cpu() if isinstance(array, np.ndarray) else _cuda()
+
+
 def _cuda_engine(where: str) -> ModuleType:
     try:
         engine = _cuda()

@@ -102,7 +102,7 @@ def _run(
     native = _first_native(op, given)
     borrowed = _borrow(op, given) if native is None else None
     taken = borrowed.arrays if borrowed else given
-    engine = borrowed.engine if borrowed else _arrays.engine_of((native,))
+    engine = borrowed.engine if borrowed else _arrays.native_engine(native)
     arrays = _arrays.native_byte_order(taken)
     place = engine.place(arrays[0] if native is arrays[0] else _first_array(arrays))
     key, prepared = _look_up(_key_of(config, op, algorithm, options, arrays, place))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import dataclasses
 from functools import cache
+from operator import attrgetter
 from types import CodeType, FunctionType
 from typing import Any, TypeVar, cast, dataclass_transform, overload
 
@@ -31,7 +32,8 @@ def frozen(cls: Any = None, /, *, kw_only: bool = False, eq: bool = True) -> Any
 def _made(cls: Any, kw_only: bool, eq: bool) -> Any:
     dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
     cls._shown = tuple(f.name for f in dataclasses.fields(cls) if f.repr)
-    cls._compared = tuple(f.name for f in dataclasses.fields(cls) if f.compare)
+    compared = [f.name for f in dataclasses.fields(cls) if f.compare]
+    cls._values = staticmethod(attrgetter(*compared) if compared else lambda record: ())
     methods = [_initialiser(cls), _repr, _setattr, _delattr, *([_eq, _hash] if eq else [])]
     for method in methods:
         name = f"__{method.__name__[1:]}__"
@@ -92,17 +94,12 @@ def _repr(self: Any) -> str:
     return f"{type(self).__qualname__}({', '.join(f'{n}={getattr(self, n)!r}' for n in self._shown)})"
 
 
-def _values(self: Any) -> tuple[Any, ...]:
-    found = self.__dict__
-    return tuple([found[n] for n in self._compared])
-
-
-def _eq(self: Any, other: object) -> Any:
-    return _values(self) == _values(other) if other.__class__ is self.__class__ else NotImplemented
+def _eq(self: Any, other: Any) -> Any:
+    return self._values(self) == self._values(other) if other.__class__ is self.__class__ else NotImplemented
 
 
 def _hash(self: Any) -> int:
-    return hash(_values(self))
+    return hash(self._values(self))
 
 
 def _setattr(self: Any, name: str, value: object) -> None:

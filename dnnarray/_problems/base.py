@@ -22,11 +22,12 @@ def remembered(function: F) -> F:
 
     @wraps(function)
     def found(subject: Any, *others: Any) -> Any:
-        memory, key = subject.__dict__.setdefault("_remembered", {}), (name, *others)
+        key = (name, *others) if others else name
         try:
-            return memory[key]
+            return subject.__dict__["_remembered"][key]
         except KeyError:
-            memory[key] = result = function(subject, *others)
+            result = function(subject, *others)
+            subject.__dict__.setdefault("_remembered", {})[key] = result
             return result
 
     return cast(F, found)

@@ -152,6 +152,8 @@ def choose(
             continue
         if options.workspace_limit is not None and _too_much(options, method.workspace(problem)):
             continue
+        if len(fitting) == 1:
+            return method
         predicted = 0.0 if time is not None else predict(problem, device, method.cost(problem, device)) * scale
         found = (*_duration(predicted, time), position)
         best = found if best is None else min(best, found)

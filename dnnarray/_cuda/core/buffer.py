@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import operator
 import struct
+from ctypes import addressof, c_char
 from typing import Any
-
-import numpy as np
 
 from dnnarray._cuda.core.plan import Array, Block, Parameter, Plan, Runtime, Step, TensorMap, block_of
 
-_WORD = 8  # bytes
+WORD = 8  # bytes
 _AS_THEY_ARE = frozenset((Array, Runtime, Block))
 _LINE = 8  # words that structs with tensor maps begin at multiples of
 
@@ -52,46 +51,45 @@ class Buffer:
 
     def _place_word(self, value: Array | Runtime | int) -> int:
         if isinstance(value, int):
-            return self._add(value.to_bytes(_WORD, "little"))
+            return self._add(value.to_bytes(WORD, "little"))
         self.written.append((self._end, value))
-        return self._add(bytes(_WORD))
+        return self._add(bytes(WORD))
 
     def _place_block(self, block: Block) -> int:
-        encoded_for = [self._add(bytes(_WORD)) for _ in block.maps]
+        encoded_for = [self._add(bytes(WORD)) for _ in block.maps]
         if block.maps:
-            self._add(bytes(-self._end % _LINE * _WORD))
-        first = self._add(block.data + bytes(-len(block.data) % _WORD))
-        self.written += [(first + offset // _WORD, value) for offset, value in block.words]
-        self.maps += [(at, first + offset // _WORD, described) for at, (offset, described) in zip(encoded_for, block.maps, strict=True)]
+            self._add(bytes(-self._end % _LINE * WORD))
+        first = self._add(block.data + bytes(-len(block.data) % WORD))
+        self.written += [(first + offset // WORD, value) for offset, value in block.words]
+        self.maps += [(at, first + offset // WORD, described) for at, (offset, described) in zip(encoded_for, block.maps, strict=True)]
         return first
 
     def _add(self, content: bytes) -> int:
         """The word that these begin at."""
         first = self._end
         self._content.append(content)
-        self._end += len(content) // _WORD
+        self._end += len(content) // WORD
         return first
 
-    def make(self) -> tuple[np.ndarray, list[int]]:
-        """Memory with all that no call writes, and for each launch the address of its arguments' addresses."""
+    def make(self) -> tuple[memoryview, int, list[int]]:
+        """Memory with all that no call writes, by words, its address, and for each launch the address of its arguments' addresses."""
         memory, start = _aligned(self._end + sum(map(len, self._launches)))
         (content,) = self._content
-        space = memory.data.cast("B")
-        space[: len(content)] = content
-        found, end = [], _WORD * self._end
+        memory[: len(content)] = content
+        found, end = [], WORD * self._end
         for launch in self._launches:
-            struct.pack_into(f"={len(launch)}Q", space, end, *[start + _WORD * place for place in launch])
+            struct.pack_into(f"={len(launch)}Q", memory, end, *[start + WORD * place for place in launch])
             found.append(start + end)
-            end += _WORD * len(launch)
-        return memory, found
+            end += WORD * len(launch)
+        return memory.cast("Q"), start, found
 
 
-def _aligned(words: int) -> tuple[np.ndarray, int]:
+def _aligned(words: int) -> tuple[memoryview, int]:
     """Zeros that begin where a tensor map may, and their address."""
-    memory = np.zeros(words + _LINE, np.uint64)
-    start = memory.ctypes.data
-    skipped = -start % (_LINE * _WORD) // _WORD
-    return memory[skipped : skipped + words], start + _WORD * skipped
+    whole = bytearray(WORD * (words + _LINE))
+    start = addressof(c_char.from_buffer(whole))
+    skipped = -start % (_LINE * WORD)
+    return memoryview(whole)[skipped : skipped + WORD * words], start + skipped
 
 
 def _word(parameter: Parameter) -> int:

@@ -13,7 +13,7 @@ from cupy_backends.cuda.api.driver import CUDADriverError, funcGetAttribute, fun
 
 from dnnarray import _source
 from dnnarray._cuda.core import overlap
-from dnnarray._cuda.core.buffer import Buffer
+from dnnarray._cuda.core.buffer import WORD, Buffer
 from dnnarray._cuda.core.fourier import Fourier
 from dnnarray._cuda.core.plan import Array, MatMul, Plan, Runtime, Step, Transform
 from dnnarray._cuda.core.tensor_map import Encoded
@@ -137,14 +137,14 @@ class Launches:
 
     def _new(self) -> tuple[Any, ...]:
         """The words of a call, then for each step what it is called with beside the stream, last the tensor maps."""
-        memory, addresses = self._buffer.make()
+        words, start, addresses = self._buffer.make()
         arguments, given = iter(addresses), []
         for k, plan in enumerate(self._plans):
             if isinstance(plan, Plan):
                 given.append(overlap.reference(next(arguments)) if k in self._overlapping else next(arguments))
             else:
-                given.append(memory.data)
-        return memory.data, *given, [Encoded(m, memory[first:].ctypes.data) for _, first, m in self._buffer.maps]
+                given.append(words)
+        return words, *given, [Encoded(m, start + WORD * first) for _, first, m in self._buffer.maps]
 
 
 def _pointer(array: Array, pointers: list[int]) -> int:
