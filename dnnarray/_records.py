@@ -33,7 +33,7 @@ def _made(cls: Any, kw_only: bool, eq: bool) -> Any:
     dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
     cls._shown = tuple(f.name for f in dataclasses.fields(cls) if f.repr)
     compared = [f.name for f in dataclasses.fields(cls) if f.compare]
-    cls._values = staticmethod(attrgetter(*compared) if compared else lambda record: ())
+    cls._compared = staticmethod(attrgetter(*compared) if compared else lambda record: ())
     methods = [_initialiser(cls), _repr, _setattr, _delattr, *([_eq, _hash] if eq else [])]
     for method in methods:
         name = f"__{method.__name__[1:]}__"
@@ -95,11 +95,11 @@ def _repr(self: Any) -> str:
 
 
 def _eq(self: Any, other: Any) -> Any:
-    return self._values(self) == self._values(other) if other.__class__ is self.__class__ else NotImplemented
+    return self._compared(self) == self._compared(other) if other.__class__ is self.__class__ else NotImplemented
 
 
 def _hash(self: Any) -> int:
-    return hash(self._values(self))
+    return hash(self._compared(self))
 
 
 def _setattr(self: Any, name: str, value: object) -> None:
