@@ -42,7 +42,12 @@ class Sample:
 def class_of(problem: Problem, algorithm: str) -> str:
     """Operation, algorithm and dtype; ``conv2d`` is ``conv``."""
     specs = leaves(problem.inputs)
-    return f"{_RANKED.sub('', problem.op)} {algorithm} {name_of(specs[0].dtype) if specs else 'float32'}"
+    return class_name(problem.op, algorithm, specs[0].dtype if specs else None)
+
+
+def class_name(op: str, algorithm: str, dtype: Any) -> str:
+    """What `class_of` gives, for the dtype of the first input, None where there is none."""
+    return f"{_RANKED.sub('', op)} {algorithm} {'float32' if dtype is None else name_of(dtype)}"
 
 
 def factor(problem: Problem, device: Device, algorithm: str) -> float | None:

@@ -6,6 +6,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from dnnarray._cuda.core.extents import order_of
+from dnnarray._problems.base import remembered
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._spec import HALF
 
@@ -43,6 +44,7 @@ def operands(problem: NormProblem, arrays: tuple[Any, ...]) -> Inputs:
     return Inputs(**dict(zip(fields, arrays, strict=False)))
 
 
+@remembered
 def specs_of(problem: NormProblem) -> Inputs:
     return operands(problem, problem.inputs)
 
@@ -74,6 +76,7 @@ class View(NamedTuple):
         return self.outer * self.channels * self.inner
 
 
+@remembered
 def view(problem: NormProblem) -> View | None:
     """How x lies; None where batch, channels and space are mixed so that no view shows them."""
     x, geometry = specs_of(problem).x, problem.geometry
