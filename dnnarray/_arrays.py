@@ -322,9 +322,7 @@ def engine_view(array: Any) -> Any:
 
 
 def native_byte_order(arrays: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Byte-swapped arrays converted; the arrays themselves where there are none."""
-    if all(array.dtype.isnative for array in leaves(arrays)):
-        return arrays
+    """Byte-swapped arrays converted, all others as they are."""
 
     def convert(array: Any) -> Any:
         return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
@@ -356,14 +354,14 @@ def spec_of(array: Any, where: str = "the argument") -> Spec:
 
 def _element_strides(array: Any, where: str) -> tuple[int, ...] | None:
     """Strides in elements: PyTorch counts so, CuPy in bytes; other namespaces do not tell."""
-    strides = getattr(array, "strides", None)
-    if not isinstance(strides, tuple):
-        stride = getattr(array, "stride", None)
-        return tuple(stride()) if callable(stride) else None
-    itemsize = array.dtype.itemsize
-    if any(s % itemsize for s, n in zip(strides, array.shape, strict=True) if n > 1):
-        raise ArrayTypeError(f"{where} has strides of {strides} bytes; expected multiples of its {itemsize} bytes an element.")
-    return tuple([s // itemsize for s in strides])
+    if callable(stride := getattr(array, "stride", None)):
+        return tuple(stride())
+    if isinstance(strides := getattr(array, "strides", None), tuple):
+        itemsize = array.dtype.itemsize
+        if any(s % itemsize for s, n in zip(strides, array.shape, strict=True) if n > 1):
+            raise ArrayTypeError(f"{where} has strides of {strides} bytes; expected multiples of its {itemsize} bytes an element.")
+        return tuple(s // itemsize for s in strides)
+    return None
 
 
 def engine_of(arrays: tuple[Any, ...], specs_on: str = "cpu") -> ModuleType:
@@ -372,11 +370,6 @@ def engine_of(arrays: tuple[Any, ...], specs_on: str = "cpu") -> ModuleType:
         if not isinstance(array, Spec):
             return _door(array, "the array")[1]
     return _cpu() if specs_on == "cpu" else _cuda_engine("specs_on='cuda' asks for a CUDA device.")
-
-
-def native_engine(array: Any) -> ModuleType:
-    """The engine of an array of a type in `NATIVE`."""
-    return _cpu() if isinstance(array, np.ndarray) else _cuda()
 
 
 def _cuda_engine(where: str) -> ModuleType:

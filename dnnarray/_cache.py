@@ -43,20 +43,15 @@ def folder_name() -> str:
     """
     if configured := os.environ.get("DNNARRAY_CACHE_DIR"):
         return _absolute(configured)
-    return _usual(os.environ.get("XDG_CACHE_HOME", ""), os.environ.get("HOME"))
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(base):  # the XDG Base Directory Specification
+        base = os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(base, "dnnarray") if os.path.isabs(base) else _temporary()  # a user without a home
 
 
 @lru_cache(maxsize=16)
 def _absolute(path: str) -> str:
     return os.path.abspath(path)
-
-
-@lru_cache(maxsize=16)
-def _usual(base: str, home: str | None) -> str:
-    """The folder where none is configured; `home` is the variable that `os.path.expanduser` looks at. New shapes ask often, and this takes 10 us."""
-    if not os.path.isabs(base):  # the XDG Base Directory Specification
-        base = os.path.join(os.path.expanduser("~"), ".cache")
-    return os.path.join(base, "dnnarray") if os.path.isabs(base) else _temporary()  # a user without a home
 
 
 def _temporary() -> str:

@@ -7,6 +7,7 @@ of the call, so that a warm call costs a look-up.
 from __future__ import annotations
 
 import inspect
+import operator
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -102,17 +103,18 @@ def _run(
     native = _first_native(op, given)
     borrowed = _borrow(op, given) if native is None else None
     taken = borrowed.arrays if borrowed else given
-    engine = borrowed.engine if borrowed else _arrays.native_engine(native)
+    engine = borrowed.engine if borrowed else _arrays.engine_of((native,))
     arrays = _arrays.native_byte_order(taken)
-    place = engine.place(arrays[0] if native is arrays[0] else _first_array(arrays))
+    place = engine.place(_first_array(arrays))
     key, prepared = _look_up(_key_of(config, op, algorithm, options, arrays, place))
     if key is None:  # a list or an array among the options: the call as it would be with tuples
         options = tuple(map(freeze, options))
         key, prepared = _look_up(_key_of(config, op, algorithm, options, arrays, place))
-    known = prepared is not None
-    if not known:
-        prepared = prepare(engine, config, op, algorithm, tuple(map(freeze, options)), arrays, key)
-    if borrowed and Spec in map(type, leaves(arrays)):
+    if prepared is None:
+        prepared = prepare(engine, config, op, algorithm, tuple(map(freeze, options)), arrays)
+        if key:  # where freezing changed an option (a torch.Size), the call as it was made is remembered too
+            _prepared[key] = prepared
+    if any(type(leaf) is Spec for leaf in leaves(arrays) if borrowed):
         arrays = prepared.with_stand_ins(arrays)
     if op.runtime:
         runtime = checked_runtime(op, prepared.problem, runtime)
@@ -120,11 +122,10 @@ def _run(
         result = _foreign(borrowed, prepared, arrays, runtime, out, workspace)
     else:
         result = _packed(prepared, prepared.call(arrays, runtime, out, workspace))
-    # Not before the call went well, on the current device and without a change of the byte order: the text does not look for these. Not the first time
-    # either: what a call is to find by itself takes longer to make than all else, and many shapes are met only once.
+    # Not before the call went well, on the current device and without a change of the byte order: the text does not look for these.
     if _body.renew(op):
         return result  # the key is of another form than those that the text makes from now on
-    if known and text_key is not None and engine.current_place() == place and arrays is taken:
+    if text_key is not None and engine.current_place() == place and all(map(operator.is_, leaves(arrays), leaves(taken))):
         _remember(op, text_key, prepared, borrowed, given)
     return result
 
@@ -156,20 +157,9 @@ def _look_up(key: tuple) -> tuple[tuple | None, Any]:
         return None, None
 
 
-def prepare(
-    engine: Any,
-    config: Options,
-    op: Operation,
-    algorithm: str | None,
-    options: tuple[Any, ...],
-    arrays: tuple[Any, ...],
-    key: tuple[Any, ...] | None = None,
-) -> Any:
-    """Problem and chosen algorithm for arrays of the engine's own; remembered, the oldest half forgotten when there are many.
-
-    `key` is what the call is looked up by, where the caller has it.
-    """
-    specs = tuple([tree_map(_arrays.spec_of, a) for a in arrays])
+def prepare(engine: Any, config: Options, op: Operation, algorithm: str | None, options: tuple[Any, ...], arrays: tuple[Any, ...]) -> Any:
+    """Problem and chosen algorithm for arrays of the engine's own; remembered, the oldest half forgotten when there are many."""
+    specs = tuple(tree_map(_arrays.spec_of, a) for a in arrays)
     problem = op.problem(specs, dict(zip(op.static, options, strict=True)))
     _check_read(op, problem, arrays)
     place = engine.place(_first_array(arrays))
@@ -181,8 +171,7 @@ def prepare(
         for old in list(_prepared)[: _CACHE_SIZE // 2]:
             _prepared.pop(old, None)
         _body.forget()
-    if key is None:
-        key, _ = _look_up(_key_of(config, op, algorithm, options, arrays, place))
+    key, _ = _look_up(_key_of(config, op, algorithm, options, arrays, place))
     if key is not None:
         _prepared[key] = prepared
     return prepared
@@ -195,8 +184,6 @@ def _first_array(arrays: tuple[Any, ...]) -> Any:
 
 def _check_read(op: Operation, problem: Problem, arrays: tuple[Any, ...]) -> None:
     """A `Spec` stands for an array only where no value of that is read."""
-    if Spec not in map(type, leaves(arrays)):
-        return
     for i, (name, array) in enumerate(zip(op.arrays, arrays, strict=True)):
         if i not in problem.unread and any(type(leaf) is Spec for leaf in leaves(array)):
             fail(ArrayTypeError, op.name, name, f"a Spec, {array}", "an array, since its values are read")
@@ -240,10 +227,14 @@ def freeze(value: Any) -> Any:
 
 def _first_native(op: Operation, arrays: tuple[Any, ...]) -> Any:
     """The first of all arrays, those in nested arguments too, where all are of one type that an engine owns; else None."""
-    found = leaves(arrays) if op.nested else [array for array in arrays if array is not None]
-    if not found or type(found[0]) not in _arrays.NATIVE or len(set(map(type, found))) > 1:
-        return None
-    return found[0]
+    first = None
+    for name, array in zip(op.arrays, arrays, strict=True):
+        for leaf in leaves(array) if name in op.nested else (array,):
+            if first is None:
+                first = leaf
+            elif type(leaf) is not type(first) and leaf is not None:
+                return None
+    return first if type(first) in _arrays.NATIVE else None
 
 
 def _borrow(op: Operation, arrays: tuple[Any, ...]) -> _arrays.Borrowed:

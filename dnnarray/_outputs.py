@@ -17,12 +17,12 @@ class Output:
 
     def __init__(self, spec: Spec) -> None:
         self.spec, self.shape, self.dtype = spec, spec.shape, spec.dtype
-        order = None if spec.strides is None else spec.axis_order()
+        order = spec.axis_order()
         permuted = order is not None and order != tuple(range(spec.ndim))
         self.memory_shape = tuple(spec.shape[i] for i in order) if permuted and order else spec.shape
         self.inverse = tuple(order.index(i) for i in range(spec.ndim)) if permuted and order else None
         self.element_strides = spec.strides or spec.c_strides
-        self.strides = tuple([s * spec.dtype.itemsize for s in self.element_strides])
+        self.strides = tuple(s * spec.dtype.itemsize for s in self.element_strides)
 
     def empty(self, allocate: Callable[..., Any]) -> Any:
         """A new array in the memory order of the spec; `allocate` is the ``empty`` of the engine's namespace."""

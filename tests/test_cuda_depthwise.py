@@ -29,7 +29,7 @@ def _problem(op, *specs, **options):
 
 def _plan(op, *specs, device=_DEVICE, **options):
     problem = _problem(op, *specs, **options)
-    method = next(m for m in ALGORITHMS[op] if m.name == "depthwise")
+    method = next(m for m in ALGORITHMS[op] if m.name == "depthwise_direct")
     assert method.rejects(problem, device) is None
     return method.run(problem, device, True).plans[0]
 
@@ -257,7 +257,7 @@ def test_the_gradient_of_an_input_is_read_in_the_order_that_it_is_written_in(sha
     grad = lying(grad, of_grad or (0, 1, 2, 3))
     for op, specs, options in (("conv_backward_input", (grad, w), {"input_shape": x}), ("conv_backward", (grad, x, w), {})):
         problem = _problem(op, *specs, groups=16, **options)
-        method = next(m for m in ALGORITHMS[op] if m.name == "depthwise")
+        method = next(m for m in ALGORITHMS[op] if m.name == "depthwise_direct")
         assert problem.outputs[0].strides == x.strides
         assert method.rejects(problem, _DEVICE) is None
         assert lies(x, method.run(problem, _DEVICE, True).orders[0])

@@ -69,7 +69,6 @@ def test_results_on_another_device_are_refused(prepared):
 
 def test_scratch_memory_that_threads_cannot_load_is_refused(prepared):
     plan, _ = prepared
-    plan.workspace = 64
     with pytest.raises(dnn.OptionError, match=r"relu: workspace .* aligned to 16 bytes"):
         plan._scratch(_memory(1025), 64)
 

@@ -11,7 +11,7 @@ from dnnarray._spec import BFLOAT16, Spec
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
 from dnnarray._cuda.conv import ALGORITHMS, grouped_tma, weigh
-from tests.test_cuda_tensor_map import _DEVICE, _axes, _drawn, _unravel, _windows
+from tests.test_cuda_tensor_map import _DEVICE, _axis, _drawn, _unravel, _windows
 from tests.test_cuda_weigh import _added_up, _Card
 
 _CASES = {  # x, weight, options
@@ -30,10 +30,10 @@ _CASES = {  # x, weight, options
 
 def _packed(memory, plan, config, window, n):
     """The weights of the channels from 64 n on, as the kernel brings them to shared memory: (tap, row of the result, channel of the sum)."""
-    given = plan.arguments
-    outs, form, turned, (k, c, *steps) = given.outs, given.form, given.turned, given.w_strides
+    numbers = plan.arguments[6:]
+    outs, form, turned, (k, c, *steps) = numbers[4], numbers[5], numbers[6], numbers[7:12]
     size, real, taps = max(config.real, 16), config.real, math.prod(window)
-    array = given.weight
+    array = plan.arguments[2]
     w, start = memory[array.index], array.offset // 2
     found = np.zeros((taps, 64, size))
     first = start + sum((e - 1) * s for e, s in zip(window, steps, strict=True)) * turned
@@ -54,9 +54,10 @@ def _packed(memory, plan, config, window, n):
 
 def _store(target, plan, memory):
     """All tiles of a launch."""
-    config, given = plan.kernel.config, plan.arguments
-    x, rows, pitch, tiles_m, tiles_n, outs = given.windows, given.rows, given.pitch, given.tiles_m, given.tiles_n, given.outs
-    steps, axes = given.y_strides, _axes(given)
+    config, x = plan.kernel.config, plan.arguments[0]
+    numbers = plan.arguments[6:]
+    rows, pitch, tiles_m, tiles_n, outs = numbers[:5]
+    steps, axes = numbers[16:20], [_axis(numbers[20 + 3 * i : 23 + 3 * i]) for i in range(3)]
     inner, window, size = [axes[0][0], axes[1][0], pitch], [a[2] for a in axes], max(config.real, 16)
     for n, m in np.ndindex(tiles_n, tiles_m):
         weights = _packed(memory, plan, config, window, n)
@@ -75,7 +76,7 @@ def _store(target, plan, memory):
             *place, image = _unravel(m * 64 + i, inner)
             if place[0] >= axes[2][0]:
                 continue
-            at = given.y.offset // 2 + image * steps[0] + sum(p * s for p, s in zip(place[::-1], steps[1:], strict=True))
+            at = plan.arguments[5].offset // 2 + image * steps[0] + sum(p * s for p, s in zip(place[::-1], steps[1:], strict=True))
             target[at + n * 64 : at + min(n * 64 + 64, outs)] = sums[i, : outs - n * 64]
 
 

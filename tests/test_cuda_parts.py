@@ -14,8 +14,9 @@ pytest.importorskip("cupy", reason="CuPy is not installed")
 from dnnarray._cuda.conv import ALGORITHMS, parts_tiling
 from dnnarray._cuda.conv import parts as conv_parts
 from dnnarray._cuda.conv.tiling import Tile
+from dnnarray._cuda.core.plan import Array, TensorMap
 from dnnarray._cuda.linear import ALGORITHMS as LINEAR
-from tests.test_cuda_tensor_map import _axes, _box, _unravel, _windows
+from tests.test_cuda_tensor_map import _axes, _axis, _box, _unravel, _windows
 
 _DEVICE = Device("made-up H200", "cuda", 132, {"float32": 50e12, "float16_mma": 788e12}, 4.2e12, 4e-6, (9, 0), 232_448)
 
@@ -44,22 +45,23 @@ class _Card:
         self.of(plan.arguments.out)[: plan.arguments.bytes // 4] = 0
 
     def image(self, plan):
-        a = plan.arguments
-        batch, channels, pixels, width, plane = a.batch, a.channels, a.pixels, a.width, a.plane
-        x = self.of(a.x)[: batch * channels * pixels]
+        source, *_, whole, batch, channels, pixels, width, plane = plan.arguments
+        x = self.of(source)[: batch * channels * pixels]
         x = x.reshape(batch, pixels, channels) if plan.kernel.config.last else x.reshape(batch, channels, pixels).swapaxes(1, 2)
         filled = np.zeros((batch, pixels, width))
         filled[:, :, :channels] = x
-        at = a.parts.offset // 2
+        at = whole.offset // 2
         self.halves[at : at + plane] = filled.ravel()
         self.halves[at + plane : at + plan.kernel.config.parts * plane] = 0
 
     def products(self, plan):
-        a, c = plan.arguments, plan.kernel.config
-        x, w, rows, channels, backwards, groups, outs = a.x, a.weight, a.rows, a.channels, a.backwards, a.groups, a.outs
-        steps, axes, target = a.y_strides, _axes(a), self.of(a.y)
-        window = [axis[2] for axis in axes]
-        for group, first, n in ((g, i * c.tile_m, j * c.tile_n) for g in range(groups) for i in range(a.tiles_m) for j in range(a.tiles_n)):
+        x, _, w, _ = (a for a in plan.arguments if isinstance(a, TensorMap))
+        y = [a for a in plan.arguments if isinstance(a, Array)][4]
+        rows, _, channels, backwards, tiles_m, tiles_n, groups, outs, *rest = (a for a in plan.arguments if isinstance(a, int))
+        steps, axes = rest[:5], [_axis(rest[5 + 3 * i : 8 + 3 * i]) for i in range(3)]
+        c, window = plan.kernel.config, [a[2] for a in axes]
+        target = self.of(y)
+        for group, first, n in ((g, i * c.tile_m, j * c.tile_n) for g in range(groups) for i in range(tiles_m) for j in range(tiles_n)):
             sums = np.zeros((c.tile_m, c.tile_n))
             for tap in np.ndindex(*window):
                 at = [b - 1 - t if backwards >> i & 1 else t for i, (t, b) in enumerate(zip(tap[::-1], window[::-1], strict=True))]
@@ -83,10 +85,11 @@ class _Card:
         return _windows(self.halves_by_index, x, (channel, *starts, image), offsets)
 
     def weight(self, plan):
-        given, c = plan.arguments, plan.kernel.config
-        dy, x, rows, groups, outs, channels = given.dy, given.x, given.rows, given.groups, given.outs, given.channels
-        splits, blocks, axes = given.splits, given.blocks, _axes(given)
-        window = [axis[2] for axis in axes]
+        dy, _, x, _ = (a for a in plan.arguments if isinstance(a, TensorMap))
+        partial = [a for a in plan.arguments if isinstance(a, Array)][2]
+        rows, _, _, groups, outs, channels, splits, blocks, *rest = (a for a in plan.arguments if isinstance(a, int))
+        axes = [_axis(rest[3 * i : 3 + 3 * i]) for i in range(3)]
+        window, c = [a[2] for a in axes], plan.kernel.config
         taps = list(np.ndindex(*window))
         found = np.zeros((splits, groups, -(-outs // 64) * 64, len(taps), -(-channels // 64) * 64))
         for s in range(splits):
@@ -98,7 +101,7 @@ class _Card:
                             b = self.windows(x, axes, c.axes, first, tap, g * channels + channel)
                             found[s, g, k : k + 64, t, channel : channel + 64] += a.T @ b
         kept = found[:, :, :outs, :, :channels].ravel()
-        self.of(given.partial)[: kept.size] = kept
+        self.of(partial)[: kept.size] = kept
 
     def sum(self, plan):
         given = plan.arguments

@@ -227,6 +227,13 @@ def _axes(arguments):
     return [tuple(arguments.axes[i : i + 6]) for i in (0, 6, 12)]
 
 
+def _axis(words):
+    """(out, space, window, stride, dilation, before)"""
+    pairs = [(w >> 32, w & 0xFFFFFFFF) for w in words]
+    (out, space), (window, stride), (dilation, before) = pairs
+    return out, space, window, stride, dilation, before - (1 << 32) if before >> 31 else before
+
+
 def _unravel(i, inner):
     """Places along w, h and d, and the image."""
     found = []

@@ -8,8 +8,7 @@ import pytest
 pytest.importorskip("cupy", reason="CuPy is not installed")
 
 import dnnarray as dnn
-from dnnarray import _dispatch, _torch
-from dnnarray._cuda import engine
+from dnnarray import _torch
 from dnnarray._operation import find, operations
 from dnnarray._problems.base import leaves, tree_map
 from tests.made_up_device import made_up_device
@@ -107,29 +106,6 @@ def test_scratch_memory_within_a_result_is_refused(device):
         assert call("conv", arrays, options | {"out": out, "workspace": apart}) is out
     with pytest.raises(dnn.OptionError, match="workspace is memory shared"):
         call("conv", arrays, options | {"out": out, "workspace": within})
-
-
-def test_no_text_is_written_before_a_problem_comes_back(device, monkeypatch):
-    written, compile_call = [], engine.compile_call
-    monkeypatch.setattr(engine, "compile_call", lambda *given: written.append(given) or compile_call(*given))
-    x = device.array(np.zeros((5, 7), np.float32))
-    for texts, general in ((0, 1), (1, 2), (1, 2)):
-        dnn.relu(x)
-        assert (len(written), len(device.general)) == (texts, general)
-    assert len(device.launched) == 3
-    addresses = [launch[-2] for launch in device.launched]
-    assert len(set(addresses)) == 1, "the text and the general way write into the same memory"
-
-
-def test_what_is_kept_of_shapes_is_bounded(device, monkeypatch):
-    monkeypatch.setattr(_dispatch, "_CACHE_SIZE", 8)
-    for n in range(1, 50):
-        x = device.array(np.zeros((n, 3), np.float32))
-        for _ in range(3):
-            dnn.relu(x)
-        assert len(_dispatch._prepared) <= 8
-        assert len(find("relu").calls) <= 8
-    assert len(device.general) == 2 * 49
 
 
 @pytest.mark.parametrize("op", ["relu", "relu_backward", "dropout"])

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from dnnarray._operation import Operation
 
 ARRAY = cupy.ndarray
-_C_ORDER: tuple[int, ...] = ()  # stands for the order of the axes of an array of any rank
 _NOTHING = nullcontext()
 
 
@@ -84,18 +83,11 @@ def _vague(array: Any) -> bool:
 def methods(op: Operation) -> tuple[Method, ...]:
     """The entries of the ALGORITHMS table for an operation."""
     try:
-        return _algorithms(op.family)[op.base]
+        return import_module(f"dnnarray._cuda.{op.family}").ALGORITHMS[op.base]
     except (ImportError, KeyError):
         raise UnsupportedError(
             f"{op.name}: the CUDA engine does not have this operation yet; move the arrays to the host (cupy.asnumpy) to use the CPU engine."
         ) from None
-
-
-@lru_cache(maxsize=64)
-def _algorithms(family: str) -> dict[str, tuple[Method, ...]]:
-    """The table of a family; `import_module` of what is imported already takes 2 us."""
-    found: dict[str, tuple[Method, ...]] = import_module(f"dnnarray._cuda.{family}").ALGORITHMS
-    return found
 
 
 def view(pointer: int, shape: tuple[int, ...], dtype: np.dtype, strides: tuple[int, ...], owner: Any, index: int) -> Any:
@@ -206,13 +198,14 @@ class Prepared:
         self.absent = [i for i, spec in enumerate(problem.outputs) if spec is None]
         self.pack = problem.returns
         self.device = getDevice()
+        self.warm: Callable[..., Any] | None = None  # what `compile_call` gives for CuPy's arrays
         self._specs = leaves(problem.inputs)
+        self._in_place = pairs_in_place(problem)
         self._nested = any(isinstance(spec, tuple) for spec in problem.inputs)
         self._plain = not self._nested and all(spec is not None for spec in problem.inputs)
         self._telemetry = config.telemetry
-        self._texts: dict[
-            Any, dict[bool, Callable[..., Any] | None]
-        ] = {}  # of calls, by library and alignment; None where they are not usual
+        self._shapes: dict[bool, Shape] = {}  # by alignment, where calls are usual and their launches ready
+        self._texts: dict[Any, dict[bool, Callable[..., Any]]] = {}  # of calls, by library and alignment
         self._ready: list[Launches | None] = [None, None]  # for memory that is not aligned, and that is
         self._methods: dict[bool, Method] = {}  # likewise
 
@@ -239,15 +232,6 @@ class Prepared:
                     result[...] = target
         return self._placed(results) if self.absent else results
 
-    @cached_property
-    def _in_place(self) -> frozenset[tuple[int, int]]:
-        return pairs_in_place(self.problem)
-
-    @property
-    def warm(self) -> Callable[..., Any] | None:
-        """What `compile_call` gives for CuPy's arrays; None where nothing is ready for a usual call."""
-        return self._compile(ARRAY, on_cupy)
-
     def by_addresses(self, way: Direct) -> Callable[..., Any] | None:
         """What `warm` is, for another library's arrays by their addresses alone."""
         return self._compile(way, partial(by_addresses, way=way), lambda call: self._on_its_stream(way, call))
@@ -263,29 +247,17 @@ class Prepared:
         self, library: Any, dialect: Callable[[Shape], Dialect], on_its_stream: Callable[[Any], Any] | None = None
     ) -> Callable[..., Any] | None:
         """The call for arrays of a library, of all alignments that are ready. Steps by cuBLAS and its like go on the stream that is CuPy's current one."""
-        texts, calls = self._texts.setdefault(library, {}), {}
-        for aligned in (False, True):
+        texts = self._texts.setdefault(library, {})
+        calls = {}
+        for aligned, shape in self._shapes.items():
             ready = self._ready[aligned]
-            if ready is None:
-                continue
+            assert ready is not None
             if aligned not in texts:
-                shape = self._shape(aligned, ready)
-                texts[aligned] = None if shape is None else compile_call(shape, self.pack, ready, dialect(shape))
-            if text := texts[aligned]:
-                calls[aligned] = text if ready.ours or on_its_stream is None else on_its_stream(text)
-        if len(calls) > 1 and (whole := texts[True]):
-            hand_on(whole, calls[False])
+                texts[aligned] = compile_call(shape, self.pack, ready, dialect(shape))
+            calls[aligned] = texts[aligned] if ready.ours or on_its_stream is None else on_its_stream(texts[aligned])
+        if len(calls) > 1:
+            hand_on(texts[True], calls[False])
         return calls.get(True) or calls.get(False)
-
-    def _shape(self, aligned: bool, ready: Launches) -> Shape | None:
-        """What the text of a call is written from; None where calls are not usual."""
-        if ready.copied or ready.moved or self._telemetry or any(map(_backwards, self._specs)):
-            return None
-        # A family's problems may share a form that has more inputs than this operation takes; those are None.
-        inputs, beyond = self.problem.inputs[: len(self.op.arrays)], self.problem.inputs[len(self.op.arrays) :]
-        if len(inputs) < len(self.op.arrays) or any(spec is not None for spec in beyond):
-            return None
-        return Shape(inputs, tuple(self.outputs), tuple(self.absent), ready.workspace, self.device, aligned, self._over())
 
     def with_stand_ins(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
         """An array in the place of each `Spec`: without memory where no launch is given its address, else with numbers that enter no result."""
@@ -371,12 +343,10 @@ class Prepared:
         return copy
 
     def _addresses(self, arrays: list[Any]) -> list[int]:
-        memory = [array.data for array in arrays]
-        for part in memory:
-            if part.device_id != self.device:
-                expected = f"the arrays live on CUDA devices {self.device} and {part.device_id}; expected one device."
-                raise ArrayTypeError(f"{self.problem.op}: {expected}")
-        return [part.ptr for part in memory]
+        other = next((a.data.device_id for a in arrays if a.data.device_id != self.device), None)
+        if other is not None:
+            raise ArrayTypeError(f"{self.problem.op}: the arrays live on CUDA devices {self.device} and {other}; expected one device.")
+        return [array.data.ptr for array in arrays]
 
     def _check_addresses(self, given: list[Any]) -> None:
         for array in given:
@@ -388,16 +358,22 @@ class Prepared:
         here = device()
         method = self._methods[aligned] = self._method(here, aligned)
         program = (self._program if aligned else None) or method.run(self.problem, _with(here, aligned), aligned)
-        orders = program.orders or (_C_ORDER,) * len(self._specs)
+        orders = program.orders or tuple(tuple(range(s.ndim)) for s in self._specs)
         given = enumerate(zip(self._specs, orders, self.problem.reads, strict=True))
-        copied = [(i, order or tuple(range(spec.ndim))) for i, (spec, order, read) in given if read and _lies_otherwise(spec, order)]
-        plans = tuple([plan for plan in program.plans if not isinstance(plan, Plan) or 0 not in plan.grid])
+        copied = [(i, order) for i, (spec, order, read) in given if read and order is not None and not _lies(spec, order)]
+        plans = tuple(plan for plan in program.plans if not isinstance(plan, Plan) or 0 not in plan.grid)
         functions = module.load([plan.kernel for plan in plans if isinstance(plan, Plan)], self.device, architecture(here))
         count, workspace = len(self._specs) + len(self.outputs), _workspace_of(self.problem, method, program)
         moved = () if aligned else moved_by(plans, count)
         self._ready[aligned] = ready = Launches(plans, functions, count + bool(workspace), copied, self.device, moved, workspace)
         if aligned:
             self._program = None
+        # A family's problems may share a form that has more inputs than this operation takes; those are None.
+        inputs, beyond = self.problem.inputs[: len(self.op.arrays)], self.problem.inputs[len(self.op.arrays) :]
+        usual = not (copied or moved or self._telemetry or any(map(_backwards, self._specs)))
+        if usual and len(inputs) == len(self.op.arrays) and all(spec is None for spec in beyond):
+            self._shapes[aligned] = Shape(inputs, tuple(self.outputs), tuple(self.absent), workspace, self.device, aligned, self._over())
+            self.warm = self._compile(ARRAY, on_cupy)
         return ready
 
     def _method(self, here: Device, aligned: bool) -> Method:
@@ -476,21 +452,14 @@ def _backwards(spec: Spec) -> bool:
     return any(s < 0 for s in spec.strides or ())
 
 
-def _lies_otherwise(spec: Spec, order: tuple[int, ...] | None) -> bool:
-    """Whether the array of an input that is planned for this order of axes has to be copied first."""
-    if order is None or (spec.strides is None and order is _C_ORDER):
-        return False
-    return not _lies(spec, order or tuple(range(spec.ndim)))
-
-
 def _lies(spec: Spec, order: tuple[int, ...]) -> bool:
     """Whether the array is dense with its axes in this order; axes of extent 1 may stand anywhere."""
-    step, shape = 1, spec.shape
-    strides = spec.strides or spec.c_strides
+    step = 1
+    strides = spec.strides or Spec(spec.shape, spec.dtype).c_strides
     for axis in reversed(order):
-        if shape[axis] != 1 and strides[axis] != step:
+        if spec.shape[axis] != 1 and strides[axis] != step:
             return spec.size == 0
-        step *= shape[axis]
+        step *= spec.shape[axis]
     return True
 
 

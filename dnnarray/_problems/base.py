@@ -22,12 +22,11 @@ def remembered(function: F) -> F:
 
     @wraps(function)
     def found(subject: Any, *others: Any) -> Any:
-        key = (name, *others) if others else name
+        memory, key = subject.__dict__.setdefault("_remembered", {}), (name, *others)
         try:
-            return subject.__dict__["_remembered"][key]
+            return memory[key]
         except KeyError:
-            result = function(subject, *others)
-            subject.__dict__.setdefault("_remembered", {})[key] = result
+            memory[key] = result = function(subject, *others)
             return result
 
     return cast(F, found)
@@ -118,22 +117,18 @@ class Overwriting(Problem):
 
 def leaves(tree: Any) -> list[Any]:
     """All entries of nested tuples and lists that are not None, in order."""
-    if not isinstance(tree, (tuple, list)):
-        return [] if tree is None else [tree]
-    found: list[Any] = []
-    for branch in tree:
-        if isinstance(branch, (tuple, list)):
-            found += leaves(branch)
-        elif branch is not None:
-            found.append(branch)
-    return found
+    if tree is None:
+        return []
+    if isinstance(tree, (tuple, list)):
+        return [leaf for branch in tree for leaf in leaves(branch)]
+    return [tree]
 
 
 def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
     """`function` over every leaf of nested tuples, lists and named tuples; None stays None. Lists become tuples."""
-    if not isinstance(tree, (tuple, list)):
-        return None if tree is None else function(tree)
-    branches: list[Any] = [
-        tree_map(function, branch) if isinstance(branch, (tuple, list)) else None if branch is None else function(branch) for branch in tree
-    ]
-    return type(tree)(*branches) if hasattr(tree, "_fields") else tuple(branches)
+    if tree is None:
+        return None
+    if isinstance(tree, (tuple, list)):
+        branches = [tree_map(function, branch) for branch in tree]
+        return type(tree)(*branches) if hasattr(tree, "_fields") else tuple(branches)
+    return function(tree)

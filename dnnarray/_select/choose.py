@@ -140,8 +140,8 @@ def choose(
         return _named(problem, device, options, methods, name)
     best: tuple[bool, float, int] | None = None
     dtype = _first_dtype(problem)
-    fitting = _fitting(tuple(methods), device, options, problem.op, dtype)
-    for least, position, scale in sorted([(_least(problem, device, m, scale), i, scale) for i, m, scale in fitting]):
+    factors, fitting = shipped.factors(device.name), _fitting(tuple(methods), device, options, dtype)
+    for least, position in sorted((_least(problem, device, m, factors), i) for i, m in fitting):
         method = methods[position]
         time = measured.get(method.name) if measured else None
         if best is not None and time is None and (not best[0] or least > best[1]):
@@ -152,9 +152,7 @@ def choose(
             continue
         if options.workspace_limit is not None and _too_much(options, method.workspace(problem)):
             continue
-        if len(fitting) == 1:
-            return method
-        predicted = 0.0 if time is not None else predict(problem, device, method.cost(problem, device)) * scale
+        predicted = 0.0 if time is not None else predict(problem, device, method.cost(problem, device)) * _factor(problem, method, factors)
         found = (*_duration(predicted, time), position)
         best = found if best is None else min(best, found)
     if best is None:
@@ -162,31 +160,31 @@ def choose(
     return methods[best[2]]
 
 
-@lru_cache(maxsize=1024)
-def _fitting(methods: tuple[Method, ...], device: Device, options: Options, op: str, dtype: Any) -> tuple[tuple[int, Method, float], ...]:
-    """The candidates that neither a problem's dtype and the device nor the options rule out: place in the table, candidate, and the milliseconds of a second
-    of its model, with what a card's times say of its class.
-    """
+@lru_cache(maxsize=256)
+def _fitting(methods: tuple[Method, ...], device: Device, options: Options, dtype: Any) -> tuple[tuple[int, Method], ...]:
+    """The candidates that neither a problem's dtype and the device nor the options rule out, with their places in the table."""
 
     def fits(method: Method) -> bool:
         unfit = dtype is not None and method.unfit is not None and method.unfit(dtype, device)
         coarse = isinstance(method.precision, str) and _coarse(options, method.precision, dtype)
         return not (unfit or _wavering(options, method) or coarse)
 
-    factors = shipped.factors(device.name)
-    return tuple(
-        (i, m, factors.get(shipped.class_name(op, m.name, dtype), 1.0) * 1e3 if factors else 1e3) for i, m in enumerate(methods) if fits(m)
-    )
+    return tuple((i, m) for i, m in enumerate(methods) if fits(m))
 
 
-def _least(problem: Problem, device: Device, method: Method, scale: float) -> float:
+def _least(problem: Problem, device: Device, method: Method, factors: Mapping[str, float]) -> float:
     """Milliseconds that no prediction is below."""
     if method.floor is None:
         return 0.0
     try:
-        return method.floor(problem, device) * scale
+        return method.floor(problem, device) * _factor(problem, method, factors)
     except OverflowError:  # as in `predict`
         return math.inf
+
+
+def _factor(problem: Problem, method: Method, factors: Mapping[str, float]) -> float:
+    """Milliseconds of a second of the model's, with what a card's times say of its class."""
+    return factors.get(shipped.class_of(problem, method.name), 1.0) * 1e3 if factors else 1e3
 
 
 def _nothing_left(problem: Problem, device: Device, options: Options, methods: Sequence[Method]) -> NoReturn:

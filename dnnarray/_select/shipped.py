@@ -42,12 +42,7 @@ class Sample:
 def class_of(problem: Problem, algorithm: str) -> str:
     """Operation, algorithm and dtype; ``conv2d`` is ``conv``."""
     specs = leaves(problem.inputs)
-    return class_name(problem.op, algorithm, specs[0].dtype if specs else None)
-
-
-def class_name(op: str, algorithm: str, dtype: Any) -> str:
-    """What `class_of` gives, for the dtype of the first input, None where there is none."""
-    return f"{_RANKED.sub('', op)} {algorithm} {'float32' if dtype is None else name_of(dtype)}"
+    return f"{_RANKED.sub('', problem.op)} {algorithm} {name_of(specs[0].dtype) if specs else 'float32'}"
 
 
 def factor(problem: Problem, device: Device, algorithm: str) -> float | None:

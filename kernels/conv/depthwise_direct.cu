@@ -174,7 +174,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, 2) DNNARRAY_ENTRY
         if constexpr (kSide > 0) {
           add_plane(sum, source, h, p, q * kStride - w.before, weights, tap, lane, channels, part);
         } else if (Config::kGradient && w.stride == 2) {  // the usual one, in whose loops nothing is divided
-          add_plane_of_any(sum, source, h, p, with_stride(w, 2), q, weights, tap, lane, channels, part);
+          add_plane_of_any(sum, source, h, p, w.with_stride(2), q, weights, tap, lane, channels, part);
         } else {
           add_plane_of_any(sum, source, h, p, w, q, weights, tap, lane, channels, part);
         }

@@ -18,20 +18,6 @@ struct Config {
   static constexpr int kVector = 4;
   static constexpr int kThreads = 128;
 };
-struct Arguments {
-  long long total;
-  int groups;
-  int channels;
-  dnnarray::Strides y_strides;
-  long long step_image;
-  long long step_pixel;
-  long long step_group;
-  long long step_channel;
-  long long step_tap;
-  dnnarray::ConvAxes axes;
-  double p;
-  double q;
-};
 #define DNNARRAY_ENTRY conv_fold_default
 #endif
 
@@ -47,69 +33,50 @@ __device__ __forceinline__ void add(A (&sum)[kVector], const S* columns) {
   for (int j = 0; j < kVector; ++j) sum[j] += widen(reg.at[j]);
 }
 
-// The terms of one row of a window. Its first pixel is `row`, its first tap `tap`.
-__device__ __forceinline__ void gather_row(A (&sum)[kVector], const S* columns, const Arguments& a, const ConvAxis& w, int at,
-                                           long long row, int tap) {
-  const long long step_pixel = a.step_pixel, step_tap = a.step_tap;
-#pragma unroll 2
-  for (int t = 0; t < w.window; ++t) {
-    const int from = w.output(at, t);
-    if (from >= 0) add(sum, columns + (row + from) * step_pixel + (tap + t) * step_tap);
-  }
-}
-
-// The terms of an element.
-__device__ __forceinline__ void gather(A (&sum)[kVector], const S* columns, const Arguments& a, const Place& at) {
-  const ConvAxis &d = a.axes.d, &h = a.axes.h, &w = a.axes.w;
-  for (int r = 0; r < d.window; ++r) {
-    const int from_d = d.output(at.d, r);
-    for (int s = 0; from_d >= 0 && s < h.window; ++s) {
-      const int from_h = h.output(at.h, s);
-      if (from_h < 0) continue;
-      const long long row = (static_cast<long long>(from_d) * h.out + from_h) * w.out;
-      const int tap = (r * h.window + s) * w.window;
-      if (w.stride == 1) {
-        gather_row(sum, columns, a, with_stride(w, 1), at.w, row, tap);
-      } else if (w.stride == 2) {
-        gather_row(sum, columns, a, with_stride(w, 2), at.w, row, tap);
-      } else {
-        gather_row(sum, columns, a, w, at.w, row, tap);
-      }
-    }
-  }
-}
-
-// `total` elements of y; the steps of the columns are along image, pixel, group, channel and tap.
+// `total` elements of y; the strides of the columns are along image, pixel, group, channel and tap.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, 1) DNNARRAY_ENTRY(
-    const S* __restrict__ columns, const T* __restrict__ bias, T* __restrict__ y, const __grid_constant__ Arguments a) {
-  const int depth = a.axes.d.space, height = a.axes.h.space, width = a.axes.w.space;
+    const S* __restrict__ columns, const T* __restrict__ bias, T* __restrict__ y, long long total, long long groups, long long channels,
+    long long y_n, long long y_c, long long y_d, long long y_h, long long y_w, long long s_image, long long s_pixel, long long s_group,
+    long long s_channel, long long s_tap, long long d0, long long d1, long long d2, long long h0, long long h1, long long h2, long long w0,
+    long long w1, long long w2, double p, double q) {
+  const ConvAxis d(d0, d1, d2), h(h0, h1, h2), w(w0, w1, w2);
   const long long i = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * kVector;
-  if (i >= a.total) return;
-  const int all = a.groups * a.channels;
+  if (i >= total) return;
+  const int all = static_cast<int>(groups * channels);
   long long n, flat;
   int c;
   if constexpr (Config::kLast) {
     const Split by_c = split(i, all);
-    n = by_c.quotient / (static_cast<long long>(depth) * height * width);
-    flat = by_c.quotient - n * depth * height * width;
+    n = by_c.quotient / (static_cast<long long>(d.space) * h.space * w.space);
+    flat = by_c.quotient - n * d.space * h.space * w.space;
     c = by_c.rest;
   } else {
-    const long long pixels = static_cast<long long>(depth) * height * width, image = i / pixels;
+    const long long pixels = static_cast<long long>(d.space) * h.space * w.space, image = i / pixels;
     flat = i - image * pixels;
     const Split by_n = split(image, all);
     n = by_n.quotient;
     c = by_n.rest;
   }
-  const Place at = Place::of(flat, height, width);
-  const Split by_group = split(c, a.channels);
-  columns += n * a.step_image + by_group.quotient * a.step_group + by_group.rest * a.step_channel;
+  const Place at = Place::of(flat, h.space, w.space);
+  const Split by_group = split(c, static_cast<int>(channels));
+  columns += n * s_image + by_group.quotient * s_group + by_group.rest * s_channel;
   A sum[kVector] = {};
-  gather(sum, columns, a, at);
+  for (int r = 0; r < d.window; ++r) {
+    const int from_d = d.output(at.d, r);
+    for (int s = 0; from_d >= 0 && s < h.window; ++s) {
+      const int from_h = h.output(at.h, s);
+      for (int t = 0; from_h >= 0 && t < w.window; ++t) {
+        const int from_w = w.output(at.w, t);
+        const long long pixel = (static_cast<long long>(from_d) * h.out + from_h) * w.out + from_w;
+        if (from_w >= 0) add(sum, columns + pixel * s_pixel + ((r * h.window + s) * w.window + t) * s_tap);
+      }
+    }
+  }
   Vec<T, kVector> result;
 #pragma unroll
   for (int j = 0; j < kVector; ++j) {
     if constexpr (Config::kBias) sum[j] += widen(bias[c + j]);
-    result.at[j] = narrow<T>(Config::Activation::forward(sum[j], A(a.p), A(a.q)));
+    result.at[j] = narrow<T>(Config::Activation::forward(sum[j], A(p), A(q)));
   }
-  store(y + n * a.y_strides.n + c * a.y_strides.c + at.d * a.y_strides.d + at.h * a.y_strides.h + at.w * a.y_strides.w, result);
+  store(y + n * y_n + c * y_c + at.d * y_d + at.h * y_h + at.w * y_w, result);
 }

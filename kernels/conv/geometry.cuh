@@ -27,13 +27,6 @@ struct ConvAxis {
   }
 };
 
-// The same axis with a stride that is known when the kernel is compiled, so that nothing is divided in its loops.
-template <typename Axis>
-__device__ __forceinline__ Axis with_stride(Axis axis, int stride) {
-  axis.stride = stride;
-  return axis;
-}
-
 // Steps in memory, in elements unless a kernel says otherwise, of an image whose channels are dense.
 struct PixelStrides {
   long long n, d, h, w;

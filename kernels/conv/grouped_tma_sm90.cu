@@ -17,7 +17,6 @@
 // Bound:   shared memory, of which the matrix units read 128 bytes of a place for each tap, and the wait for each stage: 0.96 us for a tile of 3 x 3
 //          on an H200 (2026-11-22). Sums in float32.
 
-#include "conv/geometry.cuh"
 #include "dnnarray/activation.cuh"
 #include "dnnarray/core/overlap.cuh"
 #include "dnnarray/keep.cuh"
@@ -38,22 +37,6 @@ struct Config {
   static constexpr int kAcross = 3;
   static constexpr int kStages = 5;
   static constexpr int kConsumers = 3;
-};
-struct Arguments {
-  dnnarray::TensorMap windows;
-  long long rows;
-  int pitch;
-  int tiles_m;
-  int tiles_n;
-  int outs;
-  int form;
-  int turned;
-  dnnarray::Strides w_strides;
-  dnnarray::PixelStrides x_strides;
-  dnnarray::PixelStrides y_strides;
-  dnnarray::ConvAxes axes;
-  double p;
-  double q;
 };
 #define DNNARRAY_ENTRY conv_grouped_tma_sm90_default
 #endif
@@ -82,7 +65,7 @@ struct Weight {
   int form, turned;
 };
 
-struct Problem {
+struct Arguments {
   Target<T, R> target;
   Weight weight;
   const T* x;
@@ -137,7 +120,7 @@ struct Shared {
 
 // --- the threads that ask ---------------------------------------------------------------------------------------------
 
-__device__ __forceinline__ void ask_tile(const Problem& a, const TensorMap& x, long long m, int channel, const Shared& smem, Ring<kStages>& ring) {
+__device__ __forceinline__ void ask_tile(const Arguments& a, const TensorMap& x, long long m, int channel, const Shared& smem, Ring<kStages>& ring) {
   const ConvAxis &d = a.axes.d, &h = a.axes.h, &w = a.axes.w;
   WindowPlace place = a.where(m);
   place.c = channel;
@@ -189,7 +172,7 @@ __device__ __forceinline__ void put_chunk(unsigned smem, const Vec<T, kChunk>& v
 }
 
 // Neighbours of a dense row, from element e on.
-__device__ __forceinline__ void put_all(unsigned smem, const Problem& a, int row, int e, const Vec<T, kChunk>& values) {
+__device__ __forceinline__ void put_all(unsigned smem, const Arguments& a, int row, int e, const Vec<T, kChunk>& values) {
   const int taps = a.taps, by = a.weight.form == 1 ? taps : kReal;
   int outer = e / by, inner = e - outer * by;
   if (!kTurns && a.weight.form == 2) {
@@ -206,7 +189,7 @@ __device__ __forceinline__ void put_all(unsigned smem, const Problem& a, int row
 
 // Rows (C, window): a thread has all taps of a chunk of channels, whose places the compiler knows.
 template <int kTaps>
-__device__ __forceinline__ void pack_windows(const Problem& a, const T* rows, int own, unsigned smem, int thread) {
+__device__ __forceinline__ void pack_windows(const Arguments& a, const T* rows, int own, unsigned smem, int thread) {
   for (int i = thread; i < own * (kReal / kChunk); i += kConsumers * kGroup) {
     const int part = i / own, row = i - part * own, c = part * kChunk;
     T values[kChunk * kTaps];
@@ -226,7 +209,7 @@ __device__ __forceinline__ void pack_windows(const Problem& a, const T* rows, in
   }
 }
 
-__device__ __forceinline__ void pack_dense(const Problem& a, int channel, unsigned smem, int thread) {
+__device__ __forceinline__ void pack_dense(const Arguments& a, int channel, unsigned smem, int thread) {
   const ConvAxes& axes = a.axes;
   const Weight& w = a.weight;
   const T* rows = w.w + channel * w.k + (w.turned ? (axes.d.window - 1) * w.d + (axes.h.window - 1) * w.h + (axes.w.window - 1) * w.s : 0);
@@ -253,7 +236,7 @@ __device__ __forceinline__ void pack_dense(const Problem& a, int channel, unsign
   }
 }
 
-__device__ __forceinline__ void pack_any(const Problem& a, int channel, unsigned smem, int thread) {
+__device__ __forceinline__ void pack_any(const Arguments& a, int channel, unsigned smem, int thread) {
   const int count = min(kWide, a.target.outs - channel) * kReal;
   Place tap = {0, 0, 0};
   int index = 0;
@@ -268,7 +251,7 @@ __device__ __forceinline__ void pack_any(const Problem& a, int channel, unsigned
 }
 
 // By all warpgroups that multiply, when none of them needs the last ones any more.
-__device__ __forceinline__ void pack_weights(const Problem& a, int channel, unsigned smem) {
+__device__ __forceinline__ void pack_weights(const Arguments& a, int channel, unsigned smem) {
   const int thread = static_cast<int>(threadIdx.x) - kGroup;
   asm volatile("bar.sync 1, %0;" ::"n"(kConsumers * kGroup) : "memory");
   if constexpr (kReal < kSize) {
@@ -310,7 +293,7 @@ __device__ __forceinline__ void release(unsigned empty) {
 }
 
 // The next tile of this warpgroup, its sums in the order of the columns.
-__device__ __forceinline__ void multiply_tile(const Problem& a, float (&sums)[kWide / 2], int stages, const Shared& smem, Ring<kStages>& ring) {
+__device__ __forceinline__ void multiply_tile(const Arguments& a, float (&sums)[kWide / 2], int stages, const Shared& smem, Ring<kStages>& ring) {
   unsigned before = 0, weight = smem.weight;
   float found[kGroups][kSums] = {};
   for (int i = 0; i < stages; ++i, weight += kAcross * kBytesW) {
@@ -332,7 +315,7 @@ __device__ __forceinline__ void multiply_tile(const Problem& a, float (&sums)[kW
 }
 
 // One output by the definition.
-__device__ __noinline__ float definition(const Problem& a, const WindowPlace& p, int channel) {
+__device__ __noinline__ float definition(const Arguments& a, const WindowPlace& p, int channel) {
   const int group = channel / kReal * kReal, own = channel - group;
   const Weight& w = a.weight;
   const T* image = a.x + p.n * a.x_step.n + group;
@@ -350,7 +333,7 @@ __device__ __noinline__ float definition(const Problem& a, const WindowPlace& p,
 }
 
 // Computes again what is NaN of a thread's sums: `m` is the first of its two places, `n` the tile's first channel.
-__device__ __forceinline__ void repair(const Problem& a, const float (&sums)[kWide / 2], long long m, int n) {
+__device__ __forceinline__ void repair(const Arguments& a, const float (&sums)[kWide / 2], long long m, int n) {
   unsigned strange = 0;
 #pragma unroll
   for (int i = 0; i < kWide / 2; ++i) strange |= static_cast<unsigned>(sums[i] != sums[i]) << i;
@@ -369,22 +352,22 @@ __device__ __forceinline__ void repair(const Problem& a, const float (&sums)[kWi
 
 // `rows` places of `pitch` in a row, `outs` of all groups; steps of y and the weight in elements.
 extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
-    const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias, const T* __restrict__ residual, R* __restrict__ y,
-    const __grid_constant__ Arguments a) {
+    const __grid_constant__ TensorMap map, const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias, const T* __restrict__ residual, R* __restrict__ y,
+    long long rows, long long pitch, long long tiles_m, long long tiles_n, long long outs, long long form, long long turned, long long w_k,
+    long long w_c, long long w_d, long long w_h, long long w_w, long long x_n, long long x_d, long long x_h, long long x_w, long long y_n, long long y_d, long long y_h, long long y_w, long long d0,
+    long long d1, long long d2, long long h0, long long h1, long long h2, long long w0, long long w1, long long w2, double p, double q) {
   let_next_kernel_begin();
   y = after_previous_kernel(y);  // the operands are there, too
-  const ConvAxes& axes = a.axes;
+  const auto i32 = [](long long value) { return static_cast<int>(value); };  // all of them fit
+  const ConvAxes axes = {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
   const int taps = axes.d.window * axes.h.window * axes.w.window, stages = taps / kAcross;
-  const Strides& of_w = a.w_strides;
-  const PixelStrides &of_x = a.x_strides, &of_y = a.y_strides;
-  const Target<T, R> target = {bias, residual, y, a.outs, of_y.n, of_y.d, of_y.h, of_y.w, static_cast<float>(a.p), static_cast<float>(a.q)};
-  const Problem& problem = keep(Problem{target, {weight, of_w.n, of_w.c, of_w.d, of_w.h, of_w.w, a.form, a.turned}, x,
-                                        {of_x.n, 0, of_x.d, of_x.h, of_x.w}, axes, a.rows, a.pitch, taps});
+  const Arguments& a = keep(Arguments{{bias, residual, y, i32(outs), y_n, y_d, y_h, y_w, float(p), float(q)}, {weight, w_k, w_c, w_d, w_h, w_w, i32(form), i32(turned)},
+                       x, {x_n, 0, x_d, x_h, x_w}, axes, rows, i32(pitch), taps});
   const bool asks = threadIdx.x < kGroup;
   const int part = asks ? threadIdx.x / 32 : threadIdx.x / kGroup - 1;
   const bool one = asks && part < kConsumers && threadIdx.x % 32 == 0;
   const Shared smem((smem_address(smem_memory) + 1023) & ~1023u, taps, part);
-  const Share share(a.tiles_m, a.tiles_n);
+  const Share share(i32(tiles_m), i32(tiles_n));
   if (one) {
     for (int i = 0; i < kStages; ++i) {
       barrier_init(smem.full + i * 8, 1);
@@ -397,21 +380,21 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
   if (asks) {
     give_registers<kFewer>();
     if (one) {
-      prefetch_map(a.windows);
-      share.each(part, [](int) {}, [&](long long m, int channel) { ask_tile(problem, a.windows, m, channel, smem, ring); });
+      prefetch_map(map);
+      share.each(part, [](int) {}, [&](long long m, int channel) { ask_tile(a, map, m, channel, smem, ring); });
     }
     __syncwarp();
     return;
   }
   take_registers<kMore>();
   const int row = threadIdx.x % kGroup / 32 * 16 + threadIdx.x % 32 / 4;
-  const auto pack = [&](int channel) { pack_weights(problem, channel, smem.weight); };
+  const auto pack = [&](int channel) { pack_weights(a, channel, smem.weight); };
   share.each(part, pack, [&](long long tile, int channel) {
-    const long long m = tile + row, at[2] = {problem.at(m), problem.at(m + 8)};
+    const long long m = tile + row, at[2] = {a.at(m), a.at(m + 8)};
     float sums[kWide / 2];
-    multiply_tile(problem, sums, stages, smem, ring);
+    multiply_tile(a, sums, stages, smem, ring);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) write_row<Config, kWide>(problem.target, sums, half, 0, channel, at[half] < 0 ? 0 : at[half], at[half] >= 0);
-    if constexpr (kReal < kSize) repair(problem, sums, m, channel);
+    for (int half = 0; half < 2; ++half) write_row<Config, kWide>(a.target, sums, half, 0, channel, at[half] < 0 ? 0 : at[half], at[half] >= 0);
+    if constexpr (kReal < kSize) repair(a, sums, m, channel);
   });
 }

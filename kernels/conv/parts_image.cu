@@ -26,14 +26,6 @@ struct Config {
   static constexpr int kVector = 4;
   static constexpr int kThreads = 256;
 };
-struct Arguments {
-  long long count;
-  long long batch;
-  long long channels;
-  long long pixels;
-  long long width;
-  long long plane;
-};
 #define DNNARRAY_ENTRY parts_image_default
 #endif
 
@@ -44,7 +36,7 @@ constexpr int kParts = Config::kParts, kVector = Config::kVector, kThreads = Con
 enum { kNone, kFound, kGuessed, kChecked };
 constexpr int kScale = Config::kScale;
 
-struct Problem {
+struct Arguments {
   const float* x;
   T* parts;
   long long batch, channels, pixels, width, plane;
@@ -71,7 +63,7 @@ __device__ __forceinline__ void mark(unsigned (&words)[kParts][kChunk / 2], cons
 }
 
 // `largest` is what this thread has seen so far.
-__device__ __forceinline__ void write_chunk(const Problem& a, const float (&v)[kChunk], float down, long long to, unsigned& largest) {
+__device__ __forceinline__ void write_chunk(const Arguments& a, const float (&v)[kChunk], float down, long long to, unsigned& largest) {
   unsigned words[kParts][kChunk / 2];
 #pragma unroll
   for (int i = 0; i < kChunk / 2; ++i) {
@@ -99,7 +91,7 @@ __device__ __forceinline__ void write_chunk(const Problem& a, const float (&v)[k
   }
 }
 
-__device__ __forceinline__ void from_last(const Problem& a, float down, unsigned& largest) {
+__device__ __forceinline__ void from_last(const Arguments& a, float down, unsigned& largest) {
   const long long chunks = a.width / kChunk, total = a.batch * a.pixels * chunks;
   for (long long later = static_cast<long long>(blockIdx.x) * kThreads + threadIdx.x; later < total;
        later += static_cast<long long>(gridDim.x) * kThreads) {
@@ -120,7 +112,7 @@ __device__ __forceinline__ void from_last(const Problem& a, float down, unsigned
   }
 }
 
-__device__ __forceinline__ void from_first(const Problem& a, float down, float (&tile)[kTile][kPitch], unsigned& largest) {
+__device__ __forceinline__ void from_first(const Arguments& a, float down, float (&tile)[kTile][kPitch], unsigned& largest) {
   const int tiles_c = static_cast<int>((a.width + kTile - 1) / kTile), tiles_p = static_cast<int>((a.pixels + kTile - 1) / kTile);
   const long long tiles = a.batch * tiles_c * tiles_p;
   for (long long later = blockIdx.x; later < tiles; later += gridDim.x) {
@@ -149,8 +141,8 @@ __device__ __forceinline__ void from_first(const Problem& a, float down, float (
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads)
-    DNNARRAY_ENTRY(const float* __restrict__ x, unsigned* __restrict__ found, Scale* __restrict__ scale, Scale* __restrict__ guess,
-                   T* __restrict__ parts, const __grid_constant__ Arguments a) {
+    DNNARRAY_ENTRY(const float* __restrict__ x, unsigned* __restrict__ found, long long count, Scale* __restrict__ scale, Scale* __restrict__ guess,
+                   T* __restrict__ parts, long long batch, long long channels, long long pixels, long long width, long long plane) {
   let_next_kernel_begin();
   x = after_previous_kernel(x);
   __shared__ unsigned smem_found[kThreads / kWarp];
@@ -159,9 +151,9 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   unsigned largest = 0;
   if constexpr (kScale != kNone) {
     if constexpr (kScale == kGuessed) {
-      largest = sampled(x, a.batch * a.channels * a.pixels);
+      largest = sampled(x, batch * channels * pixels);
     } else {
-      for (int i = threadIdx.x; i < a.count; i += kThreads) largest = merged(largest, found[i]);
+      for (int i = threadIdx.x; i < count; i += kThreads) largest = merged(largest, found[i]);
     }
     largest = block_reduce<kThreads>(largest, Merge(), smem_found);
     Scale whole = Scale::of(largest);
@@ -173,12 +165,12 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     down = whole.down();
     largest = 0;
   }
-  const Problem problem = {x, parts, a.batch, a.channels, a.pixels, a.width, a.plane};
+  const Arguments a = {x, parts, batch, channels, pixels, width, plane};
   if constexpr (Config::kLast) {
-    from_last(problem, down, largest);
+    from_last(a, down, largest);
   } else {
     __shared__ float smem_tile[kTile][kPitch];
-    from_first(problem, down, smem_tile, largest);
+    from_first(a, down, smem_tile, largest);
   }
   if constexpr (kScale == kGuessed) {
     largest = block_reduce<kThreads>(largest, Merge(), smem_found);

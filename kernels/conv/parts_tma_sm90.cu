@@ -31,24 +31,6 @@ struct Config {
   static constexpr bool kScaled = true;
   static constexpr bool kPairs = true;
 };
-struct Arguments {
-  dnnarray::TensorMap x;
-  dnnarray::TensorMap x_later;
-  dnnarray::TensorMap weight;
-  dnnarray::TensorMap weight_later;
-  long long rows;
-  int blocks;
-  int channels;
-  int backwards;
-  long long tiles_m;
-  long long tiles_n;
-  long long groups;
-  int outs;
-  dnnarray::Strides y_strides;
-  dnnarray::ConvAxes axes;
-  double p;
-  double q;
-};
 #define DNNARRAY_ENTRY conv_parts_tma_sm90_default
 #endif
 
@@ -63,7 +45,7 @@ struct Maps {
   const TensorMap *x[kParts], *weight[kParts];
 };
 
-struct Problem {
+struct Arguments {
   Target<float, float> target;
   long long y_c;
   TmaWeight weight;
@@ -75,7 +57,7 @@ struct Barriers {
   unsigned full, empty;  // of the first stage
 };
 
-__device__ __forceinline__ void ask_tile(const Problem& a, const Maps& maps, const TmaPlace& tile, unsigned smem, const Barriers& barriers,
+__device__ __forceinline__ void ask_tile(const Arguments& a, const Maps& maps, const TmaPlace& tile, unsigned smem, const Barriers& barriers,
                                          Ring<kStages>& ring) {
   const ConvAxis &d = a.axes.d, &h = a.axes.h, &w = a.axes.w;
   const Pixel pixel = Pixel::of(a.axes, tile.m);
@@ -125,14 +107,14 @@ __device__ __forceinline__ void multiply_tile(Sums& sums, int blocks, int part, 
 }
 
 // What is behind the sum, at `at` of the result.
-__device__ __forceinline__ float finished(const Problem& a, float sum, int channel, long long at) {
+__device__ __forceinline__ float finished(const Arguments& a, float sum, int channel, long long at) {
   if (Config::kBias) sum += a.target.bias[channel];
   if (Config::kResidual) sum += a.target.residual[at];
   return Config::Activation::forward(sum, a.target.p, a.target.q);
 }
 
 // The neighbouring channels from `channel` on, at `at`, of which `both` or the first are there.
-__device__ __forceinline__ void write_pair(const Problem& a, float low, float high, int channel, long long at, bool both) {
+__device__ __forceinline__ void write_pair(const Arguments& a, float low, float high, int channel, long long at, bool both) {
   const long long next = at + a.y_c;
   low = finished(a, low, channel, at);
   if (both) high = finished(a, high, channel + 1, next);
@@ -144,7 +126,7 @@ __device__ __forceinline__ void write_pair(const Problem& a, float low, float hi
   }
 }
 
-__device__ __forceinline__ void write_tile(const Problem& a, const Sums& sums, const Factors& scale, const TmaPlace& tile, int part) {
+__device__ __forceinline__ void write_tile(const Arguments& a, const Sums& sums, const Factors& scale, const TmaPlace& tile, int part) {
   const int q = threadIdx.x % 4;
 #pragma unroll
   for (int i = 0; i < C::kMmas; ++i)
@@ -165,13 +147,16 @@ __device__ __forceinline__ void write_tile(const Problem& a, const Sums& sums, c
 
 // `channels` of the sum and `outs` of the result are of one group; steps of y in elements. Of one part, the maps of the second are not used.
 extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
-    const Scale* __restrict__ x_scale, const Scale* __restrict__ weight_scale, const float* __restrict__ bias,
-    const float* __restrict__ residual, float* __restrict__ y, const __grid_constant__ Arguments a) {
-  const Strides& of_y = a.y_strides;
-  const Target<float, float> target = {bias, residual, y, a.outs, of_y.n, of_y.d, of_y.h, of_y.w, static_cast<float>(a.p), static_cast<float>(a.q)};
-  const TmaWeight walk = {a.channels, a.backwards, a.axes.d.window, a.axes.h.window, a.axes.w.window};
-  const Problem problem = {target, of_y.c, walk, a.axes, a.rows};
-  const long long tiles_m = a.tiles_m, tiles_n = a.tiles_n;
+    const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap x_later, const __grid_constant__ TensorMap weight,
+    const __grid_constant__ TensorMap weight_later, const Scale* __restrict__ x_scale, const Scale* __restrict__ weight_scale,
+    const float* __restrict__ bias, const float* __restrict__ residual, float* __restrict__ y, long long rows, long long blocks, long long channels,
+    long long backwards, long long tiles_m, long long tiles_n, long long groups, long long outs, long long y_n, long long y_c, long long y_d,
+    long long y_h, long long y_w, long long d0, long long d1, long long d2, long long h0, long long h1, long long h2, long long w0, long long w1,
+    long long w2, double p, double q) {
+  const Target<float, float> target = {bias, residual, y, static_cast<int>(outs), y_n, y_d, y_h, y_w, float(p), float(q)};
+  const ConvAxes axes = {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
+  const TmaWeight walk = {static_cast<int>(channels), static_cast<int>(backwards), axes.d.window, axes.h.window, axes.w.window};
+  const Arguments a = {target, y_c, walk, axes, rows};
   const unsigned smem = (smem_address(smem_memory) + 1023) & ~1023u, first = smem + kStages * kStage;
   const Barriers barriers = {first, first + kStages * 8};
   if (threadIdx.x == 0) {
@@ -184,15 +169,15 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
   __syncthreads();
   let_next_kernel_begin();
   x_scale = after_previous_kernel(x_scale);  // operands are in parts, and what stood in the result's memory is done with
-  const long long tiles = tiles_m * tiles_n * a.groups;
+  const long long tiles = tiles_m * tiles_n * groups;
   const int part = static_cast<int>(threadIdx.x) / C::kGroup - 1;
   Ring<kStages> ring;
   if (part < 0) {
     give_registers<C::kFewer>();
     if (threadIdx.x == 0) {
-      Maps maps = {{&a.x}, {&a.weight}};
-      if constexpr (kParts == 2) maps.x[1] = &a.x_later, maps.weight[1] = &a.weight_later;
-      for (long long i = blockIdx.x; i < tiles; i += gridDim.x) ask_tile(problem, maps, C::place(i, tiles_m, tiles_n), smem, barriers, ring);
+      Maps maps = {{&x}, {&weight}};
+      if constexpr (kParts == 2) maps.x[1] = &x_later, maps.weight[1] = &weight_later;
+      for (long long i = blockIdx.x; i < tiles; i += gridDim.x) ask_tile(a, maps, C::place(i, tiles_m, tiles_n), smem, barriers, ring);
     }
     __syncwarp();
   } else {
@@ -200,8 +185,8 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
     const Factors scale(Config::kScaled ? x_scale->exponent + weight_scale->exponent : 0);
     Sums sums;
     for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
-      multiply_tile(sums, a.blocks, part, smem, barriers, ring);
-      write_tile(problem, sums, scale, C::place(i, tiles_m, tiles_n), part);
+      multiply_tile(sums, static_cast<int>(blocks), part, smem, barriers, ring);
+      write_tile(a, sums, scale, C::place(i, tiles_m, tiles_n), part);
     }
   }
 }

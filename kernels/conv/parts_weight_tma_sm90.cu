@@ -26,21 +26,6 @@ struct Config {
   static constexpr int kParts = 2;
   static constexpr bool kScaled = true;
 };
-struct Arguments {
-  dnnarray::TensorMap dy;
-  dnnarray::TensorMap dy_later;
-  dnnarray::TensorMap x;
-  dnnarray::TensorMap x_later;
-  long long rows;
-  long long tiles_m;
-  long long tiles_n;
-  long long groups;
-  long long splits;
-  long long blocks;
-  int outs;
-  int channels;
-  dnnarray::ConvAxes axes;
-};
 #define DNNARRAY_ENTRY conv_parts_weight_tma_sm90_default
 #endif
 
@@ -60,7 +45,7 @@ struct Maps {
   const TensorMap *dy[kParts], *x[kParts];
 };
 
-struct Problem {
+struct Arguments {
   float* partial;
   ConvAxes axes;
   long long rows, tiles_m, tiles_n, groups, splits, blocks;  // blocks of 64 pixels in a split
@@ -78,7 +63,7 @@ struct Tile {
   long long first;  // pixel
   int blocks;
 
-  __device__ __forceinline__ static Tile of(const Problem& a, long long i) {
+  __device__ __forceinline__ static Tile of(const Arguments& a, long long i) {
     const Split by_n = split(i, static_cast<int>(a.tiles_n)), by_m = split(by_n.quotient, static_cast<int>(a.tiles_m)),
                 by_g = split(by_m.quotient, static_cast<int>(a.groups));
     const long long first = by_g.quotient * a.blocks * kPixels, left = (a.rows - first + kPixels - 1) / kPixels;
@@ -90,7 +75,7 @@ struct Tile {
 struct Column {
   int c, tap;
 
-  __device__ __forceinline__ Column(const Problem& a, int panel) : c(panel % a.panels_c * 64), tap(panel / a.panels_c) {}
+  __device__ __forceinline__ Column(const Arguments& a, int panel) : c(panel % a.panels_c * 64), tap(panel / a.panels_c) {}
 };
 
 __device__ __forceinline__ TapPlace offset_of(const ConvAxes& axes, int tap) {
@@ -99,7 +84,7 @@ __device__ __forceinline__ TapPlace offset_of(const ConvAxes& axes, int tap) {
           static_cast<unsigned short>(at.d * axes.d.dilation)};
 }
 
-__device__ __forceinline__ void ask_tile(const Problem& a, const Maps& maps, const Tile& tile, unsigned smem, const Barriers& barriers,
+__device__ __forceinline__ void ask_tile(const Arguments& a, const Maps& maps, const Tile& tile, unsigned smem, const Barriers& barriers,
                                          Ring<kStages>& ring) {
   const ConvAxis &d = a.axes.d, &h = a.axes.h, &w = a.axes.w;
   const int there = min(a.taps() * a.panels_c - tile.panel, kPanelsN);
@@ -169,7 +154,7 @@ __device__ __forceinline__ void multiply_tile(Sums& sums, int blocks, int part, 
   if (blocks > 0 && leader) barrier_arrive(before);
 }
 
-__device__ __forceinline__ void write_tile(const Problem& a, const Sums& sums, const Factors& scale, const Tile& tile, long long of_split,
+__device__ __forceinline__ void write_tile(const Arguments& a, const Sums& sums, const Factors& scale, const Tile& tile, long long of_split,
                                            int part) {
   const int in_group = threadIdx.x % kGroup, row = tile.k + (kHalves ? 0 : part * 64) + in_group / 32 * 16 + in_group % 32 / 4;
   const int first = tile.panel + (kHalves ? part * kPanelsN / 2 : 0), taps = a.taps();
@@ -197,8 +182,13 @@ __device__ __forceinline__ void write_tile(const Problem& a, const Sums& sums, c
 
 // `outs` and `channels` of a group. Of one part, the maps of the second are not used.
 extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
-    const Scale* __restrict__ dy_scale, const Scale* __restrict__ x_scale, float* __restrict__ partial, const __grid_constant__ Arguments a) {
-  const Problem problem = {partial, a.axes, a.rows, a.tiles_m, a.tiles_n, a.groups, a.splits, a.blocks, a.outs, a.channels, (a.channels + 63) / 64};
+    const __grid_constant__ TensorMap dy, const __grid_constant__ TensorMap dy_later, const __grid_constant__ TensorMap x,
+    const __grid_constant__ TensorMap x_later, const Scale* __restrict__ dy_scale, const Scale* __restrict__ x_scale, float* __restrict__ partial,
+    long long rows, long long tiles_m, long long tiles_n, long long groups, long long outs, long long channels, long long splits, long long blocks,
+    long long d0, long long d1, long long d2, long long h0, long long h1, long long h2, long long w0, long long w1, long long w2) {
+  const ConvAxes axes = {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
+  const Arguments a = {partial, axes, rows, tiles_m, tiles_n, groups, splits, blocks, static_cast<int>(outs), static_cast<int>(channels),
+                       static_cast<int>((channels + 63) / 64)};
   const unsigned smem = (smem_address(smem_memory) + 1023) & ~1023u, first = smem + kStages * kStage;
   const Barriers barriers = {first, first + kStages * 8};
   if (threadIdx.x == 0) {
@@ -211,15 +201,15 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
   __syncthreads();
   let_next_kernel_begin();
   x_scale = after_previous_kernel(x_scale);  // operands are in parts, and what stood in the result's memory is done with
-  const long long each = a.tiles_m * a.tiles_n * a.groups, tiles = each * a.splits;
+  const long long each = tiles_m * tiles_n * groups, tiles = each * splits;
   const int part = static_cast<int>(threadIdx.x) / kGroup - 1;
   Ring<kStages> ring;
   if (part < 0) {
     give_registers<kFewer>();
     if (threadIdx.x == 0) {
-      Maps maps = {{&a.dy}, {&a.x}};
-      if constexpr (kParts == 2) maps.dy[1] = &a.dy_later, maps.x[1] = &a.x_later;
-      for (long long i = blockIdx.x; i < tiles; i += gridDim.x) ask_tile(problem, maps, Tile::of(problem, i), smem, barriers, ring);
+      Maps maps = {{&dy}, {&x}};
+      if constexpr (kParts == 2) maps.dy[1] = &dy_later, maps.x[1] = &x_later;
+      for (long long i = blockIdx.x; i < tiles; i += gridDim.x) ask_tile(a, maps, Tile::of(a, i), smem, barriers, ring);
     }
     __syncwarp();
   } else {
@@ -227,9 +217,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
     const Factors scale(Config::kScaled ? dy_scale->exponent + x_scale->exponent : 0);
     Sums sums;
     for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
-      const Tile tile = Tile::of(problem, i);
+      const Tile tile = Tile::of(a, i);
       multiply_tile(sums, tile.blocks, part, smem, barriers, ring);
-      write_tile(problem, sums, scale, tile, i / each, part);
+      write_tile(a, sums, scale, tile, i / each, part);
     }
   }
 }

@@ -9,9 +9,7 @@ from typing import Annotated, Any
 from dnnarray._cuda.attention.shared import ABSENT, Arrays, Place, Saved, lse_strides
 from dnnarray._cuda.core.arguments import Arguments, Double, Extent, In, InArithmetic, Nested, Out, OutArithmetic, Part, Pointer, Seed
 from dnnarray._cuda.core.plan import Array, Runtime
-from dnnarray._problems import attention as problems
-from dnnarray._problems.attention import AttentionProblem, Sizes
-from dnnarray._problems.base import remembered
+from dnnarray._problems.attention import AttentionProblem
 from dnnarray._records import frozen
 from dnnarray._spec import FLOAT32
 
@@ -87,11 +85,6 @@ Extra = Annotated[ExtraArguments, Part("dnnarray::Extra", ExtraArguments)]
 Pages = Annotated[PagesArguments, Part("dnnarray::Pages", PagesArguments)]
 
 
-# Of most calls, packed once for all.
-_NO_EXTRA = ExtraArguments(bias=None, of_bias=ABSENT.strides, mask=None, of_mask=ABSENT.strides)
-_UNPAGED = PagesArguments(table=None, kind=0, width=0, size=1, count=0)
-
-
 def integer_kind(place: Place) -> int:
     """The code of an integer dtype in the kernels (``integer_at``): the bytes of a number, and 16 where it is unsigned."""
     if place.spec is None:
@@ -104,9 +97,9 @@ def _wide(place: Place) -> int:
     return int(place.spec is not None and place.spec.dtype == FLOAT32)
 
 
-@remembered
-def rule_of(arrays: Arrays, rule: problems.Rule, sizes: Sizes) -> RuleArguments:
-    """How the scores of a problem with these arrays are made."""
+def rule_of(problem: AttentionProblem, arrays: Arrays) -> RuleArguments:
+    """The rule of a problem."""
+    rule, sizes = problem.rule, problem.sizes
     offset, q_lengths, kv_lengths, slopes, sink, q_bounds, k_bounds = (
         arrays.places.get(name, ABSENT)
         for name in ("causal_offset", "q_lengths", "kv_lengths", "alibi_slopes", "sink", "cu_seqlens_q", "cu_seqlens_k")
@@ -155,12 +148,9 @@ def _packed_rows(arrays: Arrays) -> tuple[int, int]:
     return arrays.spec("q").shape[0], arrays.spec("k").shape[0]
 
 
-@remembered
 def extra_of(arrays: Arrays) -> ExtraArguments:
     """Bias and mask of a problem."""
     bias, mask = (arrays.places.get(name, ABSENT) for name in ("bias", "mask"))
-    if not (bias.given or mask.given):
-        return _NO_EXTRA
     return ExtraArguments(bias=bias.pointer, of_bias=bias.strides, mask=mask.pointer, of_mask=mask.strides)
 
 
@@ -168,7 +158,7 @@ def pages_of(arrays: Arrays) -> PagesArguments:
     """The blocks of a paged cache; one key to a block where there is none."""
     table = arrays.places.get("block_table", ABSENT)
     if table.spec is None:
-        return _UNPAGED
+        return PagesArguments(table=None, kind=0, width=0, size=1, count=0)
     count, size, *_ = arrays.spec("k").shape
     return PagesArguments(table=table.pointer, kind=integer_kind(table), width=table.spec.shape[1], size=size, count=count)
 
@@ -227,7 +217,7 @@ def _sizes_of(problem: AttentionProblem, arrays: Arrays, names: Sequence[str]) -
     given: dict[str, Any] = {name: arrays[name].pointer for name in names}
     given |= {f"{name}_strides": arrays[name].strides for name in names}
     given |= {"width": problem.sizes.width, "value_width": problem.sizes.value_width, "lse_batch": batch, "lse_head": head}
-    return given | {"rule": rule_of(arrays, problem.rule, problem.sizes)}
+    return given | {"rule": rule_of(problem, arrays)}
 
 
 def forward_arguments(problem: AttentionProblem, arrays: Arrays, y: Place, lse: Array | None, tiles: int) -> dict[str, Any]:

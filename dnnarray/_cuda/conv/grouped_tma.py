@@ -16,11 +16,10 @@ from dnnarray._cuda.common.epilogue import Epilogue
 from dnnarray._cuda.common.formula import formula
 from dnnarray._cuda.common.zero import zero
 from dnnarray._cuda.conv import implicit_tma_sm90
-from dnnarray._cuda.conv.arguments import conv_axes, pixel_strides
+from dnnarray._cuda.conv.arguments import pixel_strides
 from dnnarray._cuda.conv.direct import DirectMaps
 from dnnarray._cuda.conv.grouped_maps import GroupedMaps, weigh_seconds
 from dnnarray._cuda.conv.grouped_maps import rejects as rejects_grouped
-from dnnarray._cuda.conv.grouped_tma_sm90 import GroupedTmaSm90Arguments, GroupedTmaSm90Config
 from dnnarray._cuda.conv.implicit import misfit, part_of, target_of
 from dnnarray._cuda.conv.implicit_tma_sm90 import windows_map
 from dnnarray._cuda.conv.implicit_weight_tma_halo_sm90 import halo_sums
@@ -28,13 +27,14 @@ from dnnarray._cuda.conv.implicit_weight_tma_sm90 import window_sums
 from dnnarray._cuda.conv.kinds import HOPPER_HALF, HOPPER_SINGLE
 from dnnarray._cuda.conv.layout import LayoutMaps
 from dnnarray._cuda.conv.raster import Corners, axes_of, corners, extent, within
-from dnnarray._cuda.conv.shared import NO_EPILOGUE, OF_IMAGES, Setting, correlations, lying, too_large
+from dnnarray._cuda.conv.shared import NO_EPILOGUE, OF_IMAGES, Setting, correlations, extents, lying, too_large
 from dnnarray._cuda.conv.split_sums import WeightTerms, sum_splits
 from dnnarray._cuda.conv.tiling import BLOCK, ROW, SHARED, START
 from dnnarray._cuda.conv.weigh import HaloSplit, TmaSplit, faster
 from dnnarray._cuda.core.device import unit
-from dnnarray._cuda.core.plan import SHORT, TYPES, Kernel, Plan
-from dnnarray._cuda.core.planner import Operand, planned
+from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan
+from dnnarray._cuda.core.planner import Operand
+from dnnarray._cuda.positional import NOTHING
 from dnnarray._problems.base import remembered
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
@@ -52,6 +52,23 @@ _COLUMNS, _REACH = (3, 5, 7), 8  # of a window that share a box, and places from
 _STAGES = (6, 5, 4, 3, 2)  # of the ring of a warpgroup
 _BEGIN, _WEIGHT = 5e-6, 0.3e-9  # seconds of a launch until a block has its weights, beside those of a weight
 _TILE, _STAGE, _TAP = 0.37e-6, 0.077e-6, 0.04e-6  # seconds of a tile beside its stages, of a stage beside its products, of a tap's products
+
+
+@frozen
+class GroupedTmaConfig(Config):
+    """Compile-time settings of ``kernels/conv/grouped_tma_sm90.cu``."""
+
+    element: str
+    result: str
+    activation: str
+    bias: bool
+    residual: bool
+    transposed: bool
+    axes: int
+    real: int
+    across: int
+    stages: int
+    consumers: int
 
 
 @frozen
@@ -178,7 +195,7 @@ class GroupedTmaMaps:
         assert chosen is not None
         across, places = chosen.across, g.n * g.out[0] * g.out[1] * chosen.pitch
         flags = e.bias is not None, e.residual is not None, transposed
-        config = GroupedTmaSm90Config(TYPES[x.dtype], TYPES[y.dtype], f.type, *flags, axes, g.c, across, chosen.stages, chosen.consumers)
+        config = GroupedTmaConfig(TYPES[x.dtype], TYPES[y.dtype], f.type, *flags, axes, g.c, across, chosen.stages, chosen.consumers)
         words = [
             "conv_grouped_tma_sm90",
             SHORT[x.dtype],
@@ -187,20 +204,26 @@ class GroupedTmaMaps:
             e.name,
             f"{axes}d_c{g.c}x{across}x{chosen.stages}x{chosen.consumers}",
         ]
-        kernel = Kernel(
-            "conv/grouped_tma_sm90.cu", "_".join(words + ["transposed"] * transposed), config, ("activation", "tma", "conv/geometry")
-        )
+        kernel = Kernel("conv/grouped_tma_sm90.cu", "_".join(words + ["transposed"] * transposed), config, ("activation",))
         behind = _REACH if across > 1 else 0
         images = windows_map(wide, x, _corners(g, chosen.pitch) if across > 1 else corners(g, axes), BLOCK + behind)
         tiles = tiles_of(g, chosen.pitch, x.dtype.itemsize)
         form, turned = row_form(w, g.c, g.window)
-        arguments = GroupedTmaSm90Arguments(
-            images, x.array, w.array, e.bias, e.residual, y.array, rows=places, pitch=chosen.pitch, tiles_m=tiles[0], tiles_n=tiles[1],
-            outs=wide.k, form=form, turned=int(turned), w_strides=w.strides, x_strides=pixel_strides(x.strides),
-            y_strides=pixel_strides(y.strides), axes=conv_axes(g), p=f.p, q=f.q,
-        )  # fmt: skip
+        pointers: tuple[Any, ...] = (x.array, w.array, NOTHING if e.bias is None else e.bias, e.residual or x.array, y.array)
+        numbers = (
+            places,
+            chosen.pitch,
+            *tiles,
+            wide.k,
+            form,
+            int(turned),
+            *w.strides,
+            *pixel_strides(x.strides),
+            *pixel_strides(y.strides),
+            *extents(g),
+        )
         grid, threads = (*grid_of(tiles, self._units), 1), (1 + chosen.consumers) * _GROUP
-        return planned(kernel, grid, threads, arguments, shared_memory=chosen.shared_memory, early=True)
+        return Plan(kernel, grid, threads, (images, *pointers, *numbers, f.p, f.q), chosen.shared_memory, early=True)
 
 
 def row_form(w: Operand, c: int, window: Sequence[int]) -> tuple[int, bool]:

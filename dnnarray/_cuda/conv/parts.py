@@ -12,23 +12,18 @@ from dnnarray._cuda.common.epilogue import Epilogue
 from dnnarray._cuda.common.formula import formula
 from dnnarray._cuda.common.zero import zero
 from dnnarray._cuda.conv import implicit_tma_sm90, parts_tiling, tiling
-from dnnarray._cuda.conv.arguments import conv_axes
 from dnnarray._cuda.conv.direct import DirectMaps
 from dnnarray._cuda.conv.gemm import GemmMaps, same_memory
 from dnnarray._cuda.conv.implicit import part_of, target_of
 from dnnarray._cuda.conv.kinds import HOPPER_SINGLE
-from dnnarray._cuda.conv.parts_image import PartsImageArguments, PartsImageConfig
-from dnnarray._cuda.conv.parts_range import PartsRangeArguments, PartsRangeConfig
 from dnnarray._cuda.conv.parts_tiling import WeightTiles
-from dnnarray._cuda.conv.parts_tma_sm90 import PartsTmaSm90Arguments, PartsTmaSm90Config
 from dnnarray._cuda.conv.parts_weight_sums import parts_weight_sums
-from dnnarray._cuda.conv.parts_weight_tma_sm90 import PartsWeightTmaSm90Arguments, PartsWeightTmaSm90Config
 from dnnarray._cuda.conv.raster import axes_of, corners
-from dnnarray._cuda.conv.shared import NO_EPILOGUE, Setting, lying, too_large
+from dnnarray._cuda.conv.shared import NO_EPILOGUE, Setting, extents, lying, too_large
 from dnnarray._cuda.conv.tiling import BLOCK
 from dnnarray._cuda.core.parts import NUMERICS, Numerics
-from dnnarray._cuda.core.plan import TYPES, Array, Kernel, Plan, TensorMap
-from dnnarray._cuda.core.planner import Operand, Planner, planned
+from dnnarray._cuda.core.plan import TYPES, Array, Config, Kernel, Plan, TensorMap
+from dnnarray._cuda.core.planner import Operand, Planner
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen
@@ -44,6 +39,57 @@ _SCALE = np.dtype(np.int64)  # struct Scale
 _PLACES = 1 << 31
 _MANY = 1 << 15  # matrices of taps of a weight, from which on it is brought to another order before
 _SHARE = 0.25  # of the device's memory that parts may take
+
+
+@frozen
+class RangeConfig(Config):
+    """Compile-time settings of ``kernels/conv/parts_range.cu``."""
+
+    vector: int
+    threads: int
+
+
+@frozen
+class ImageConfig(Config):
+    """Compile-time settings of ``kernels/conv/parts_image.cu``."""
+
+    element: str
+    parts: int
+    scale: int
+    last: bool
+    vector: int
+    threads: int
+
+
+@frozen
+class PartsConfig(Config):
+    """Compile-time settings of ``kernels/conv/parts_tma_sm90.cu``."""
+
+    element: str
+    activation: str
+    bias: bool
+    residual: bool
+    tile_m: int
+    tile_n: int
+    stages: int
+    transposed: bool
+    axes: int
+    parts: int
+    scaled: bool
+    pairs: bool
+
+
+@frozen
+class PartsWeightConfig(Config):
+    """Compile-time settings of ``kernels/conv/parts_weight_tma_sm90.cu``."""
+
+    element: str
+    tile_m: int
+    tile_n: int
+    stages: int
+    axes: int
+    parts: int
+    scaled: bool
 
 
 NAMES = {"highest": "parts_sm90", "high": "parts_sm90_tf32", "medium": "parts_sm90_bf16"}  # of the algorithms
@@ -83,22 +129,10 @@ def in_parts(steps: Planner, source: Operand, how: Numerics, shape: tuple[int, i
     scale, guess = (steps.take(_SCALE, 1).array for _ in range(2))
     vector = 4 if steps.aligned and (channels if last else pixels) % 4 == 0 else 1
     for way, count in _ways(steps, how, source, found, size):
-        config = PartsImageConfig(TYPES[how.dtype], how.parts, _WAYS.index(way), last, vector, _PARTS_THREADS)
+        config = ImageConfig(TYPES[how.dtype], how.parts, _WAYS.index(way), last, vector, _PARTS_THREADS)
         name = f"parts_image_{how.words}_{way}_{'last' if last else 'first'}_x{vector}"
-        arguments = PartsImageArguments(
-            source.array,
-            found,
-            scale,
-            guess,
-            whole.array,
-            count=count,
-            batch=batch,
-            channels=channels,
-            pixels=pixels,
-            width=width,
-            plane=plane,
-        )
-        steps.launch(Kernel("conv/parts_image.cu", name, config), (_BLOCKS, 1, 1), _PARTS_THREADS, arguments, early=True)
+        arguments = (source.array, found, count, scale, guess, whole.array, batch, channels, pixels, width, plane)
+        steps.add(Plan(Kernel("conv/parts_image.cu", name, config), (_BLOCKS, 1, 1), _PARTS_THREADS, arguments, early=True))
     return InParts(tuple(whole.part(i * plane) for i in range(how.parts)), scale)
 
 
@@ -109,8 +143,8 @@ def _ways(steps: Planner, how: Numerics, source: Operand, found: Array, size: in
     if size >= _SAMPLED:
         return ("guessed", 0), ("checked", _BLOCKS)
     vector = 4 if steps.aligned else 1
-    kernel = Kernel("conv/parts_range.cu", f"parts_range_x{vector}", PartsRangeConfig(vector, _RANGE_THREADS))
-    steps.launch(kernel, (_RANGES, 1, 1), _RANGE_THREADS, PartsRangeArguments(source.array, found, size=size), early=True)
+    kernel = Kernel("conv/parts_range.cu", f"parts_range_x{vector}", RangeConfig(vector, _RANGE_THREADS))
+    steps.add(Plan(kernel, (_RANGES, 1, 1), _RANGE_THREADS, (source.array, found, size), early=True))
     return (("found", _RANGES),)
 
 
@@ -205,39 +239,32 @@ class PartsMaps:
         tile = chosen.tile
         pairs = g.k % 2 == 0 and y.strides[1] == 1 and not any(s % 2 for s in (y.strides[0], *y.strides[2:]))
         given = f.type, e.bias is not None, e.residual is not None
-        config = PartsTmaSm90Config(TYPES[how.dtype], *given, *tile.settings, transposed, axes, how.parts, how.scaled, pairs)
+        config = PartsConfig(TYPES[how.dtype], *given, *tile.settings, transposed, axes, how.parts, how.scaled, pairs)
         words = ["conv_parts_tma_sm90", how.words, tile.name, e.name, f"{axes}d"] + ["transposed"] * transposed + ["pairs"] * pairs
-        kernel = Kernel("conv/parts_tma_sm90.cu", "_".join(words), config, ("activation", "tma", "conv/geometry"))
+        kernel = Kernel("conv/parts_tma_sm90.cu", "_".join(words), config, ("activation",))
         images = [implicit_tma_sm90.windows_map(g, p, corners(g, axes), tile.m) for p in x.both]
         weights, (backwards, _) = zip(*(implicit_tma_sm90.weight_map(g, p, transposed, tile.n) for p in w.both), strict=True)
         rows = g.n * g.pixels
         tiles = tiling.counts(g, rows, tile)
-        arguments = PartsTmaSm90Arguments(
-            images[0], images[1], weights[0], weights[1], x.scale, w.scale, e.bias, e.residual, y.array, rows=rows, blocks=g.taps * -(-g.c // BLOCK), channels=g.c,
-            backwards=backwards, tiles_m=tiles[0], tiles_n=tiles[1], groups=tiles[2], outs=g.k, y_strides=y.strides, axes=conv_axes(g),
-            p=f.p, q=f.q,
-        )  # fmt: skip
+        pointers = (x.scale, w.scale, e.bias or y.array, e.residual or y.array, y.array)
+        numbers = (rows, g.taps * -(-g.c // BLOCK), g.c, backwards, *tiles, g.k, *y.strides, *extents(g))
         grid = (min(math.prod(tiles), self._setting.units), 1, 1)
         shared = parts_tiling.shared_memory(tile, how.parts)
-        return planned(kernel, grid, chosen.threads, arguments, shared_memory=shared, early=True)
+        return Plan(kernel, grid, chosen.threads, (*images, *weights, *pointers, *numbers, f.p, f.q), shared, early=True)
 
     def _weigh(self, split: tiling.Split, y: InParts, x: InParts, partial: Operand) -> Plan:
         g, how, tile, axes = self._g, self._how, split.tile, axes_of(self._g)
-        config = PartsWeightTmaSm90Config(TYPES[how.dtype], *tile.settings, axes, how.parts, how.scaled)
-        name = f"conv_parts_weight_tma_sm90_{how.words}_{tile.name}_{axes}d"
-        kernel = Kernel("conv/parts_weight_tma_sm90.cu", name, config, ("tma", "conv/geometry"))
+        config = PartsWeightConfig(TYPES[how.dtype], *tile.settings, axes, how.parts, how.scaled)
+        kernel = Kernel("conv/parts_weight_tma_sm90.cu", f"conv_parts_weight_tma_sm90_{how.words}_{tile.name}_{axes}d", config)
         rows, pitch = g.n * g.pixels, y.parts[0].strides[4] * how.dtype.itemsize
         shape, strides = (g.groups * g.k, 1, 1, 1, rows), (16, 16, 16, pitch)
         grads = [TensorMap(p.array, p.dtype, shape, strides, (BLOCK, 1, 1, 1, BLOCK)) for p in y.both]
         images = [implicit_tma_sm90.windows_map(g, p, corners(g, axes), BLOCK) for p in x.both]
         tiles = WeightTiles.of(g, tile)
+        numbers = (rows, tiles.m, tiles.n, tiles.groups, g.k, g.c, split.count, split.blocks, *extents(g))
         grid = (min(tiles.count * split.count, self._setting.units), 1, 1)
-        arguments = PartsWeightTmaSm90Arguments(
-            grads[0], grads[1], images[0], images[1], y.scale, x.scale, partial.array, rows=rows, tiles_m=tiles.m, tiles_n=tiles.n, groups=tiles.groups, outs=g.k,
-            channels=g.c, splits=split.count, blocks=split.blocks, axes=conv_axes(g),
-        )  # fmt: skip
-        shared = parts_tiling.shared_memory(tile, how.parts)
-        return planned(kernel, grid, parts_tiling.WEIGHT_THREADS, arguments, shared_memory=shared, early=True)
+        arguments: tuple[TensorMap | Array | int, ...] = (*grads, *images, y.scale, x.scale, partial.array, *numbers)
+        return Plan(kernel, grid, parts_tiling.WEIGHT_THREADS, arguments, parts_tiling.shared_memory(tile, how.parts), early=True)
 
 
 class _Nothing:

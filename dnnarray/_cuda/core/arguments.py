@@ -11,11 +11,10 @@ from dataclasses import fields
 from functools import cache, lru_cache
 from struct import Struct as Packing
 from struct import calcsize
-from typing import Annotated, Any, ClassVar, get_type_hints
+from typing import Annotated, Any, ClassVar, cast, get_type_hints
 
 from dnnarray._cuda.core.extents import round_up
 from dnnarray._cuda.core.plan import Array, Block, Parameter, Runtime, Struct, TensorMap
-from dnnarray._problems.base import remembered
 from dnnarray._records import frozen
 
 MOST = 8  # parameters of an entry
@@ -141,16 +140,7 @@ class Arguments:
     @property
     def parameters(self) -> tuple[Parameter, ...]:
         """What the driver is given: the pointers that are parameters of their own, then the struct."""
-        values = self.__dict__
-        return *[values[name] or 0 for name in self._layout.alone], self._block
-
-    @property
-    def _block(self) -> Block:
-        """The struct as the driver takes it."""
-        layout, values = self._layout, self.__dict__
-        inner = [(name, offset, _block_inside(values[name])) for name, offset in layout.parts]
-        if inner:
-            values = values | {name: block.data for name, _, block in inner}
+        layout, values = self._layout, self._values
         numbers: list[Any] = []
         for name, several in layout.numbers:
             if several:
@@ -158,22 +148,23 @@ class Arguments:
             else:
                 numbers.append(values[name])
         data = layout.packed.pack(*numbers)
-        words = [(offset, values[name]) for name, offset in layout.words if values[name] is not None]
-        words += [(offset + at, word) for _, offset, block in inner for at, word in block.words]
-        maps = [(offset, values[name]) for name, offset in layout.maps if values[name] is not None]
-        maps += [(offset + at, map_) for _, offset, block in inner for at, map_ in block.maps]
-        return Block(data, tuple(words), tuple(maps))
+        words = tuple([(offset, values[name]) for name, offset in layout.words if values[name] is not None])
+        maps = tuple([(offset, values[name]) for name, offset in layout.maps if values[name] is not None])
+        return *[values[name] or 0 for name in layout.alone], Block(data, words, maps)
+
+    @property
+    def _values(self) -> dict[str, Any]:
+        """The fields by name, those of a record inside as ``part.name``."""
+        own, cls = self.__dict__, cast(Any, type(self))
+        if not (parts := _parts(cls)):
+            return own
+        inner = {f"{part}.{name}": value for part in parts for name, value in own[part].__dict__.items()}
+        return own | inner
 
     @property
     def _layout(self) -> _Layout:
         cls: Any = type(self)
         return _layout(cls, tuple([len(self.__dict__[name]) for name in _several(cls)]))
-
-
-@remembered
-def _block_inside(record: Arguments) -> Block:
-    """The struct of a record inside of another: several launches of a problem may share it."""
-    return record._block
 
 
 def stands_alone(cls: Any, name: str, kind: Kind) -> bool:
@@ -194,6 +185,12 @@ def _several(cls: Any) -> tuple[str, ...]:
     return tuple(name for name, kind in _kinds(cls).items() if isinstance(kind, Number) and kind.several)
 
 
+@cache
+def _parts(cls: Any) -> tuple[str, ...]:
+    """The fields that are records themselves."""
+    return tuple([name for name, kind in _kinds(cls).items() if isinstance(kind, Part)])
+
+
 @frozen
 class _Layout:
     """The struct of a record.
@@ -204,9 +201,8 @@ class _Layout:
     packed : the bytes of the struct, with gaps for what a call writes
     alignment : what the struct begins at a multiple of
     places : the fields, those of a record inside too, with their offsets and bytes
-    numbers : the fields in `packed`, each with whether it is several numbers; a record inside is one of bytes
+    numbers : the fields in `packed`, each with whether it is several numbers
     words, maps : the fields that a call writes, with their offsets
-    parts : the records inside, with their offsets
     alone : the fields that are parameters of their own
     """
 
@@ -217,8 +213,12 @@ class _Layout:
     numbers: tuple[tuple[str, bool], ...]
     words: tuple[tuple[str, int], ...]
     maps: tuple[tuple[str, int], ...]
-    parts: tuple[tuple[str, int], ...]
     alone: tuple[str, ...]
+
+    def inside(self, part: str, start: int) -> dict[str, list[Any]]:
+        """The fields as those of a record that has this one as its field `part`, from the offset `start` on."""
+        moved = {name: [(f"{part}.{n}", start + at, *rest) for n, at, *rest in getattr(self, name)] for name in ("places", "words", "maps")}
+        return moved | {"numbers": [(f"{part}.{n}", several) for n, several in self.numbers]}
 
 
 @lru_cache(maxsize=1024)
@@ -227,7 +227,7 @@ def _layout(cls: Any, counts: tuple[int, ...]) -> _Layout:
     how_many = dict(zip(_several(cls), counts, strict=True))
     members, types = "", []
     packed, size, widest = "<", 0, 1
-    found: dict[str, list[Any]] = {"places": [], "numbers": [], "words": [], "maps": [], "parts": [], "alone": []}
+    found: dict[str, list[Any]] = {"places": [], "numbers": [], "words": [], "maps": [], "alone": []}
     for name, kind in _kinds(cls).items():
         count = how_many.get(name, 1)
         type_, bounds, bytes_, alignment = kind.layout(count)
@@ -239,10 +239,10 @@ def _layout(cls: Any, counts: tuple[int, ...]) -> _Layout:
         packed += f"{offset - size}x"
         found["places"].append((name, offset, bytes_))
         if isinstance(kind, Part):
-            packed += f"{bytes_}s"
-            found["numbers"].append((name, False))
-            found["parts"].append((name, offset))
-            found["places"] += [(f"{name}.{n}", offset + at, n_bytes) for n, at, n_bytes in _layout(kind.record, ()).places]
+            inner = _layout(kind.record, ())
+            packed += inner.packed.format[1:]
+            for sort, fields_ in inner.inside(name, offset).items():
+                found[sort] += fields_
         elif isinstance(kind, (Number, Nested)):
             packed += kind.code if isinstance(kind, Nested) else f"{count}{kind.code}"
             found["numbers"].append((name, isinstance(kind, Nested) or kind.several))

@@ -53,7 +53,6 @@ def _estimated(units: int, clock: float, properties: dict) -> dict[str, float]:
     }
 
 
-@lru_cache(maxsize=64)
 def architecture(device: Device) -> str:
     """What NVRTC compiles for: the exact architecture, with Hopper's own instructions where they exist."""
     major, minor = device.capability or OLDEST_CAPABILITY

@@ -13,7 +13,7 @@ from cupy_backends.cuda.api.driver import CUDADriverError, funcGetAttribute, fun
 
 from dnnarray import _source
 from dnnarray._cuda.core import overlap
-from dnnarray._cuda.core.buffer import WORD, Buffer
+from dnnarray._cuda.core.buffer import Buffer
 from dnnarray._cuda.core.fourier import Fourier
 from dnnarray._cuda.core.plan import Array, MatMul, Plan, Runtime, Step, Transform
 from dnnarray._cuda.core.tensor_map import Encoded
@@ -40,28 +40,41 @@ class Launches:
     copied : the inputs to be copied before the launches, each with its order of axes
     moved : the arrays that steps take at aligned addresses alone, whatever the call's are
     workspace : bytes of scratch memory
+    scope : what the text of `lines` speaks of
     """
 
-    __slots__ = ("_buffer", "_device", "_free", "_functions", "_heard", "_overlapping", "_plans", "_steps", "copied", "moved", "workspace")
+    __slots__ = ("_buffer", "_functions", "_overlapping", "_plans", "_queue", "copied", "moved", "scope", "workspace")
 
     def __init__(self, plans: tuple[Step, ...], functions: list[Any], count: int, copied: list[tuple[int, tuple[int, ...]]], device: int = -1,
                  moved: tuple[int, ...] = (), workspace: int = 0) -> None:  # fmt: skip
         self.copied, self.moved, self.workspace = copied, moved, workspace
-        self._plans, self._functions, self._device = plans, functions, device  # the code stays loaded as long as it can be called
+        self._plans, self._functions = plans, functions  # the code stays loaded as long as it can be called
+        kernels = [plan for plan in plans if isinstance(plan, Plan)]
+        for plan, function in zip(kernels, functions, strict=True):
+            _allow_shared(function, plan.shared_memory)
         self._buffer = Buffer(plans, count)
-        self._free: list[Any] = []
+        free: list[Any] = []
+        self.scope: dict[str, Any] = {
+            "_thread": _thread, "_enter": _enter, "_take": free.pop, "_put": free.append, "_new": self._new,
+            "_stream": get_current_stream, "_device": device, "_send": overlap.send(), "_refused": _refused,
+        }  # fmt: skip
+        self.scope |= {f"_offset{word}": place.offset for word, place in self._buffer.written if isinstance(place, Array)}
+        self.scope |= {f"_offset{word}": described.array.offset for word, _, described in self._buffer.maps}
         self._overlapping = [k for k in range(len(plans)) if _overlaps(plans, k) and overlap.possible()]
-        self._heard = len(self._overlapping) == len(plans) and not self._buffer.maps  # `_refused` finds out what a thread lacks
         code = iter(functions)
-        self._steps: list[Any] = []
         for k, step in enumerate(plans):
             if not isinstance(step, Plan):
-                self._steps.append(_by_library(step))
-                continue
-            function = next(code)
-            if step.shared_memory:
-                _allow_shared(function, step.shared_memory)
-            self._steps.append(_Early(step, function.ptr) if k in self._overlapping else _launcher(step, function.ptr))
+                self.scope[f"_step{k}"] = _by_library(step)
+            elif k in self._overlapping:
+                described = overlap.Described(step)
+                self.scope |= {
+                    f"_known{k}": described.known,
+                    f"_describe{k}": described.describe,
+                    f"_code{k}": overlap.reference(next(code).ptr),
+                }
+            else:
+                self.scope[f"_step{k}"] = _launcher(step, next(code).ptr)
+        self._queue: Callable[..., None] | None = None
 
     @property
     def ours(self) -> bool:
@@ -70,8 +83,9 @@ class Launches:
 
     def lines(self, pointers: list[str], stream: str = "_stream(_device).ptr") -> list[str]:
         """The steps as source text, for a function that has the pointers under these names and the run-time options in ``runtime``."""
+        heard = len(self._overlapping) == len(self._plans) and not self._buffer.maps  # `_refused` finds out what a thread lacks
         text = [
-            *([] if self._heard else ["try: _thread.has_context", "except AttributeError: _enter()"]),
+            *([] if heard else ["try: _thread.has_context", "except AttributeError: _enter()"]),
             "try: _buffer = _take()",
             "except IndexError: _buffer = _new()",
             "_words = _buffer[0]",
@@ -91,78 +105,34 @@ class Launches:
                 text.append(f"_step{k}(_handle, _buffer[{k + 1}], 0)")
         return ["    " + line for line in (*text, "_put(_buffer)")]
 
-    @property
-    def scope(self) -> dict[str, Any]:
-        """What the text of `lines` speaks of."""
-        found: dict[str, Any] = {
-            "_thread": _thread, "_enter": _enter, "_take": self._free.pop, "_put": self._free.append, "_new": self._new,
-            "_stream": get_current_stream, "_device": self._device, "_send": overlap.send(), "_refused": _refused,
-        }  # fmt: skip
-        found |= {f"_offset{word}": place.offset for word, place in self._buffer.written if isinstance(place, Array)}
-        found |= {f"_offset{word}": described.array.offset for word, _, described in self._buffer.maps}
-        for k, step in enumerate(self._steps):
-            if k in self._overlapping:
-                found |= {f"_known{k}": step.known, f"_describe{k}": step.describe, f"_code{k}": step.code}
-            else:
-                found[f"_step{k}"] = step
-        return found
-
     @staticmethod
     def _value(word: int, value: Array | Runtime, pointers: list[str]) -> str:
         """What a call writes into a word, as source text."""
         if isinstance(value, Runtime):
             return f"runtime[{value.index}]"
-        if value.index >= len(pointers):
-            return "0"  # as in `_pointer`
+        if value.index >= len(
+            pointers
+        ):  # scratch of no bytes, for arrays without elements: there is no memory, and nothing is read from it
+            return "0"
         return f"{pointers[value.index]} + _offset{word}" if value.offset else pointers[value.index]
 
     def queue(self, pointers: list[int], runtime: tuple[Any, ...]) -> None:
-        """Put all steps on the current stream: what the text of `lines` does, for the first calls of a problem."""
-        if not (self._heard or hasattr(_thread, "has_context")):
-            _enter()
-        try:
-            buffer = self._free.pop()
-        except IndexError:
-            buffer = self._new()
-        words = buffer[0]
-        for word, value in self._buffer.written:
-            words[word] = runtime[value.index] if isinstance(value, Runtime) else _pointer(value, pointers)
-        for (word, _, described), encoded in zip(self._buffer.maps, buffer[-1], strict=True):
-            if words[word] != (at := _pointer(described.array, pointers)):
-                words[word] = encoded.move(at)
-        stream = get_current_stream(self._device).ptr
-        for step, arguments in zip(self._steps, buffer[1:-1], strict=True):
-            step(stream, arguments, 0)
-        self._free.append(buffer)
+        """Put all steps on the current stream."""
+        if self._queue is None:
+            names = [f"p{i}" for i in range(len(pointers))]
+            self._queue = written("queue", [f"def queue({''.join(f'{n}, ' for n in names)}runtime):", *self.lines(names)], self.scope)
+        self._queue(*pointers, runtime)
 
     def _new(self) -> tuple[Any, ...]:
         """The words of a call, then for each step what it is called with beside the stream, last the tensor maps."""
-        words, start, addresses = self._buffer.make()
+        memory, addresses = self._buffer.make()
         arguments, given = iter(addresses), []
         for k, plan in enumerate(self._plans):
             if isinstance(plan, Plan):
                 given.append(overlap.reference(next(arguments)) if k in self._overlapping else next(arguments))
             else:
-                given.append(words)
-        return words, *given, [Encoded(m, start + WORD * first) for _, first, m in self._buffer.maps]
-
-
-def _pointer(array: Array, pointers: list[int]) -> int:
-    """The address that a launch is given. There is none for scratch of no bytes, where arrays have no elements: nothing is read from it."""
-    return pointers[array.index] + array.offset if array.index < len(pointers) else 0
-
-
-class _Early(overlap.Described):
-    """A launch that may begin while its stream is still at work. Called, it does what the text of a call does."""
-
-    def __init__(self, plan: Plan, function: int) -> None:
-        super().__init__(plan)
-        self.code = overlap.reference(function)
-
-    def __call__(self, stream: int, arguments: Any, extra: int) -> None:
-        launch = self.known.get(stream) or self.describe(stream)
-        if status := overlap.send()(launch, self.code, arguments, None):
-            _refused(status, launch, self.code, arguments)
+                given.append(memory.data)
+        return memory.data, *given, [Encoded(m, memory[first:].ctypes.data) for _, first, m in self._buffer.maps]
 
 
 def _by_library(step: MatMul | Transform) -> Product | Fourier:
@@ -195,10 +165,8 @@ def _refused(status: int, *launch: Any) -> None:
 
 def _allow_shared(function: Any, dynamic: int) -> None:
     """Raise the limit of a kernel's shared memory where a launch needs more; never lower it, since other launches of the kernel may count on it."""
-    if dynamic <= _shared.get(function.ptr, -1):
-        return
     with _lock:
-        allowed = _shared.setdefault(function.ptr, _WITHOUT_ASKING - funcGetAttribute(_STATIC_SIZE, function.ptr))
+        allowed = _shared.get(function.ptr, _WITHOUT_ASKING - funcGetAttribute(_STATIC_SIZE, function.ptr))
         if dynamic > allowed:
             funcSetAttribute(function.ptr, _MAX_DYNAMIC_SHARED, dynamic)
             _shared[function.ptr] = dynamic

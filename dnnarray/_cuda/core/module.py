@@ -25,7 +25,7 @@ _SERIALISED = re.compile(r"C75\d\d")
 _INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 _LONGEST_NAME = 120  # characters of a symbol in a file name, which file systems limit
 _lock = threading.Lock()
-_loaded: dict[int, dict[Kernel, Any]] = {}  # by device
+_loaded: dict[tuple[int, Kernel], Any] = {}
 
 
 def kernels_folder() -> Path:
@@ -153,15 +153,12 @@ def cubin(kernel: Kernel, architecture: str) -> bytes:
 
 def load(kernels: Sequence[Kernel], device: int, architecture: str) -> list[Any]:
     """The kernels as CuPy functions of a device, ready to launch. Those that are not on disk are compiled side by side."""
-    loaded = _loaded.setdefault(device, {})
-    found = [loaded.get(kernel) for kernel in kernels]
-    if None not in found:
-        return found
-    with _lock:
-        new = [kernel for kernel in dict.fromkeys(kernels) if kernel not in loaded]
-        for kernel, content in zip(new, _cubins(new, architecture), strict=True):
-            loaded[kernel] = _function(kernel, content)
-    return [loaded[kernel] for kernel in kernels]
+    if any((device, kernel) not in _loaded for kernel in kernels):
+        with _lock:
+            new = [kernel for kernel in dict.fromkeys(kernels) if (device, kernel) not in _loaded]
+            for kernel, content in zip(new, _cubins(new, architecture), strict=True):
+                _loaded[device, kernel] = _function(kernel, content)
+    return [_loaded[device, kernel] for kernel in kernels]
 
 
 def _cubins(kernels: Sequence[Kernel], architecture: str) -> list[bytes]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dnnarray._records import changed, frozen
+from dnnarray._records import frozen
 from dnnarray._spec import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, HALF
 
 if TYPE_CHECKING:
@@ -92,9 +92,6 @@ class Array:
     index: int
     offset: int = 0
 
-    def __hash__(self) -> int:
-        return hash((self.index, self.offset))
-
 
 @frozen
 class Structure:
@@ -144,9 +141,6 @@ class Block:
     words: tuple[tuple[int, Array | Runtime], ...] = ()
     maps: tuple[tuple[int, TensorMap], ...] = ()
 
-    def __hash__(self) -> int:
-        return hash(self.data)
-
 
 Parameter = Array | TensorMap | Structure | Runtime | Block | int | float | None
 
@@ -188,8 +182,6 @@ class Plan:
 
 def block_of(parameter: Parameter) -> Block | None:
     """The struct that a parameter is, None for a pointer or a number."""
-    if isinstance(parameter, (int, Array)):
-        return None  # most are
     if isinstance(parameter, TensorMap):
         return Block(bytes(_MAP), maps=((0, parameter),))
     if isinstance(parameter, Structure):
@@ -205,7 +197,7 @@ def ahead_if_small(plan: Plan) -> Plan:
     """The plan as one that begins ahead, with a kernel of its own: the instructions for it cost large launches of short blocks a fifth of their speed."""
     if math.prod(plan.grid) * plan.block > _FEW:
         return plan
-    return changed(plan, kernel=changed(plan.kernel, symbol=f"{plan.kernel.symbol}_ahead", ahead=True), ahead=True)
+    return replace(plan, kernel=replace(plan.kernel, symbol=f"{plan.kernel.symbol}_ahead", ahead=True), ahead=True)
 
 
 @frozen

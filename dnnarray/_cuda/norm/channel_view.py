@@ -6,7 +6,6 @@ from math import prod
 from typing import Any, NamedTuple
 
 from dnnarray._cuda.core.extents import order_of
-from dnnarray._problems.base import remembered
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._spec import HALF
 
@@ -44,7 +43,6 @@ def operands(problem: NormProblem, arrays: tuple[Any, ...]) -> Inputs:
     return Inputs(**dict(zip(fields, arrays, strict=False)))
 
 
-@remembered
 def specs_of(problem: NormProblem) -> Inputs:
     return operands(problem, problem.inputs)
 
@@ -76,7 +74,6 @@ class View(NamedTuple):
         return self.outer * self.channels * self.inner
 
 
-@remembered
 def view(problem: NormProblem) -> View | None:
     """How x lies; None where batch, channels and space are mixed so that no view shows them."""
     x, geometry = specs_of(problem).x, problem.geometry

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from dnnarray._cuda.core.extents import order_of
 from dnnarray._cuda.norm.shared import Arrays, Pointer
-from dnnarray._problems.base import remembered
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._spec import Spec
 
@@ -44,12 +43,10 @@ def operands(problem: NormProblem, arrays: tuple[Any, ...]) -> Operands:
     return Operands(**fields)
 
 
-@remembered
 def specs_of(problem: NormProblem) -> Operands:
     return operands(problem, problem.inputs)
 
 
-@remembered
 def extents(problem: NormProblem) -> tuple[int, int] | None:
     """(rows, columns) where the normalised axes are the fastest in memory and each group of axes stands in the order of x, else None."""
     x, axes = specs_of(problem).x, problem.geometry.axes

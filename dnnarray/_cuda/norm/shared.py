@@ -10,7 +10,6 @@ from dnnarray._cuda.core.extents import order_of, round_up
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Program
 from dnnarray._problems.base import Problem, leaves
 from dnnarray._problems.checks import statistics_dtype
-from dnnarray._records import changed
 from dnnarray._select import Cost, Device, Method
 from dnnarray._spec import Spec
 
@@ -92,7 +91,7 @@ def with_discarded(method: Method) -> Method:
 
     def cost(problem: Problem, device: Device) -> Cost:
         found = method.cost(problem, device)
-        return changed(found, bytes=found.bytes + discarded(problem))
+        return replace(found, bytes=found.bytes + discarded(problem))
 
     return replace(method, workspace=workspace, cost=cost)
 

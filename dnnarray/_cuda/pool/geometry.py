@@ -7,7 +7,6 @@ from functools import lru_cache
 from typing import Any
 
 from dnnarray._problems import checks
-from dnnarray._problems.base import remembered
 from dnnarray._problems.pool import AdaptiveAxis, Axis
 from dnnarray._records import frozen
 from dnnarray._spec import Spec
@@ -119,13 +118,11 @@ class Geometry:
         return tuple(a.outputs for a in self.axes)
 
     @property
-    @remembered
     def whole(self) -> bool:
         """Each plane becomes one element, and planes lie in the plain order."""
         return (self.first or self.last) and all(a.whole for a in self.axes)
 
     @property
-    @remembered
     def small(self) -> bool:
         """Windows of up to 5 and strides of up to 3 along the last two axes, each with an element of x, and memory in a plain order."""
         _, *plane = self.axes
@@ -139,14 +136,12 @@ class Geometry:
         return self.small and (p is None or (p in (1.0, 2.0) and max(a.window for a in self.axes) <= 3))
 
     @property
-    @remembered
     def tiled(self) -> bool:
         """Windows along the last two axes that follow each other without a gap, in a plain memory order."""
         plain = (self.first or self.last) and self.flat and not self.adaptive
         return plain and all((a.stride_used, a.dilation, a.before) == (a.window, 1, 0) for a in self.axes[1:])
 
     @property
-    @remembered
     def flat(self) -> bool:
         """Nothing happens along the first of the three axes."""
         return self.axes[0] == WindowAxis(1, 1)

@@ -22,6 +22,13 @@ template <typename Kind>
 struct DepthwiseAxis : ConvAxis {
   __device__ __forceinline__ explicit DepthwiseAxis(const ConvAxis& axis) : ConvAxis(axis) {}
 
+  // The same axis with a stride that is known when the kernel is compiled.
+  __device__ __forceinline__ DepthwiseAxis with_stride(int known) const {
+    DepthwiseAxis axis = *this;
+    axis.stride = known;
+    return axis;
+  }
+
   // The input that tap t of output i reads, or -1.
   __device__ __forceinline__ int input(int i, int t) const {
     int at;
