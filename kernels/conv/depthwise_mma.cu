@@ -186,11 +186,11 @@ __device__ __forceinline__ float by_definition(const Problem& a, int n, int p, i
 }
 
 // Which two pixels of a matrix of outputs a thread stores 16 bytes of.
-struct Place {
+struct OutputPlace {
   int image, row, column, channel;  // row: below the first of the matrix
   bool there;
 
-  __device__ __forceinline__ Place(const Problem& a, const StreamTile& tile, int q, int across, int k) {
+  __device__ __forceinline__ OutputPlace(const Problem& a, const StreamTile& tile, int q, int across, int k) {
     const Quotient own = divide(threadIdx.x, tile.vectors);
     const int pixel = own.quotient + k * kWarp, slot = pixel % kSlots;
     const Quotient by_strip = divide(pixel / kSlots, across);
@@ -209,7 +209,7 @@ struct Place {
 __device__ __forceinline__ void repair(const Problem& a, const StreamTile& tile, int p, int q, int end, int across) {
 #pragma unroll 1
   for (int i = 0; i < 2 * 8; ++i) {
-    const Place place(a, tile, q, across, i / 8);
+    const OutputPlace place(a, tile, q, across, i / 8);
     for (int at = p + place.row; place.there && at < end; at += kRows) {
       T* to = place.target(a, at - place.row) + i % 8;
       if (widen(*to) == widen(*to)) continue;
@@ -227,7 +227,7 @@ struct Drain {
   __device__ __forceinline__ Drain(const Problem& a, const StreamTile& tile, int p, int q, int end, int across) {
     const Quotient own = divide(threadIdx.x, tile.vectors);
     from = own.quotient * tile.pixel + own.rest * 16;
-    const Place first(a, tile, q, across, 0), second(a, tile, q, across, 1);
+    const OutputPlace first(a, tile, q, across, 0), second(a, tile, q, across, 1);
     to = first.target(a, p);
     apart = static_cast<int>(second.target(a, p) - to);
     rows[0] = first.there ? end - p - first.row : 0;
