@@ -39,7 +39,7 @@ using P = Config::Part;
 using Numbers = ThinNumbers<T, P, Config::kParts, Config::kScaled>;
 constexpr int kParts = Config::kParts, kUnrolled = kParts == 2 ? 1 : 2, kPieces = sizeof(T) / 2;  // of 16 bytes, for 8 neighbours
 constexpr int kThreads = Config::kThreads, kWarps = kThreads / 32, kSide = 16, kChannels = 64, kChunks = Config::kColumns / 8, kMatrices = Config::kMatrices;
-#if __CUDA_ARCH__ >= 900  // older multiprocessors do not hold float32 regions of two blocks
+#if __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1000  // older multiprocessors do not hold float32 regions of two blocks; for later ones the compiler spills
 constexpr int kBlocks = kThreads == 256 || kMatrices <= 2 ? 2 : 1;
 #else
 constexpr int kBlocks = kThreads == 256 ? 2 : 1;

@@ -94,9 +94,15 @@ __device__ __forceinline__ void walk_channels(const Arguments& a, const T* x, S*
   }
 }
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+constexpr int kBusy = 1536;  // in the 32 registers that 2048 threads leave each, the compiler spills there
+#else
+constexpr int kBusy = 2048;
+#endif
+
 // `pixels` of each image from pixel `first` on; `units` of the walk's kind, of which a block takes kLanes at a time.
 // Vectors keep all threads that a multiprocessor has room for.
-extern "C" __global__ void __launch_bounds__(Config::kThreads, kVector > 1 ? 2048 / Config::kThreads : 1)
+extern "C" __global__ void __launch_bounds__(Config::kThreads, kVector > 1 ? kBusy / Config::kThreads : 1)
     DNNARRAY_ENTRY(const T* __restrict__ x, S* __restrict__ columns, const __grid_constant__ Arguments a) {
   const long long chunks = (a.units + kLanes - 1) / kLanes, block = blockIdx.x / chunks;
   const long long unit = (blockIdx.x - block * chunks) * kLanes + threadIdx.x % kLanes;
