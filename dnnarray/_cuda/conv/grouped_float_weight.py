@@ -6,11 +6,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from dnnarray._cuda.conv.arguments import ConvAxes, FloatIn, FloatOut, PixelStrides
+from dnnarray._cuda.conv.arguments import FloatIn
 from dnnarray._cuda.conv.grouped import HALF_SHARED, Shares, Sides, Slab, shares, slab, stacked, sums_plan
 from dnnarray._cuda.conv.grouped_float import QUAD
+from dnnarray._cuda.conv.grouped_weight import GroupedWeightArguments
 from dnnarray._cuda.conv.tiling import PLANNED
-from dnnarray._cuda.core.arguments import Arguments, Int
 from dnnarray._cuda.core.plan import Config, Kernel, Plan
 from dnnarray._cuda.core.planner import Operand
 from dnnarray._problems.conv_geometry import Geometry
@@ -32,28 +32,11 @@ class GroupedFloatWeightConfig(Config):
 
 
 @frozen
-class GroupedFloatWeightArguments(Arguments, restrict=True):
-    """What ``kernels/conv/grouped_float_weight.cu`` is called with: `Shares` of the sums, `depths` x `rows` x `columns` outputs a tile."""
+class GroupedFloatWeightArguments(GroupedWeightArguments, restrict=True):
+    """What ``kernels/conv/grouped_float_weight.cu`` is called with: the record of ``grouped_weight.cu`` with float32 arrays."""
 
     dy: FloatIn
     x: FloatIn
-    partial: FloatOut
-    batch: Int
-    groups: Int
-    c: Int
-    k: Int
-    together: Int
-    across: Int
-    ranges: Int
-    tasks: Int
-    parts: Int
-    item_parts: Int
-    depths: Int
-    rows: Int
-    columns: Int
-    x_strides: PixelStrides
-    y_strides: PixelStrides
-    axes: ConvAxes
 
 
 @frozen
