@@ -864,7 +864,7 @@ def one_hot(indices: ArrayT, /, num_classes: int, *, out: Array | None = None, w
     DTypeError
         `indices` are no integers.
     OptionError
-        An index names no class, or `num_classes` is below 1 or above 2**31 - 1.
+        An index names no class, or `num_classes` is below 1 or above 2**63 - 1.
 
     Notes
     -----

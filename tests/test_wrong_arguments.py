@@ -141,6 +141,12 @@ def test_results_beyond_memory_are_a_workspace_error(classes):
         dnn.one_hot(np.zeros(1, int), classes)
 
 
+@pytest.mark.parametrize("classes", [2**63, 2**70, 0, -1])
+def test_classes_that_no_axis_can_have_are_an_option_error(classes):
+    with pytest.raises(dnn.OptionError, match="one_hot: num_classes is .*; expected an integer from 1 to"):
+        dnn.one_hot(np.zeros(1, int), classes)
+
+
 def test_the_memory_that_there_is_bounds_results_and_workspace(monkeypatch):
     x, w = np.ones((1, 8, 40, 40), np.float32), np.ones((8, 8, 3, 3), np.float32)
     expected = dnn.conv(x, w, algorithm="direct")

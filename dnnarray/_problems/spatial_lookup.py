@@ -44,7 +44,7 @@ def embedding_backward(op: str, grad: Spec, indices: Spec, weight: Spec, **optio
     return replace(forward, inputs=(grad, indices, weight), outputs=(weight.like(),), shapes=frozenset((2,)))
 
 
-_MOST_CLASSES = 2**31 - 1  # an axis of all of them in eight bytes each is 16 GiB for one index
+_MOST_CLASSES = 2**63 - 1  # the extent of an axis and the values of int64 indices
 
 
 def one_hot(op: str, indices: Spec, *, num_classes: Any) -> OneHotProblem:
