@@ -2,10 +2,10 @@
 
     python -m asv_bench.contention [--steps N] [--rounds N] [--threads N] [--only numba,numpy,torch]
 
-Prints the milliseconds of a step (the median of the rounds, in which all take turns) on the machine as it is, beside as many busy loops as there are
-cores, and with two copies of the program at once; `idle` is the processor time that a program takes in half a second behind its last step, in
-milliseconds. All programs live as long as the measurement does, so that none of them may disturb the others while it waits.
-"""
+Prints the milliseconds of a step (the median of the rounds, in which all take turns) on the machine as it is, beside as
+many busy loops as there are cores, and with two copies of the program at once; `idle` is the processor time that a
+program takes in half a second behind its last step, in milliseconds. All programs live as long as the measurement does,
+so that none of them may disturb the others while it waits."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ def step_of_ours() -> Step:
 
         for i in running:
             x = through((f"conv{i}",), "conv", x, p[f"conv{i}"], padding=1)
-            norm = through((f"scale{i}", f"shift{i}"), "batch_norm_train", x, p[f"scale{i}"], p[f"shift{i}"], *running[i])
+            norm = through(
+                (f"scale{i}", f"shift{i}"), "batch_norm_train", x, p[f"scale{i}"], p[f"shift{i}"], *running[i]
+            )
             x = through((), "relu", norm.y)
             if i in POOLED:
                 x = through((), "max_pool", x, kernel_size=2)
@@ -125,7 +127,8 @@ def ready(engine: str, threads: int) -> Step:
 
 
 def serve(engine: str, threads: int) -> None:
-    """Run as many steps as each line of the input says, and print the seconds of one; 0 prints the processor time of half a second without any."""
+    """Run as many steps as each line of the input says, and print the seconds of one; 0 prints the processor time of
+    half a second without any."""
     step = ready(engine, threads)
     print("ready", flush=True)
     for line in sys.stdin:
@@ -145,9 +148,13 @@ class Program:
     """A process that trains when it is told to."""
 
     def __init__(self, engine: str, threads: int) -> None:
-        variables = os.environ | dict.fromkeys(_THREAD_LIMITS, str(threads)) | {"DNNARRAY_NUMBA": str(int(engine != "numpy"))}
+        variables = (
+            os.environ | dict.fromkeys(_THREAD_LIMITS, str(threads)) | {"DNNARRAY_NUMBA": str(int(engine != "numpy"))}
+        )
         command = [sys.executable, "-m", "asv_bench.contention", "--serve", engine, "--threads", str(threads)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables
+        )
         self._answer()
 
     def start(self, steps: int) -> None:
@@ -209,7 +216,10 @@ def measure(engines: list[str], threads: int, steps: int, rounds: int) -> dict[s
         for pair in pairs.values():
             for each in pair:
                 each.end()
-    return {situation: {engine: median(times) for engine, times in by_engine.items()} for situation, by_engine in found.items()}
+    return {
+        situation: {engine: median(times) for engine, times in by_engine.items()}
+        for situation, by_engine in found.items()
+    }
 
 
 def main() -> None:

@@ -2,11 +2,10 @@
 
     python -m asv_bench.cpu [--only WORD,WORD] [--threads N] [--seconds S] [--json FILE] [--plot FILE]
 
-Prints one row per call: our milliseconds, PyTorch's and the memory order in which it was faster, the ratio (above 1 we win), and the
-algorithm that we chose; then the geometric mean of the ratios, the same with every ratio capped at 2, how many rows are at 1.0 or more, and the
-least. Each figure is the best call of rounds in which both libraries take turns; a row ends when no best has moved by more than 1% for five
-rounds. Without PyTorch the table has our figures alone.
-"""
+Prints one row per call: our milliseconds, PyTorch's and the memory order in which it was faster, the ratio (above 1 we
+win), and the algorithm that we chose; then the geometric mean of the ratios, the same with every ratio capped at 2, how
+many rows are at 1.0 or more, and the least. Each figure is the best call of rounds in which both libraries take turns;
+a row ends when no best has moved by more than 1% for five rounds. Without PyTorch the table has our figures alone."""
 
 from __future__ import annotations
 
@@ -54,14 +53,18 @@ class Measured:
     def __str__(self) -> str:
         if self.ratio is None:
             return f"{self.name:46} {self.ours_ms:9.3f} {'-':>9} {'':13} {'-':>6}  {self.algorithm}"
-        return f"{self.name:46} {self.ours_ms:9.3f} {self.torch_ms:9.3f} {self.torch_layout:13} {self.ratio:6.2f}  {self.algorithm}"
+        return (
+            f"{self.name:46} {self.ours_ms:9.3f} {self.torch_ms:9.3f} {self.torch_layout:13} {self.ratio:6.2f}  "
+            f"{self.algorithm}"
+        )
 
 
 HEAD = f"{'row':46} {'ours ms':>9} {'torch ms':>9} {'its layout':13} {'ratio':>6}  our algorithm"
 
 
 def algorithm_of(make: Callable[[], Callable[[], Any]]) -> str:
-    """The algorithms that the call that `make` gives runs by; a pullback runs under the options that its forward ran under."""
+    """The algorithms that the call that `make` gives runs by; a pullback runs under the options that its forward ran
+    under."""
     with dnn.options(telemetry=True):
         call = make()
         dnn.telemetry.reset()
@@ -84,7 +87,8 @@ def best_of_slice(call: Callable[[], Any]) -> float:
 
 
 def in_turns(calls: dict[str, Callable[[], Any]], seconds: float) -> dict[str, float]:
-    """Best seconds of each call: all take turns until no figure moves any more, or for this long (three rounds at least)."""
+    """Best seconds of each call: all take turns until no figure moves any more, or for this long (three rounds at
+    least)."""
     for call in calls.values():
         call()
     best, quiet, rounds, end = dict.fromkeys(calls, float("inf")), 0, 0, time.perf_counter() + seconds
@@ -144,7 +148,8 @@ def told(found: dict[str, Any]) -> str:
     if not found:
         return "PyTorch is not installed: no ratios."
     return (
-        f"{found['rows']} rows: geometric mean {found['geometric_mean']:.2f}, with every ratio capped at 2 {found['geometric_mean_capped_at_2']:.2f}, "
+        f"{found['rows']} rows: geometric mean {found['geometric_mean']:.2f}, with every ratio capped at 2 "
+        f"{found['geometric_mean_capped_at_2']:.2f}, "
         f"{found['share_at_1_or_more']:.0%} at 1.0 or more, the least {found['least']:.2f} ({found['least_row']})"
     )
 
@@ -152,7 +157,13 @@ def told(found: dict[str, Any]) -> str:
 def circumstances(threads: int) -> dict[str, Any]:
     """What the figures depend on."""
     packages = {name: metadata.version(name) for name in ("numpy", "numba", "torch") if find_spec(name)}
-    return {"date": time.strftime("%Y-%m-%d"), "processor": _processor(), "threads": threads, "dnnarray": dnn.__version__, **packages}
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "processor": _processor(),
+        "threads": threads,
+        "dnnarray": dnn.__version__,
+        **packages,
+    }
 
 
 def _processor() -> str:
@@ -186,7 +197,8 @@ def plot(table: list[Measured], path: str) -> None:
 
 
 def with_threads(threads: int, module: str = "asv_bench.cpu") -> None:
-    """Start this program, the module of this name, anew where the environment does not hold every library to so many threads: they read it when they are loaded.
+    """Start this program, the module of this name, anew where the environment does not hold every library to so many
+    threads: they read it when they are loaded.
 
     OPENBLAS_CORETYPE goes too: set to an older processor, it halves the matrix products of NumPy.
     """
@@ -232,7 +244,13 @@ def main() -> None:
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(
-                {"circumstances": where, "rows": [asdict(row) | {"ratio": row.ratio} for row in table], "summary": found}, file, indent=1
+                {
+                    "circumstances": where,
+                    "rows": [asdict(row) | {"ratio": row.ratio} for row in table],
+                    "summary": found,
+                },
+                file,
+                indent=1,
             )
     if options.plot and found:
         plot(table, options.plot)

@@ -1,15 +1,19 @@
-"""Errors in float32 beside PyTorch's on the processor: every row of the speed table and its gradients, against PyTorch in float64.
+"""Errors in float32 beside PyTorch's on the processor: every row of the speed table and its gradients, against PyTorch
+in float64.
 
-    python -m asv_bench.cpu_errors [--only WORD,WORD] [--seeds N] [--first N] [--threads N] [--layout channels_last] [--json FILE]
+    python -m asv_bench.cpu_errors [--only WORD,WORD] [--seeds N] [--first N] [--threads N] [--layout channels_last]
+    [--json FILE]
 
-Both libraries get the same float32 arrays, and the error of a result is what it differs by from PyTorch's of the same numbers in float64: the root of the
-mean square over that of the exact result, and the largest difference over the largest exact number. Arrays are drawn anew for each seed. A line has both errors over
-all seeds (root mean square; largest), the ratios ours / PyTorch's, the range of the first ratio over the seeds, which is what chance does to it, and the verdict:
-"larger" where our root mean square over the seeds is more than 2% above PyTorch's and is above it with every single seed.
+Both libraries get the same float32 arrays, and the error of a result is what it differs by from PyTorch's of the same
+numbers in float64: the root of the mean square over that of the exact result, and the largest difference over the
+largest exact number. Arrays are drawn anew for each seed. A line has both errors over all seeds (root mean square;
+largest), the ratios ours / PyTorch's, the range of the first ratio over the seeds, which is what chance does to it, and
+the verdict: "larger" where our root mean square over the seeds is more than 2% above PyTorch's and is above it with
+every single seed.
 
-We run by the algorithm that a warm call takes. The gradients are those of the table's rows and of each forward row that has none there; parameters
-that come as a list count as one. Copies without arithmetic are exact in both libraries. Dropout draws other numbers and is left out.
-"""
+We run by the algorithm that a warm call takes. The gradients are those of the table's rows and of each forward row that
+has none there; parameters that come as a list count as one. Copies without arithmetic are exact in both libraries.
+Dropout draws other numbers and is left out."""
 
 from __future__ import annotations
 
@@ -30,7 +34,10 @@ from dnnarray._cpu.compiled import compiler
 
 CHANCE = 1.02  # a ratio of root mean squares up to here is no difference
 _NO_GRADIENT = ("conv_backward_input", "conv_backward_weight", "batch_norm")  # PyTorch has none of the statistics
-HEAD = f"{'result':62} {'rms, ours':>9} {'PyTorch':>9} {'ratio':>6} {'of seeds':>11} {'largest':>9} {'PyTorch':>9} {'ratio':>6}  {'verdict':9}  our algorithm"
+HEAD = (
+    f"{'result':62} {'rms, ours':>9} {'PyTorch':>9} {'ratio':>6} {'of seeds':>11} {'largest':>9} {'PyTorch':>9} "
+    f"{'ratio':>6}  {'verdict':9}  our algorithm"
+)
 
 
 @dataclass(frozen=True)
@@ -104,7 +111,8 @@ def in_double(tree: Any) -> Any:
 
 
 def results(case: Case, found: Any) -> list[list[np.ndarray]]:
-    """The results to compare: the first one of a forward call; of a gradient, the arrays for each argument that has one."""
+    """The results to compare: the first one of a forward call; of a gradient, the arrays for each argument that has
+    one."""
     if not case.row.backward:
         return [[np.asarray(head(found))]]
     arrays = iter([np.asarray(a) for a in leaves(found)])
@@ -115,7 +123,9 @@ def names(case: Case) -> list[str]:
     """Of the results: the row's, for gradients with the argument."""
     if not case.row.backward:
         return [case.row.name]
-    arguments = [name for name in inspect.signature(getattr(dnn, case.row.operation)).parameters if name not in case.row.options]
+    arguments = [
+        name for name in inspect.signature(getattr(dnn, case.row.operation)).parameters if name not in case.row.options
+    ]
     return [f"{case.row.name}: {name}" for name, tree in zip(arguments, case.arrays, strict=False) if floating([tree])]
 
 
@@ -145,7 +155,8 @@ def compare(row: Row, torch: Any, seeds: range, layout: str = "contiguous", *, s
         case = row.case(small, seed)
         exact = replace(case, arrays=tuple(in_double(a) for a in case.arrays), grad=in_double(case.grad))
         one, other, truth = (
-            results(case, _numpy(call())) for call in (case.ours(), case.theirs(torch, layout), exact.theirs(torch, "contiguous"))
+            results(case, _numpy(call()))
+            for call in (case.ours(), case.theirs(torch, layout), exact.theirs(torch, "contiguous"))
         )
         for name, ours, theirs, right in zip(names(case), one, other, truth, strict=True):
             entry = table.setdefault(name, Errors(name, algorithm, [], [], [], []))
@@ -169,7 +180,10 @@ def told(table: list[Errors]) -> str:
     """The verdicts in words."""
     larger = sorted((e for e in table if e.verdict == "larger"), key=lambda e: -e.ratio)
     end = ": " + ", ".join(f"{e.name} {e.ratio:.2f}" for e in larger) if larger else ""
-    return f"{len(table)} results, of {len(table) - len(larger)} our error is no larger than PyTorch's, of {len(larger)} it is{end}"
+    return (
+        f"{len(table)} results, of {len(table) - len(larger)} our error is no larger than PyTorch's, of "
+        f"{len(larger)} it is{end}"
+    )
 
 
 def main() -> None:
@@ -178,7 +192,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="how often the arrays are drawn (default: 3)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (default: 0)")
     parser.add_argument("--threads", type=int, default=2, help="of each library (default: 2)")
-    parser.add_argument("--layout", default="contiguous", choices=("contiguous", "channels_last"), help="PyTorch's memory order of images")
+    parser.add_argument(
+        "--layout",
+        default="contiguous",
+        choices=("contiguous", "channels_last"),
+        help="PyTorch's memory order of images",
+    )
     parser.add_argument("--json", help="write the table to this file")
     options = parser.parse_args()
     if options.seeds < 1 or options.threads < 1:
@@ -201,7 +220,12 @@ def main() -> None:
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(
-                {"circumstances": where, "results": [asdict(e) | {"ratio": e.ratio, "verdict": e.verdict} for e in table]}, file, indent=1
+                {
+                    "circumstances": where,
+                    "results": [asdict(e) | {"ratio": e.ratio, "verdict": e.verdict} for e in table],
+                },
+                file,
+                indent=1,
             )
 
 

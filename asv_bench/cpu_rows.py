@@ -1,8 +1,8 @@
 """The rows of the CPU table: what is called, on which arrays, and the same in PyTorch.
 
-Batches are of 8 images where the name says nothing. Each row has the extents that are measured and small ones on which a test holds it to PyTorch. A row is data; `Row.case` makes its arrays.
-PyTorch is never imported here: it comes as an argument, so that the rows can be timed where it is missing.
-"""
+Batches are of 8 images where the name says nothing. Each row has the extents that are measured and small ones on which
+a test holds it to PyTorch. A row is data; `Row.case` makes its arrays. PyTorch is never imported here: it comes as an
+argument, so that the rows can be timed where it is missing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def head(output: Any) -> Any:
     return output[0] if isinstance(output, tuple) else output
 
 
-def _in_order(function: Callable[..., Any], arrays: tuple[Any, ...], options: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+def _in_order(
+    function: Callable[..., Any], arrays: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
     """Positional arguments and the options that are left: some options (num_groups) stand between the arrays."""
     arguments, waiting, left = [], list(arrays), dict(options)
     for name in inspect.signature(function).parameters:
@@ -100,10 +102,10 @@ class Case:
 class Row:
     """One line of the table.
 
-    ``shapes`` and ``small`` are what `draw` makes the arrays of. ``theirs(torch, *tensors)`` is PyTorch's forward call (of the first
-    result); a row with ``backward`` measures the gradients of all floating arrays. ``images`` are the positions of the arrays whose
-    memory order PyTorch may choose. ``random`` says that the two results differ by nature.
-    """
+    ``shapes`` and ``small`` are what `draw` makes the arrays of. ``theirs(torch, *tensors)`` is PyTorch's forward call
+    (of the first result); a row with ``backward`` measures the gradients of all floating arrays. ``images`` are the
+    positions of the arrays whose memory order PyTorch may choose. ``random`` says that the two results differ by
+    nature."""
 
     name: str
     operation: str
@@ -113,7 +115,9 @@ class Row:
     options: dict[str, Any] = field(default_factory=dict)
     backward: bool = False
     images: tuple[int, ...] = ()
-    draw: Callable[[np.random.Generator, tuple[Shape, ...]], tuple[Any, ...]] = lambda rng, shapes: tuple(normal(rng, s) for s in shapes)
+    draw: Callable[[np.random.Generator, tuple[Shape, ...]], tuple[Any, ...]] = lambda rng, shapes: tuple(
+        normal(rng, s) for s in shapes
+    )
     options_of: Callable[[tuple[Any, ...]], dict[str, Any]] | None = None
     random: bool = False
 
@@ -149,8 +153,11 @@ def _conv(name: str, x: Shape, weight: Shape, *, groups: int = 1, gradient: str 
     return Row(name, "conv", (x, weight), small, theirs, chosen, images=(0, 1))
 
 
-def _conv_gradient(name: str, shapes: tuple[Shape, ...], small: tuple[Shape, ...], options: dict[str, Any], which: str) -> Row:
-    """The gradient of a convolution with respect to its ``input`` or its ``weight``: arrays are grad and the other of the two."""
+def _conv_gradient(
+    name: str, shapes: tuple[Shape, ...], small: tuple[Shape, ...], options: dict[str, Any], which: str
+) -> Row:
+    """The gradient of a convolution with respect to its ``input`` or its ``weight``: arrays are grad and the other of
+    the two."""
     wanted, kept = (0, 1) if which == "input" else (1, 0)
 
     def draw(rng: np.random.Generator, shapes: tuple[Shape, ...]) -> tuple[Any, ...]:
@@ -170,13 +177,17 @@ def _conv_gradient(name: str, shapes: tuple[Shape, ...], small: tuple[Shape, ...
         backward = torch.ops.aten.convolution_backward
         return backward(grad, x, weight, None, *both, False, [0] * rank, options["groups"], mask)[wanted]
 
-    return Row(name, f"conv_backward_{which}", shapes, small, theirs, options, images=(0, 1), draw=draw, options_of=options_of)
+    return Row(
+        name, f"conv_backward_{which}", shapes, small, theirs, options, images=(0, 1), draw=draw, options_of=options_of
+    )
 
 
 @cache
 def _unread(torch: Any, shape: Shape, channels_last: bool, dtype: Any) -> Any:
     """The array that a gradient does not depend on: it only lends its shape, dtype and memory order."""
-    return torch.empty(shape, dtype=dtype, memory_format=torch.channels_last if channels_last else torch.contiguous_format)
+    return torch.empty(
+        shape, dtype=dtype, memory_format=torch.channels_last if channels_last else torch.contiguous_format
+    )
 
 
 # --- everything else --------------------------------------------------------------------------------------------------
@@ -190,7 +201,9 @@ def _functional(name: str, *positional: Any, **options: Any) -> Callable[..., An
 def _batch_norm(training: bool) -> Callable[..., Any]:
     if training:
         return lambda torch, x, weight, bias: torch.nn.functional.batch_norm(x, None, None, weight, bias, True)
-    return lambda torch, x, mean, variance, weight, bias: torch.nn.functional.batch_norm(x, mean, variance, weight, bias, False)
+    return lambda torch, x, mean, variance, weight, bias: torch.nn.functional.batch_norm(
+        x, mean, variance, weight, bias, False
+    )
 
 
 def _statistics(rng: np.random.Generator, shapes: tuple[Shape, ...]) -> tuple[Any, ...]:
@@ -303,44 +316,146 @@ PLANNED = (
     _pool("max pool 3x3/2 64 at 112x112", "max_pool", (8, 64, 112, 112), kernel_size=3, stride=2, padding=1),
     _pool("avg pool 2x2 64 at 56x56", "avg_pool", _IMAGE, kernel_size=2),
     _batch_norm_train("batch norm, training"),
-    Row("batch norm, inference", "batch_norm", (_IMAGE, *[(64,)] * 4), (_FEW, *[(6,)] * 4), _batch_norm(False), images=(0,), draw=_statistics),
+    Row(
+        "batch norm, inference",
+        "batch_norm",
+        (_IMAGE, *[(64,)] * 4),
+        (_FEW, *[(6,)] * 4),
+        _batch_norm(False),
+        images=(0,),
+        draw=_statistics,
+    ),
     _layer_norm_row("layer norm 2048x768"),
-    Row("group norm 32 64 at 28x28", "group_norm", ((8, 64, 28, 28), (64,), (64,)), ((2, 64, 3, 2), (64,), (64,)), _group_norm, {"num_groups": 32}, images=(0,)),
+    Row(
+        "group norm 32 64 at 28x28",
+        "group_norm",
+        ((8, 64, 28, 28), (64,), (64,)),
+        ((2, 64, 3, 2), (64,), (64,)),
+        _group_norm,
+        {"num_groups": 32},
+        images=(0,),
+    ),
     _elementwise("relu", "relu"),
     _elementwise("gelu", "gelu"),
     _elementwise("gelu, tanh form", "gelu", approximate="tanh"),
     _elementwise("silu", "silu"),
     _softmax("softmax 4096x1024", (4096, 1024)),
     _softmax("softmax 64x32000", (64, 32000)),
-    Row("LSTM T 100 N 32 H 512, 2 layers, both ways", "lstm", ((100, 32, 512), (512,)), ((4, 2, 6), (5,)), **_recurrent("lstm", 2, 2)),
-    Row("GRU T 100 N 32 H 512, 2 layers, both ways", "gru", ((100, 32, 512), (512,)), ((4, 2, 6), (5,)), **_recurrent("gru", 2, 2)),
+    Row(
+        "LSTM T 100 N 32 H 512, 2 layers, both ways",
+        "lstm",
+        ((100, 32, 512), (512,)),
+        ((4, 2, 6), (5,)),
+        **_recurrent("lstm", 2, 2),
+    ),
+    Row(
+        "GRU T 100 N 32 H 512, 2 layers, both ways",
+        "gru",
+        ((100, 32, 512), (512,)),
+        ((4, 2, 6), (5,)),
+        **_recurrent("gru", 2, 2),
+    ),
     _attention("attention causal S 1024", (1, 8, 1024, 64), (1, 8, 1024, 64), causal=True),
     _attention("attention causal S 4096", (1, 8, 4096, 64), (1, 8, 4096, 64), causal=True),
     _attention("attention decode S 4096", (1, 8, 1, 64), (1, 8, 4096, 64)),
-)  # fmt: skip
+)
 
 # Twenty more: the gradients, and what those leave out.
 MORE = (
     _conv("conv 3x3/2 64->128 at 56x56", _IMAGE, (128, 64, 3, 3), stride=2, padding=1),
     _conv("input gradient 3x3/2 64->128 at 56x56", _IMAGE, (128, 64, 3, 3), stride=2, padding=1, gradient="input"),
-    _conv("weight gradient 7x7/2 3->64 at 224x224", (8, 3, 224, 224), (64, 3, 7, 7), stride=2, padding=3, gradient="weight"),
-    _conv("weight gradient depthwise 3x3 96 at 56x56", (8, 96, 56, 56), (96, 1, 3, 3), groups=96, padding=1, gradient="weight"),
-    Row("linear 512x1024->1024", "linear", ((512, 1024), (1024, 1024), (1024,)), ((5, 6), (7, 6), (7,)), _functional("linear")),
-    Row("linear 512x1024->1024 backward", "linear", ((512, 1024), (1024, 1024), (1024,)), ((5, 6), (7, 6), (7,)), _functional("linear"), backward=True),
-    _pool("max pool 3x3/2 64 at 112x112 backward", "max_pool", (8, 64, 112, 112), True, kernel_size=3, stride=2, padding=1),
+    _conv(
+        "weight gradient 7x7/2 3->64 at 224x224",
+        (8, 3, 224, 224),
+        (64, 3, 7, 7),
+        stride=2,
+        padding=3,
+        gradient="weight",
+    ),
+    _conv(
+        "weight gradient depthwise 3x3 96 at 56x56",
+        (8, 96, 56, 56),
+        (96, 1, 3, 3),
+        groups=96,
+        padding=1,
+        gradient="weight",
+    ),
+    Row(
+        "linear 512x1024->1024",
+        "linear",
+        ((512, 1024), (1024, 1024), (1024,)),
+        ((5, 6), (7, 6), (7,)),
+        _functional("linear"),
+    ),
+    Row(
+        "linear 512x1024->1024 backward",
+        "linear",
+        ((512, 1024), (1024, 1024), (1024,)),
+        ((5, 6), (7, 6), (7,)),
+        _functional("linear"),
+        backward=True,
+    ),
+    _pool(
+        "max pool 3x3/2 64 at 112x112 backward", "max_pool", (8, 64, 112, 112), True, kernel_size=3, stride=2, padding=1
+    ),
     _batch_norm_train("batch norm backward", True),
     _layer_norm_row("layer norm 2048x768 backward", True),
     Row("RMS norm 2048x768", "rms_norm", ((2048, 768), (768,)), ((5, 24), (24,)), _rms_norm),
     _elementwise("gelu backward", "gelu", True),
     _softmax("softmax 4096x1024 backward", (4096, 1024), True),
     Row("dropout", "dropout", (_WIDE,), ((50, 70),), _functional("dropout", 0.5), {"p": 0.5, "seed": 1}, random=True),
-    Row("cross entropy 512x32000", "cross_entropy", ((512, 32000),), ((5, 11),), _functional("cross_entropy"), draw=_labels),
-    Row("cross entropy 512x32000 backward", "cross_entropy", ((512, 32000),), ((5, 11),), _functional("cross_entropy"), backward=True, draw=_labels),
+    Row(
+        "cross entropy 512x32000",
+        "cross_entropy",
+        ((512, 32000),),
+        ((5, 11),),
+        _functional("cross_entropy"),
+        draw=_labels,
+    ),
+    Row(
+        "cross entropy 512x32000 backward",
+        "cross_entropy",
+        ((512, 32000),),
+        ((5, 11),),
+        _functional("cross_entropy"),
+        backward=True,
+        draw=_labels,
+    ),
     _attention("attention causal S 1024 backward", (1, 8, 1024, 64), (1, 8, 1024, 64), causal=True, backward=True),
-    Row("LSTM T 50 N 32 H 256 backward", "lstm", ((50, 32, 256), (256,)), ((4, 2, 6), (5,)), backward=True, **_recurrent("lstm", 1, 1)),
-    Row("interpolate linear x2 64 at 56x56", "interpolate", (_IMAGE,), (_FEW,), _functional("interpolate", None, 2.0, "bilinear"), {"scale": 2.0, "mode": "linear"}, images=(0,)),
-    Row("grid sample bilinear 64 at 56x56", "grid_sample", (_IMAGE, (8, 56, 56, 2)), (_FEW, (2, 3, 5, 2)), _functional("grid_sample", align_corners=False), images=(0,), draw=_coordinates),
-    Row("embedding 8192 of 32000x512", "embedding", ((8, 1024), (32000, 512)), ((2, 3), (11, 4)), _functional("embedding"), draw=_indices),
-)  # fmt: skip
+    Row(
+        "LSTM T 50 N 32 H 256 backward",
+        "lstm",
+        ((50, 32, 256), (256,)),
+        ((4, 2, 6), (5,)),
+        backward=True,
+        **_recurrent("lstm", 1, 1),
+    ),
+    Row(
+        "interpolate linear x2 64 at 56x56",
+        "interpolate",
+        (_IMAGE,),
+        (_FEW,),
+        _functional("interpolate", None, 2.0, "bilinear"),
+        {"scale": 2.0, "mode": "linear"},
+        images=(0,),
+    ),
+    Row(
+        "grid sample bilinear 64 at 56x56",
+        "grid_sample",
+        (_IMAGE, (8, 56, 56, 2)),
+        (_FEW, (2, 3, 5, 2)),
+        _functional("grid_sample", align_corners=False),
+        images=(0,),
+        draw=_coordinates,
+    ),
+    Row(
+        "embedding 8192 of 32000x512",
+        "embedding",
+        ((8, 1024), (32000, 512)),
+        ((2, 3), (11, 4)),
+        _functional("embedding"),
+        draw=_indices,
+    ),
+)
 
 ROWS = PLANNED + MORE

@@ -2,9 +2,9 @@
 
     python -m asv_bench.gpu [--family WORD,WORD] [--only WORD,WORD] [--alone] [--markdown FILE]
 
-Prints one row per operation, dtype and direction; the ceiling (copy) is measured in the same run. With ``--alone`` the peers are left out, for
-the short way between an edit and its figure; with ``--markdown`` the table is written to a file too, as it stands in docs/development/measured.md.
-"""
+Prints one row per operation, dtype and direction; the ceiling (copy) is measured in the same run. With ``--alone`` the
+peers are left out, for the short way between an edit and its figure; with ``--markdown`` the table is written to a file
+too, as it stands in docs/development/measured.md."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def _flush() -> torch.Tensor:
 
 
 def flush_l2(written: int) -> None:
-    """Leave the L2 as a call that writes so many bytes would find it in a queue of such calls: none of its inputs, and as many unwritten lines as it will leave behind."""
+    """Leave the L2 as a call that writes so many bytes would find it in a queue of such calls: none of its inputs, and
+    as many unwritten lines as it will leave behind."""
     _flush().amax()
     if written:
         _flush()[: min(written, _DIRTY) // 4 + 1].zero_()
@@ -109,8 +110,14 @@ def elementwise_rows(name, torch_function, shape=(16384, 4096)):
         leaf = x.clone().requires_grad_()
         y = torch_function(leaf)
         backward = getattr(dnn, f"{name}_backward")
-        yield f"{name}_backward {str(dtype)[6:]}", 3 * x.nbytes, (lambda backward=backward, cg=cg, cx=cx, co=co: backward(cg, cx, out=co)), (
-            lambda y=y, leaf=leaf, g=g: torch.autograd.grad(y, leaf, g, retain_graph=True)), None, ()  # fmt: skip
+        yield (
+            f"{name}_backward {str(dtype)[6:]}",
+            3 * x.nbytes,
+            (lambda backward=backward, cg=cg, cx=cx, co=co: backward(cg, cx, out=co)),
+            (lambda y=y, leaf=leaf, g=g: torch.autograd.grad(y, leaf, g, retain_graph=True)),
+            None,
+            (),
+        )
 
 
 _OPERATIONS = (
@@ -129,7 +136,8 @@ def families() -> list[str]:
 
 
 def rows(family: str):
-    """The rows of a module ``gpu_<family>`` beside this one: label, bytes that must move, our call, PyTorch's, a compiled function or None, its arguments."""
+    """The rows of a module ``gpu_<family>`` beside this one: label, bytes that must move, our call, PyTorch's, a
+    compiled function or None, its arguments."""
     if family == "gpu_activation":
         yield from elementwise_rows("relu", torch.nn.functional.relu)
     yield from importlib.import_module(f"asv_bench.{family}").rows()
@@ -163,7 +171,10 @@ class Measured:
         return self.ours / best if best else 0.0
 
     def __str__(self) -> str:
-        return f"{self.label:38} {self.ours:6,.0f} {self.share:6.0%} {self.share_alike:6.0%} {self.eager:6,.0f} {self.compiled:8,.0f} {self.ratio:6.2f}"
+        return (
+            f"{self.label:38} {self.ours:6,.0f} {self.share:6.0%} {self.share_alike:6.0%} {self.eager:6,.0f} "
+            f"{self.compiled:8,.0f} {self.ratio:6.2f}"
+        )
 
 
 def measure(family: str, only: list[str], alone: bool, ceiling: float):
@@ -182,10 +193,14 @@ def measure(family: str, only: list[str], alone: bool, ceiling: float):
 
 def markdown(found: dict[str, list[Measured]]) -> str:
     """The rows as a Markdown table."""
-    lines = ["| row | GB/s | share of copy | of one as large | eager | compiled | ratio |", "|---|---|---|---|---|---|---|"]
+    lines = [
+        "| row | GB/s | share of copy | of one as large | eager | compiled | ratio |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for table in found.values():
         lines += [
-            f"| {r.label} | {r.ours:,.0f} | {r.share:.0%} | {r.share_alike:.0%} | {r.eager:,.0f} | {r.compiled:,.0f} | {r.ratio:.2f} |"
+            f"| {r.label} | {r.ours:,.0f} | {r.share:.0%} | {r.share_alike:.0%} | {r.eager:,.0f} | "
+            f"{r.compiled:,.0f} | {r.ratio:.2f} |"
             for r in table
         ]
     return "\n".join(lines) + "\n"
@@ -193,7 +208,10 @@ def markdown(found: dict[str, list[Measured]]) -> str:
 
 def summary(found: dict[str, list[Measured]]) -> str:
     """A line for each family: how many rows, the geometric means, the worst, and how many fall short."""
-    lines = [f"{'family':26} {'rows':>4} {'share':>6} {'least':>6} {'<85%':>5} {'alike':>6} {'ratio':>6} {'least':>6} {'<1':>4}"]
+    lines = [
+        f"{'family':26} {'rows':>4} {'share':>6} {'least':>6} {'<85%':>5} {'alike':>6} {'ratio':>6} {'least':>6} "
+        f"{'<1':>4}"
+    ]
     for family, table in found.items():
         shares, ratios = [r.share for r in table], [r.ratio for r in table if r.ratio]
         if not table:
@@ -212,19 +230,28 @@ def host_line() -> str:
     small, out = torch.randn(1024, device="cuda"), torch.empty(1024, device="cuda")
     x, o = borrowed(small), borrowed(out)
     shapes = (1, 64, 14, 14), (64, 64, 3, 3)
-    small_image, small_window = (torch.randn(s, device="cuda").bfloat16().to(memory_format=torch.channels_last) for s in shapes)
+    small_image, small_window = (
+        torch.randn(s, device="cuda").bfloat16().to(memory_format=torch.channels_last) for s in shapes
+    )
     image, window = borrowed(small_image), borrowed(small_window)
     results = itertools.cycle([dnn.conv(image, window, padding=1) for _ in range(2)])
     figures = {
-        "relu": (lambda: dnn.relu(x)), "with out=": (lambda: dnn.relu(x, out=o)), "on a torch tensor": (lambda: dnn.relu(small)),
-        "torch.relu": (lambda: torch.relu(small)), "layer_norm": (lambda: dnn.layer_norm(x)),
+        "relu": (lambda: dnn.relu(x)),
+        "with out=": (lambda: dnn.relu(x, out=o)),
+        "on a torch tensor": (lambda: dnn.relu(small)),
+        "torch.relu": (lambda: torch.relu(small)),
+        "layer_norm": (lambda: dnn.layer_norm(x)),
         "torch's layer_norm": (lambda: torch.nn.functional.layer_norm(small, (1024,))),
         "conv": (lambda: dnn.conv(image, window, padding=1)),
         "conv, out= elsewhere each time": (lambda: dnn.conv(image, window, padding=1, out=next(results))),
-        "its weight's gradient (two launches)": (lambda: dnn.conv_backward_weight(image, image, weight_shape=(64, 64, 3, 3), padding=1)),
+        "its weight's gradient (two launches)": (
+            lambda: dnn.conv_backward_weight(image, image, weight_shape=(64, 64, 3, 3), padding=1)
+        ),
         "torch's conv": (lambda: torch.nn.functional.conv2d(small_image, small_window, padding=1)),
-    }  # fmt: skip
-    return "host us per warm call on 1024 numbers: " + ", ".join(f"{name} {host_us(call):.2f}" for name, call in figures.items())
+    }
+    return "host us per warm call on 1024 numbers: " + ", ".join(
+        f"{name} {host_us(call):.2f}" for name, call in figures.items()
+    )
 
 
 def main() -> None:

@@ -56,7 +56,14 @@ def glu_rows():
         out, dx = torch.empty_like(half), torch.empty_like(x)
         cx, ch, co, cd = map(borrowed, (x, half, out, dx))
         peer, name = torch.nn.functional.glu, str(dtype)[6:]
-        yield f"glu {name}", 3 * half.nbytes, (lambda x=cx, o=co: dnn.glu(x, out=o)), (lambda x=x, f=peer: f(x)), torch.compile(peer), (x,)
+        yield (
+            f"glu {name}",
+            3 * half.nbytes,
+            (lambda x=cx, o=co: dnn.glu(x, out=o)),
+            (lambda x=x, f=peer: f(x)),
+            torch.compile(peer),
+            (x,),
+        )
         ours = partial(dnn.glu_backward, ch, cx, out=cd)
         yield f"glu_backward {name}", 5 * half.nbytes, ours, _gradient(peer, (x,), half), None, ()
 
@@ -89,7 +96,11 @@ def bias_rows():
             yield (
                 f"bias_{label}_backward {name}",
                 3 * x.nbytes,
-                (lambda g=cg, x=cx, b=cb, o=(co, cd, None), k=options: dnn.bias_activation_backward(g, x, b, out=o, **k)),
+                (
+                    lambda g=cg, x=cx, b=cb, o=(co, cd, None), k=options: dnn.bias_activation_backward(
+                        g, x, b, out=o, **k
+                    )
+                ),
                 _gradient(peer, (x, b), g),
                 None,
                 (),

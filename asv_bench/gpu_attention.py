@@ -43,7 +43,11 @@ def _rotary_rows():
                 yield (
                     f"rotary_backward {tail}",
                     3 * x.nbytes,
-                    (lambda g=cg, x=cx, c=cc, s=cs, o=tuple(co), k=options: dnn.rotary_embedding_backward(g, x, c, s, out=o, **k)),
+                    (
+                        lambda g=cg, x=cx, c=cc, s=cs, o=tuple(co), k=options: dnn.rotary_embedding_backward(
+                            g, x, c, s, out=o, **k
+                        )
+                    ),
                     (lambda g=g, t=spread, f=peer: f(g, t[0], -t[1])),
                     None,
                     (),
@@ -54,7 +58,8 @@ _SHAPES = ((16, 16, 1024, 128), (4, 16, 4096, 128), (1, 16, 16384, 128), (4, 32,
 
 
 def _attention_rows():
-    """Arithmetic is the bound: what stands in the column of bytes are operations, GFLOP/s, half as many where causal."""
+    """Arithmetic is the bound: what stands in the column of bytes are operations, GFLOP/s, half as many where
+    causal."""
     for dtype, shapes in ((torch.bfloat16, _SHAPES), (torch.float32, _SHAPES[:1])):
         for shape in shapes:
             for causal in (False, True):

@@ -44,15 +44,22 @@ def _rows(name, x_shape, w_shape, options, dtype):
 
     def backward(dx, dw):
         pads = [options["padding"]] * rank
-        return torch.ops.aten.convolution_backward(grad, x, weight, None, [1] * rank, pads, [1] * rank, False, [0] * rank,
-                                                   options["groups"], [dx, dw, False])  # fmt: skip
+        return torch.ops.aten.convolution_backward(
+            grad, x, weight, None, [1] * rank, pads, [1] * rank, False, [0] * rank, options["groups"], [dx, dw, False]
+        )
 
     label = f"{name} {str(dtype)[6:]}"
     yield label, moved, lambda: dnn.conv(cx, cw, out=out, **options), lambda: peer_conv(x, weight, **options), None, ()
     yield f"{label} input", moved, lambda: dnn.conv_backward_input(cg, cw, input_shape=cx.shape, out=dx, **options), (
         lambda: backward(True, False)), None, ()  # fmt: skip
-    yield f"{label} weight", moved, lambda: dnn.conv_backward_weight(cg, cx, weight_shape=cw.shape, out=dw, **options), (
-        lambda: backward(False, True)), None, ()  # fmt: skip
+    yield (
+        f"{label} weight",
+        moved,
+        lambda: dnn.conv_backward_weight(cg, cx, weight_shape=cw.shape, out=dw, **options),
+        (lambda: backward(False, True)),
+        None,
+        (),
+    )
 
 
 def rows():

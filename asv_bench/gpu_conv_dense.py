@@ -21,7 +21,10 @@ LAYERS = {  # x, weight, options
     "3x3x3 64 32x64x64": ((2, 64, 32, 64, 64), (64, 64, 3, 3, 3), {"padding": 1}),
     "k3/2 512 16000": ((8, 512, 16000), (512, 512, 3), {"padding": 1, "stride": 2}),
 }
-CLASSES = {"highest": "float32", "high": "tf32"}  # precision classes and how rows are labelled; the peer runs without and with TF32
+CLASSES = {
+    "highest": "float32",
+    "high": "tf32",
+}  # precision classes and how rows are labelled; the peer runs without and with TF32
 _PEERS = {1: torch.nn.functional.conv1d, 2: torch.nn.functional.conv2d, 3: torch.nn.functional.conv3d}
 
 
@@ -45,8 +48,9 @@ def _rows(name, x_shape, w_shape, options, dtype, last):
 
     def backward(dx, dw):
         mask = [dx, dw, False]
-        return torch.ops.aten.convolution_backward(g, x, w, None, axes["stride"], axes["padding"], axes["dilation"], False, [0] * rank,
-                                                   rest["groups"], mask)  # fmt: skip
+        return torch.ops.aten.convolution_backward(
+            g, x, w, None, axes["stride"], axes["padding"], axes["dilation"], False, [0] * rank, rest["groups"], mask
+        )
 
     label = f"conv {name} {str(dtype)[6:]}{'' if last else ' first'}"
     yield label, work, lambda: dnn.conv(cx, cw, out=cy, **options), lambda: conv(x, w, **options), None, ()
@@ -55,12 +59,24 @@ def _rows(name, x_shape, w_shape, options, dtype, last):
     if dtype is torch.bfloat16 and last:
         residual = drawn(y.shape)
         cr = _borrowed(residual)
-        yield f"{label} bias residual relu", work, lambda: dnn.conv(cx, cw, cb, residual=cr, out=cy, activation="relu", **options), (
-            lambda: torch.relu_(conv(x, w, bias, **options).add_(residual))), None, ()  # fmt: skip
+        yield (
+            f"{label} bias residual relu",
+            work,
+            lambda: dnn.conv(cx, cw, cb, residual=cr, out=cy, activation="relu", **options),
+            (lambda: torch.relu_(conv(x, w, bias, **options).add_(residual))),
+            None,
+            (),
+        )
     yield f"{label} input", work, lambda: dnn.conv_backward_input(cg, cw, input_shape=cx.shape, out=cdx, **options), (
         lambda: backward(True, False)), None, ()  # fmt: skip
-    yield f"{label} weight", work, lambda: dnn.conv_backward_weight(cg, cx, weight_shape=cw.shape, out=cdw, **options), (
-        lambda: backward(False, True)), None, ()  # fmt: skip
+    yield (
+        f"{label} weight",
+        work,
+        lambda: dnn.conv_backward_weight(cg, cx, weight_shape=cw.shape, out=cdw, **options),
+        (lambda: backward(False, True)),
+        None,
+        (),
+    )
 
 
 def classed(rows, precision):

@@ -43,7 +43,11 @@ def rows():
         yield (
             f"bias_dropout_add_backward {name}",
             3 * x.nbytes,
-            (lambda g=cr, x=cx, b=cb, r=cr, o=(co, cd, cp): dnn.bias_dropout_add_backward(g, x, b, r, p=0.1, seed=1, out=o)),
+            (
+                lambda g=cr, x=cx, b=cb, r=cr, o=(co, cd, cp): dnn.bias_dropout_add_backward(
+                    g, x, b, r, p=0.1, seed=1, out=o
+                )
+            ),
             (lambda y=y, leaves=leaves, g=r: torch.autograd.grad(y, leaves, g, retain_graph=True)),
             None,
             (),

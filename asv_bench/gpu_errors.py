@@ -1,10 +1,10 @@
-"""What the table of convolutions beside PyTorch does not show: errors of the classes of numerics, and the speed of the portable path.
+"""What the table of convolutions beside PyTorch does not show: errors of the classes of numerics, and the speed of the
+portable path.
 
     python -m asv_bench.gpu_errors [--only highest]
 
-Errors are root mean squares of the difference from float64, over the root mean square of the result. The portable path is the kernel for sm_80 and
-newer, forced on whatever card there is.
-"""
+Errors are root mean squares of the difference from float64, over the root mean square of the result. The portable path
+is the kernel for sm_80 and newer, forced on whatever card there is."""
 
 from __future__ import annotations
 
@@ -25,16 +25,20 @@ def _tensors(name, dtype):
     x_shape, w_shape, options = (DENSE | IN_GROUPS)[name]
     memory = {4: torch.channels_last, 5: torch.channels_last_3d}.get(len(x_shape), torch.contiguous_format)
     output = dnn.infer("conv", dnn.Spec(x_shape, "float32"), dnn.Spec(w_shape, "float32"), **options).output.shape
-    return *(torch.randn(s, device="cuda").to(dtype).contiguous(memory_format=memory) for s in (x_shape, w_shape, output)), options
+    return *(
+        torch.randn(s, device="cuda").to(dtype).contiguous(memory_format=memory) for s in (x_shape, w_shape, output)
+    ), options
 
 
 def _backward(x, w, g, options):
     rank = x.ndim - 2
-    stride, padding, dilation = ([options.get(key, default)] * rank for key, default in (("stride", 1), ("padding", 0), ("dilation", 1)))
+    stride, padding, dilation = (
+        [options.get(key, default)] * rank for key, default in (("stride", 1), ("padding", 0), ("dilation", 1))
+    )
     mask = [True, True, False]
-    return torch.ops.aten.convolution_backward(g, x, w, None, stride, padding, dilation, False, [0] * rank, options.get("groups", 1), mask)[
-        :2
-    ]
+    return torch.ops.aten.convolution_backward(
+        g, x, w, None, stride, padding, dilation, False, [0] * rank, options.get("groups", 1), mask
+    )[:2]
 
 
 def _theirs(x, w, g, options):
@@ -86,7 +90,10 @@ def main() -> None:
         for precision in (wanted,) if wanted else ("highest", "high"):
             for name in (*DENSE, *IN_GROUPS):
                 pairs = zip(*errors(name, precision), strict=True)
-                print(f"{precision + ' ' + name:34} " + " ".join(f"{ours:.2e} {theirs:.2e}" for ours, theirs in pairs), flush=True)
+                print(
+                    f"{precision + ' ' + name:34} " + " ".join(f"{ours:.2e} {theirs:.2e}" for ours, theirs in pairs),
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Rows of the convolution in large float32 windows, where Fourier transforms pay: all of its directions.
 
-Labels say batch, channels and extents, the window, and groups where there are several; the selection chooses the algorithm.
-"""
+Labels say batch, channels and extents, the window, and groups where there are several; the selection chooses the
+algorithm."""
 
 from __future__ import annotations
 
@@ -34,7 +34,19 @@ def rows():
         rest = (None, (1,) * rank, (options["padding"],) * rank, (1,) * rank, False, (0,) * rank, groups)
         yield f"conv {label}", bytes_, (lambda a=a, b=b, o=options: dnn.conv(a, b, **o)), (
             lambda f=forward, x=x, w=w, o=options: f(x, w, **o)), None, ()  # fmt: skip
-        yield f"input {label}", bytes_, (lambda c=c, b=b, s=x_shape, o=options: dnn.conv_backward_input(c, b, input_shape=s, **o)), (
-            lambda g=g, x=x, w=w, r=rest, back=back: back(g, x, w, *r, (True, False, False))), None, ()  # fmt: skip
-        yield f"weight {label}", bytes_, (lambda c=c, a=a, s=w_shape, o=options: dnn.conv_backward_weight(c, a, weight_shape=s, **o)), (
-            lambda g=g, x=x, w=w, r=rest, back=back: back(g, x, w, *r, (False, True, False))), None, ()  # fmt: skip
+        yield (
+            f"input {label}",
+            bytes_,
+            (lambda c=c, b=b, s=x_shape, o=options: dnn.conv_backward_input(c, b, input_shape=s, **o)),
+            (lambda g=g, x=x, w=w, r=rest, back=back: back(g, x, w, *r, (True, False, False))),
+            None,
+            (),
+        )
+        yield (
+            f"weight {label}",
+            bytes_,
+            (lambda c=c, a=a, s=w_shape, o=options: dnn.conv_backward_weight(c, a, weight_shape=s, **o)),
+            (lambda g=g, x=x, w=w, r=rest, back=back: back(g, x, w, *r, (False, True, False))),
+            None,
+            (),
+        )

@@ -19,8 +19,14 @@ def _rows(count, features, outs, dtype):
     cy = _borrowed(torch.empty(count, outs, device="cuda", dtype=dtype))
     yield label, work, lambda: dnn.linear(cx, cw, out=cy), lambda: linear(x, w), None, ()
     compiled = torch.compile(lambda x, w, b: gelu(linear(x, w, b)))
-    yield f"{label} bias gelu", work, lambda: dnn.linear(cx, cw, cb, activation="gelu", out=cy), lambda: gelu(linear(x, w, b)), compiled, (
-        x, w, b)  # fmt: skip
+    yield (
+        f"{label} bias gelu",
+        work,
+        lambda: dnn.linear(cx, cw, cb, activation="gelu", out=cy),
+        lambda: gelu(linear(x, w, b)),
+        compiled,
+        (x, w, b),
+    )
     yield f"{label} backward", 2 * work, lambda: dnn.linear_backward(cg, cx, cw), lambda: (g @ w, g.T @ x), None, ()
 
 

@@ -55,7 +55,11 @@ def _nll_rows():
     for dtype in (torch.float32, torch.bfloat16):
         z = torch.randn((65536, 1000), device="cuda").to(dtype).log_softmax(-1)
         target = torch.randint(0, 1000, (65536,), device="cuda")
-        out, gradient, one = torch.empty((), dtype=dtype, device="cuda"), torch.empty_like(z), torch.ones((), dtype=dtype, device="cuda")
+        out, gradient, one = (
+            torch.empty((), dtype=dtype, device="cuda"),
+            torch.empty_like(z),
+            torch.ones((), dtype=dtype, device="cuda"),
+        )
         cz, ct, co, cd, c1 = map(borrowed, (z, target, out, gradient, one))
         label = f"65536x1000 {str(dtype)[6:]}"
         yield (

@@ -18,9 +18,17 @@ def rows(rows=8192, features=4096, classes=128256):
 
     for dtype in (torch.bfloat16, torch.float32):
         count = rows if dtype == torch.bfloat16 else rows // 4
-        x, w = torch.randn((count, features), device="cuda").to(dtype), (torch.randn((classes, features), device="cuda") / 64).to(dtype)
+        x, w = (
+            torch.randn((count, features), device="cuda").to(dtype),
+            (torch.randn((classes, features), device="cuda") / 64).to(dtype),
+        )
         target = torch.randint(0, classes, (count,), device="cuda")
-        out, one, dx, dw = torch.empty((), dtype=dtype, device="cuda"), torch.ones((), dtype=dtype, device="cuda"), x.clone(), w.clone()
+        out, one, dx, dw = (
+            torch.empty((), dtype=dtype, device="cuda"),
+            torch.ones((), dtype=dtype, device="cuda"),
+            x.clone(),
+            w.clone(),
+        )
         cx, cw, ct, co, c1, cdx, cdw = map(borrowed, (x, w, target, out, one, dx, dw))
         lse = dnn.linear_cross_entropy(cx, cw, ct, return_lse=True).lse
         flops, label = 2 * count * features * classes, f"{count}x{features}x{classes} {str(dtype)[6:]} GFLOP/s"

@@ -39,19 +39,50 @@ def row_norms(shape, dtype):
         s = x + r
         return functional.rms_norm(s, n, w, 1e-5), s
 
-    yield _label("layer_norm", shape, dtype), 2 * moved, lambda: dnn.layer_norm(cx, cw, cb, out=cy), lambda: layer(x, w, b), torch.compile(
-        layer), (x, w, b)  # fmt: skip
-    yield _label("rms_norm", shape, dtype), 2 * moved, lambda: dnn.rms_norm(cx, cw, out=cy), lambda: rms(x, w), torch.compile(rms), (x, w)
-    yield _label("add_rms_norm", shape, dtype), 4 * moved, lambda: dnn.add_rms_norm(cx, cg, cw, out=(cy, ct)), lambda: add_rms(
-        x, g, w), torch.compile(add_rms), (x, g, w)  # fmt: skip
+    yield (
+        _label("layer_norm", shape, dtype),
+        2 * moved,
+        lambda: dnn.layer_norm(cx, cw, cb, out=cy),
+        lambda: layer(x, w, b),
+        torch.compile(layer),
+        (x, w, b),
+    )
+    yield (
+        _label("rms_norm", shape, dtype),
+        2 * moved,
+        lambda: dnn.rms_norm(cx, cw, out=cy),
+        lambda: rms(x, w),
+        torch.compile(rms),
+        (x, w),
+    )
+    yield (
+        _label("add_rms_norm", shape, dtype),
+        4 * moved,
+        lambda: dnn.add_rms_norm(cx, cg, cw, out=(cy, ct)),
+        lambda: add_rms(x, g, w),
+        torch.compile(add_rms),
+        (x, g, w),
+    )
     stats = dnn.layer_norm(cx, cw, cb, return_stats=True)
     leaves = [t.clone().requires_grad_() for t in (x, w, b)]
-    yield _label("layer_norm_backward", shape, dtype), 3 * moved, lambda: dnn.layer_norm_backward(
-        cg, cx, cw, cb, mean=stats.mean, rstd=stats.rstd, out=(cdx, cdw, cdb)), _gradient(layer(*leaves), leaves, g), None, ()  # fmt: skip
+    yield (
+        _label("layer_norm_backward", shape, dtype),
+        3 * moved,
+        lambda: dnn.layer_norm_backward(cg, cx, cw, cb, mean=stats.mean, rstd=stats.rstd, out=(cdx, cdw, cdb)),
+        _gradient(layer(*leaves), leaves, g),
+        None,
+        (),
+    )
     rstd = dnn.rms_norm(cx, cw, return_stats=True).rstd
     leaves = leaves[:2]
-    yield _label("rms_norm_backward", shape, dtype), 3 * moved, lambda: dnn.rms_norm_backward(cg, cx, cw, rstd=rstd, out=(cdx, cdw)), _gradient(
-        rms(*leaves), leaves, g), None, ()  # fmt: skip
+    yield (
+        _label("rms_norm_backward", shape, dtype),
+        3 * moved,
+        lambda: dnn.rms_norm_backward(cg, cx, cw, rstd=rstd, out=(cdx, cdw)),
+        _gradient(rms(*leaves), leaves, g),
+        None,
+        (),
+    )
 
 
 def rows():

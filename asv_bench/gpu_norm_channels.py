@@ -25,7 +25,9 @@ class Arrays:
 
     def __init__(self, shape, dtype, last) -> None:
         memory = torch.channels_last if last else torch.contiguous_format
-        self.x, self.g, self.r, self.y, self.more = (torch.randn(shape, device="cuda").to(dtype).to(memory_format=memory) for _ in range(5))
+        self.x, self.g, self.r, self.y, self.more = (
+            torch.randn(shape, device="cuda").to(dtype).to(memory_format=memory) for _ in range(5)
+        )
         self.w, self.b = torch.rand(shape[1], device="cuda"), torch.randn(shape[1], device="cuda")
         self.mean, self.var = torch.zeros(shape[1], device="cuda"), torch.ones(shape[1], device="cuda")
 
@@ -34,7 +36,8 @@ class Arrays:
 
 
 def batch_norms(shape, dtype, last):
-    """Training, inference, and training with residual and relu. Bytes as for three passes, five backward (a residual: one, two more)."""
+    """Training, inference, and training with residual and relu. Bytes as for three passes, five backward (a residual:
+    one, two more)."""
     functional, arrays, name = torch.nn.functional, Arrays(shape, dtype, last), _label(shape, dtype, last)
     cx, cg, cr, cy, cmore, cw, cb = arrays.borrowed()
     cmean, cvar = borrowed(arrays.mean), borrowed(arrays.var)
@@ -54,20 +57,52 @@ def batch_norms(shape, dtype, last):
     out, known = (cy, stats.mean, stats.rstd), {"mean": stats.mean, "rstd": stats.rstd}
     tensors = (arrays.x, arrays.w, arrays.b)
     leaves = [t.clone().requires_grad_() for t in (*tensors, arrays.r)]
-    yield f"batch_norm_train {name}", 3 * moved, lambda: dnn.batch_norm_train(cx, cw, cb, out=out), lambda: train(*tensors), None, ()
-    yield f"batch_norm_train_backward {name}", 5 * moved, lambda: dnn.batch_norm_train_backward(
-        cg, cx, cw, cb, **known, out=(cy, cdw, cdb)), _gradient(train(*leaves[:3]), leaves[:3], arrays.g), None, ()  # fmt: skip
-    yield f"batch_norm {name}", 2 * moved, lambda: dnn.batch_norm(cx, cmean, cvar, cw, cb, out=cy), lambda: given(*tensors), torch.compile(
-        given), tensors  # fmt: skip
+    yield (
+        f"batch_norm_train {name}",
+        3 * moved,
+        lambda: dnn.batch_norm_train(cx, cw, cb, out=out),
+        lambda: train(*tensors),
+        None,
+        (),
+    )
+    yield (
+        f"batch_norm_train_backward {name}",
+        5 * moved,
+        lambda: dnn.batch_norm_train_backward(cg, cx, cw, cb, **known, out=(cy, cdw, cdb)),
+        _gradient(train(*leaves[:3]), leaves[:3], arrays.g),
+        None,
+        (),
+    )
+    yield (
+        f"batch_norm {name}",
+        2 * moved,
+        lambda: dnn.batch_norm(cx, cmean, cvar, cw, cb, out=cy),
+        lambda: given(*tensors),
+        torch.compile(given),
+        tensors,
+    )
     options = {"residual": cr, "activation": "relu"}
-    yield f"batch_norm_train+residual+relu {name}", 4 * moved, lambda: dnn.batch_norm_train(cx, cw, cb, **options, out=out), lambda: fused(
-        *tensors, arrays.r), None, ()  # fmt: skip
-    yield f"batch_norm_train+residual+relu_backward {name}", 8 * moved, lambda: dnn.batch_norm_train_backward(
-        cg, cx, cw, cb, **known, **options, out=(cy, cdw, cdb, cmore)), _gradient(fused(*leaves), leaves, arrays.g), None, ()  # fmt: skip
+    yield (
+        f"batch_norm_train+residual+relu {name}",
+        4 * moved,
+        lambda: dnn.batch_norm_train(cx, cw, cb, **options, out=out),
+        lambda: fused(*tensors, arrays.r),
+        None,
+        (),
+    )
+    yield (
+        f"batch_norm_train+residual+relu_backward {name}",
+        8 * moved,
+        lambda: dnn.batch_norm_train_backward(cg, cx, cw, cb, **known, **options, out=(cy, cdw, cdb, cmore)),
+        _gradient(fused(*leaves), leaves, arrays.g),
+        None,
+        (),
+    )
 
 
 def group_norms(shape, dtype, last):
-    """Group norm with 32 groups and instance norm, parameters in the dtype of x. Bytes as for three passes, five backward."""
+    """Group norm with 32 groups and instance norm, parameters in the dtype of x. Bytes as for three passes, five
+    backward."""
     functional, arrays, name = torch.nn.functional, Arrays(shape, dtype, last), _label(shape, dtype, last)
     cx, cg, _, cy, *_ = arrays.borrowed()
     wide = [arrays.w.to(dtype), arrays.b.to(dtype)]
@@ -82,12 +117,32 @@ def group_norms(shape, dtype, last):
 
     out = (cy, *gradients)
     leaves = [t.clone().requires_grad_() for t in tensors]
-    yield f"group_norm {name}", 3 * moved, lambda: dnn.group_norm(cx, 32, *parameters, out=cy), lambda: group(*tensors), None, ()
+    yield (
+        f"group_norm {name}",
+        3 * moved,
+        lambda: dnn.group_norm(cx, 32, *parameters, out=cy),
+        lambda: group(*tensors),
+        None,
+        (),
+    )
     yield f"group_norm_backward {name}", 5 * moved, lambda: dnn.group_norm_backward(
         cg, cx, *parameters, num_groups=32, out=out), _gradient(group(*leaves), leaves, arrays.g), None, ()  # fmt: skip
-    yield f"instance_norm {name}", 3 * moved, lambda: dnn.instance_norm(cx, *parameters, out=cy), lambda: instance(*tensors), None, ()
-    yield f"instance_norm_backward {name}", 5 * moved, lambda: dnn.instance_norm_backward(cg, cx, *parameters, out=out), _gradient(
-        instance(*leaves), leaves, arrays.g), None, ()  # fmt: skip
+    yield (
+        f"instance_norm {name}",
+        3 * moved,
+        lambda: dnn.instance_norm(cx, *parameters, out=cy),
+        lambda: instance(*tensors),
+        None,
+        (),
+    )
+    yield (
+        f"instance_norm_backward {name}",
+        5 * moved,
+        lambda: dnn.instance_norm_backward(cg, cx, *parameters, out=out),
+        _gradient(instance(*leaves), leaves, arrays.g),
+        None,
+        (),
+    )
 
 
 def local_response(shape, dtype, last):
@@ -101,8 +156,14 @@ def local_response(shape, dtype, last):
 
     yield f"local_response_norm {name}", 2 * moved, lambda: dnn.local_response_norm(cx, size=5, out=cy), lambda: peer(
         arrays.x), torch.compile(peer), (arrays.x,)  # fmt: skip
-    yield f"local_response_norm_backward {name}", 3 * moved, lambda: dnn.local_response_norm_backward(cg, cx, size=5, out=cy), _gradient(
-        peer(leaf), leaf, arrays.g), None, ()  # fmt: skip
+    yield (
+        f"local_response_norm_backward {name}",
+        3 * moved,
+        lambda: dnn.local_response_norm_backward(cg, cx, size=5, out=cy),
+        _gradient(peer(leaf), leaf, arrays.g),
+        None,
+        (),
+    )
 
 
 def rows():

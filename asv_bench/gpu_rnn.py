@@ -1,8 +1,8 @@
 """Recurrent networks side by side with PyTorch: rows for `asv_bench.gpu`, which uses each before it asks for the next.
 
-T 128, N 64, two layers. The bytes are those of x, the weights and the results (and gradients), each once; a row's milliseconds are its bytes
-over its GB/s. PyTorch's backward has the forward's activations at hand, ours computes the forward again.
-"""
+T 128, N 64, two layers. The bytes are those of x, the weights and the results (and gradients), each once; a row's
+milliseconds are its bytes over its GB/s. PyTorch's backward has the forward's activations at hand, ours computes the
+forward again."""
 
 from __future__ import annotations
 
@@ -39,12 +39,23 @@ def _rows(kind, hidden, directions, dtype):
             return network(detached)
 
     yield label, x.nbytes + y.nbytes + kept, lambda: ours(cx, weights, **options), peer, None, ()
-    yield f"{label} backward", 2 * x.nbytes + y.nbytes + 2 * kept, lambda: ours_backward(cg, cx, weights, **options), lambda: (
-        torch.autograd.grad(y, [x, *network.parameters()], grad, retain_graph=True)), None, ()  # fmt: skip
+    yield (
+        f"{label} backward",
+        2 * x.nbytes + y.nbytes + 2 * kept,
+        lambda: ours_backward(cg, cx, weights, **options),
+        lambda: torch.autograd.grad(y, [x, *network.parameters()], grad, retain_graph=True),
+        None,
+        (),
+    )
 
 
 def rows():
     torch.backends.cudnn.allow_tf32 = False  # ours does not round float32 either
-    for dtype, hidden, directions in ((torch.float16, 512, 2), (torch.float16, 1024, 1), (torch.float32, 512, 2), (torch.bfloat16, 512, 2)):
+    for dtype, hidden, directions in (
+        (torch.float16, 512, 2),
+        (torch.float16, 1024, 1),
+        (torch.float32, 512, 2),
+        (torch.bfloat16, 512, 2),
+    ):
         for kind in _NETWORKS:
             yield from _rows(kind, hidden, directions, dtype)

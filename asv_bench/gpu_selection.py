@@ -2,9 +2,9 @@
 
     python -m asv_bench.gpu_selection [--count 100] [--skip 0] [--seed 0] [--seconds 50] [--share I/N] [--once]
 
-Prints a record as `asv_bench.selection` reads it (microseconds of each algorithm), then a summary. `--share 0/4` takes every fourth problem,
-`--once` runs each algorithm once without a clock, which fills the cache of compiled kernels; `--seconds` ends the run early, and `--skip` goes on where it has ended.
-"""
+Prints a record as `asv_bench.selection` reads it (microseconds of each algorithm), then a summary. `--share 0/4` takes
+every fourth problem, `--once` runs each algorithm once without a clock, which fills the cache of compiled kernels;
+`--seconds` ends the run early, and `--skip` goes on where it has ended."""
 
 from __future__ import annotations
 

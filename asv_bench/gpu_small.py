@@ -1,10 +1,11 @@
-"""Small tensors (under 1 MB): time on the device alone, by CUDA graphs, beside PyTorch eager and `torch.compile`; or the host's time.
+"""Small tensors (under 1 MB): time on the device alone, by CUDA graphs, beside PyTorch eager and `torch.compile`; or
+the host's time.
 
     python -m asv_bench.gpu_small [--host]
 
-A graph holds many calls in a row and is replayed many times, so that neither the host nor one launch's latency counts. The L2 is warm for both sides.
-With ``--host`` the time that the host takes to queue a call, in several forms, beside PyTorch's eager call.
-"""
+A graph holds many calls in a row and is replayed many times, so that neither the host nor one launch's latency counts.
+The L2 is warm for both sides. With ``--host`` the time that the host takes to queue a call, in several forms, beside
+PyTorch's eager call."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ import dnnarray as dnn
 from asv_bench.gpu import host_us
 
 CALLS, REPLAYS = 20, 20
-# Columns of the host's table: a call, with `out=` as planned, with one in other memory (every second place), with scratch memory of the caller's, PyTorch's
-# own call, and ours on its tensors without and with `out=`.
+# Columns of the host's table: a call, with `out=` as planned, with one in other memory (every second place), with
+# scratch memory of the caller's, PyTorch's own call, and ours on its tensors without and with `out=`.
 _HOST = ("host us", "out=", "spread", "own ws", "eager", "tensors", "t out=")
 _QUEUED, _ROUNDS = 500, 3  # calls between two waits, fewer than a queue holds, and rounds of all calls in turns
 
@@ -63,7 +64,14 @@ def _problems(dtype):
     yield "gelu", dnn.gelu, dnn.gelu_backward, fn.gelu, (wide,), {}
     yield "softmax", dnn.softmax, None, lambda t: fn.softmax(t, -1), (wide,), {"axis": -1}
     yield "log_softmax", dnn.log_softmax, None, lambda t: fn.log_softmax(t, -1), (wide,), {"axis": -1}
-    yield "layer_norm", dnn.layer_norm, dnn.layer_norm_backward, lambda t, w, b: fn.layer_norm(t, (512,), w, b), (wide, row_w, row_b), {}
+    yield (
+        "layer_norm",
+        dnn.layer_norm,
+        dnn.layer_norm_backward,
+        lambda t, w, b: fn.layer_norm(t, (512,), w, b),
+        (wide, row_w, row_b),
+        {},
+    )
     yield "rms_norm", dnn.rms_norm, dnn.rms_norm_backward, lambda t, w: fn.rms_norm(t, (512,), w), (wide, row_w), {}
     yield (
         "group_norm",
@@ -92,8 +100,14 @@ def _problems(dtype):
         (image,),
         {"output_size": 1},
     )
-    yield "interpolate", dnn.interpolate, dnn.interpolate_backward, (
-        lambda t: fn.interpolate(t, size=(28, 28), mode="bilinear")), (image,), {"size": (28, 28), "mode": "linear"}  # fmt: skip
+    yield (
+        "interpolate",
+        dnn.interpolate,
+        dnn.interpolate_backward,
+        (lambda t: fn.interpolate(t, size=(28, 28), mode="bilinear")),
+        (image,),
+        {"size": (28, 28), "mode": "linear"},
+    )
     yield (
         "grid_sample",
         dnn.grid_sample,
@@ -104,7 +118,14 @@ def _problems(dtype):
     )
     yield "cross_entropy", dnn.cross_entropy, dnn.cross_entropy_backward, fn.cross_entropy, (wide, labels), {}
     yield "prelu", dnn.prelu, dnn.prelu_backward, fn.prelu, (image, w), {}
-    yield "pixel_shuffle", lambda t, factor: dnn.pixel_shuffle(t, factor), None, lambda t: fn.pixel_shuffle(t, 2), (image,), {"factor": 2}
+    yield (
+        "pixel_shuffle",
+        lambda t, factor: dnn.pixel_shuffle(t, factor),
+        None,
+        lambda t: fn.pixel_shuffle(t, 2),
+        (image,),
+        {"factor": 2},
+    )
 
 
 def _saved(name, forward, arrays, options):
@@ -146,15 +167,22 @@ def rows(stream):
 
 
 def host_in_turns(*calls) -> list[float]:
-    """Microseconds of the host to queue each of these calls: the best of rounds in turns, since a host's clock moves."""
-    return [min(times) for times in zip(*([host_us(call, _QUEUED) for call in calls] for _ in range(_ROUNDS)), strict=True)]
+    """Microseconds of the host to queue each of these calls: the best of rounds in turns, since a host's clock
+    moves."""
+    return [
+        min(times) for times in zip(*([host_us(call, _QUEUED) for call in calls] for _ in range(_ROUNDS)), strict=True)
+    ]
 
 
 def _spread(array):
     """Memory for a result like this one, every second place along the last axis."""
     if isinstance(array, tuple):
         return tuple(None if a is None else _spread(a) for a in array)
-    return cupy.empty((*array.shape[:-1], 2 * array.shape[-1]), array.dtype)[..., ::2] if array.shape else cupy.empty_like(array)
+    return (
+        cupy.empty((*array.shape[:-1], 2 * array.shape[-1]), array.dtype)[..., ::2]
+        if array.shape
+        else cupy.empty_like(array)
+    )
 
 
 def host_rows():
@@ -166,7 +194,10 @@ def host_rows():
         if hasattr(forward, "operation"):
             result = call()
             calls |= {"out=": partial(call, out=result), "spread": partial(call, out=_spread(result))}
-            calls |= {"own ws": partial(call, workspace=cupy.empty(1 << 22, "uint8")), "t out=": partial(on_tensors, out=on_tensors())}
+            calls |= {
+                "own ws": partial(call, workspace=cupy.empty(1 << 22, "uint8")),
+                "t out=": partial(on_tensors, out=on_tensors()),
+            }
         yield name, dict(zip(calls, host_in_turns(*calls.values()), strict=True))
 
 
@@ -180,7 +211,10 @@ def main() -> None:
             print(f"{'row':34}" + "".join(f"{column:>9}" for column in (*_HOST, "ratio")))
             for label, us in host_rows():
                 ratio = us["eager"] / us["host us"]
-                print(f"{label:34}" + "".join(f"{us.get(column, 0):9.2f}" for column in _HOST) + f"{ratio:9.2f}", flush=True)
+                print(
+                    f"{label:34}" + "".join(f"{us.get(column, 0):9.2f}" for column in _HOST) + f"{ratio:9.2f}",
+                    flush=True,
+                )
             return
         print(f"{'row':34} {'us':>7} {'eager':>7} {'compiled':>8} {'ratio':>6}")
         for label, ours, eager, compiled in rows(stream):

@@ -36,7 +36,11 @@ def _grid_rows():
                 f"grid_sample_backward {label}",
                 3 * x.nbytes + 2 * grid.nbytes,
                 (lambda c_g=c_g, cx=cx, cg=cg, dx=dx, dg=dg: dnn.grid_sample_backward(c_g, cx, cg, out=(dx, dg))),
-                (lambda y=y, leaf=leaf, places=places, g=g: torch.autograd.grad(y, (leaf, places), g, retain_graph=True)),
+                (
+                    lambda y=y, leaf=leaf, places=places, g=g: torch.autograd.grad(
+                        y, (leaf, places), g, retain_graph=True
+                    )
+                ),
                 None,
                 (),
             )
@@ -69,7 +73,11 @@ def _resize_rows():
             yield (
                 f"interpolate_backward {mode} to {size} {str(dtype)[6:]}",
                 x.nbytes + out.nbytes,
-                (lambda c_g=c_g, cx=cx, dx=dx, mode=mode, size=size: dnn.interpolate_backward(c_g, cx, size=size, mode=mode, out=dx)),
+                (
+                    lambda c_g=c_g, cx=cx, dx=dx, mode=mode, size=size: dnn.interpolate_backward(
+                        c_g, cx, size=size, mode=mode, out=dx
+                    )
+                ),
                 (lambda y=y, leaf=leaf, g=g: torch.autograd.grad(y, leaf, g, retain_graph=True)),
                 None,
                 (),
@@ -122,7 +130,12 @@ def _affine_rows(shape=(64, 3, 512, 512)):
     theta = torch.randn(shape[0], 2, 3, device="cuda", requires_grad=True)
     y = affine(theta, shape, align_corners=False)
     g = torch.randn_like(y)
-    plain, c_g, out, d = theta.detach(), borrowed(g), borrowed(torch.empty_like(g)), borrowed(torch.empty_like(theta.detach()))
+    plain, c_g, out, d = (
+        theta.detach(),
+        borrowed(g),
+        borrowed(torch.empty_like(g)),
+        borrowed(torch.empty_like(theta.detach())),
+    )
     c_theta = borrowed(plain)
     yield (
         "affine_grid 64x512x512",

@@ -2,9 +2,9 @@
 
     python -m asv_bench.gpu_start
 
-Prints for each operation the milliseconds from the call to the end of its kernels, with the kernels on disk and with an empty cache (then they are compiled).
-What is imported for the operation counts; `import dnnarray`, the arrays and CuPy's own first launch do not.
-"""
+Prints for each operation the milliseconds from the call to the end of its kernels, with the kernels on disk and with an
+empty cache (then they are compiled). What is imported for the operation counts; `import dnnarray`, the arrays and
+CuPy's own first launch do not."""
 
 from __future__ import annotations
 
@@ -46,9 +46,14 @@ print((time.perf_counter() - start) * 1e3)
 
 
 def first_call_ms(call: str, cache: str) -> float:
-    """In a process of its own, with the kernels' cache in this folder. Python keeps its bytecode, as it does for what pip installed."""
-    environment = {n: v for n, v in os.environ.items() if n != "PYTHONDONTWRITEBYTECODE"} | {"DNNARRAY_CACHE_DIR": cache}
-    done = subprocess.run([sys.executable, "-c", _PROCESS.format(call=call)], env=environment, capture_output=True, text=True, check=True)
+    """In a process of its own, with the kernels' cache in this folder. Python keeps its bytecode, as it does for what
+    pip installed."""
+    environment = {n: v for n, v in os.environ.items() if n != "PYTHONDONTWRITEBYTECODE"} | {
+        "DNNARRAY_CACHE_DIR": cache
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", _PROCESS.format(call=call)], env=environment, capture_output=True, text=True, check=True
+    )
     return float(done.stdout)
 
 

@@ -1,10 +1,10 @@
-"""How well an algorithm is chosen without tuning, held against measured times: problems drawn at random, their record, the quality of the choices.
+"""How well an algorithm is chosen without tuning, held against measured times: problems drawn at random, their record,
+the quality of the choices.
 
     python -m asv_bench.selection FILE [--ship FILE]
 
-reads times that `gpu_selection` has measured, and says how the selection of today chooses for an H200: no GPU is needed, but CuPy. With `--ship` the
-correction of the model for the card is written (`dnnarray._select.shipped`).
-"""
+reads times that `gpu_selection` has measured, and says how the selection of today chooses for an H200: no GPU is
+needed, but CuPy. With `--ship` the correction of the model for the card is written (`dnnarray._select.shipped`)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ _HEAD = ("op", "dtype", "order", "x", "weight", *_OPTIONS, "us")
 
 @dataclass(frozen=True)
 class Drawn:
-    """A convolution: extents of the arrays, channels-first in the order of axes, whether they lie channels-last in memory, and the options."""
+    """A convolution: extents of the arrays, channels-first in the order of axes, whether they lie channels-last in
+    memory, and the options."""
 
     op: str
     dtype: str
@@ -80,15 +81,28 @@ class Drawn:
         """As the record has it; `times` are microseconds by algorithm."""
         sides = {"x": "x".join(map(str, self.x)), "weight": "x".join(map(str, self.w))}
         found = " ".join(f"{name}={us:.1f}" for name, us in times.items())
-        return {"op": self.op, "dtype": self.dtype, "order": "last" if self.last else "first", **sides, **dict(self.options), "us": found}
+        return {
+            "op": self.op,
+            "dtype": self.dtype,
+            "order": "last" if self.last else "first",
+            **sides,
+            **dict(self.options),
+            "us": found,
+        }
 
 
-def _drawn(op: str, dtype: str, last: bool, x: tuple[int, ...], w: tuple[int, ...], options: Mapping[str, int]) -> Drawn | None:
+def _drawn(
+    op: str, dtype: str, last: bool, x: tuple[int, ...], w: tuple[int, ...], options: Mapping[str, int]
+) -> Drawn | None:
     """None where the window is larger than the padded image."""
     stride, dilation, padding = (options[n] for n in _OPTIONS[:3])
     covered = [(r - 1) * dilation + 1 for r in w[2:]]
     out = tuple((n + 2 * padding - r) // stride + 1 for n, r in zip(x[2:], covered, strict=True))
-    return Drawn(op, dtype, last, x, w, (x[0], w[0], *out), tuple((n, options[n]) for n in _OPTIONS)) if min(out) >= 1 else None
+    return (
+        Drawn(op, dtype, last, x, w, (x[0], w[0], *out), tuple((n, options[n]) for n in _OPTIONS))
+        if min(out) >= 1
+        else None
+    )
 
 
 def draw(seed: int) -> Iterator[Drawn]:
@@ -141,7 +155,8 @@ class Writer:
 
 @dataclass(frozen=True)
 class Choice:
-    """What is chosen for a problem of a record among what was measured, the best one, and how much longer the chosen one takes.
+    """What is chosen for a problem of a record among what was measured, the best one, and how much longer the chosen
+    one takes.
 
     `untimed` are the algorithms that would be preferred to it, but have no time in the record.
     """
@@ -157,7 +172,9 @@ class Choice:
         words = " ".join(f"{n} {row[n]}" for n in _OPTIONS if row[n] != (0 if n == "padding" else 1))
         name = f"{row['op']} {row['dtype']} {row['order']} {row['x']} by {row['weight']} {words}"
         rest = f" (not measured: {', '.join(self.untimed)})" if self.untimed else ""
-        return f"{self.ratio:5.2f} {name:100} {self.chosen}{'' if self.chosen == self.best else f' -> {self.best}'}{rest}"
+        return (
+            f"{self.ratio:5.2f} {name:100} {self.chosen}{'' if self.chosen == self.best else f' -> {self.best}'}{rest}"
+        )
 
 
 def judge(problem: Drawn, times: Mapping[str, float], device: Device = H200) -> Choice:

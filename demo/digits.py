@@ -1,11 +1,11 @@
-"""Train a small convolutional network on handwritten digits with dnnarray alone: `value_and_grad`, `sgd` and a schedule.
+"""Train a small convolutional network on handwritten digits with dnnarray alone: `value_and_grad`, `sgd` and a
+schedule.
 
     python -m demo.digits [--device cpu|cuda] [--epochs 30]
 
-The data are the 1797 digits of 8x8 pixels that ship inside scikit-learn (UCI "Optical Recognition of Handwritten Digits").
-Where PyTorch is installed, the same network is trained a second time as a `torch.nn` model under
-`dnnarray.interop.torch.accelerate()`, and the report shows which of PyTorch's operators dnnarray's kernels took.
-"""
+The data are the 1797 digits of 8x8 pixels that ship inside scikit-learn (UCI "Optical Recognition of Handwritten
+Digits"). Where PyTorch is installed, the same network is trained a second time as a `torch.nn` model under
+`dnnarray.interop.torch.accelerate()`, and the report shows which of PyTorch's operators dnnarray's kernels took."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ MOMENTUM, WEIGHT_DECAY, PEAK_RATE = 0.9, 5e-4, 0.05
 
 
 class Network:
-    """conv 3x3 -> norm -> relu -> conv 3x3 -> norm -> relu -> max pool -> conv 3x3 -> norm -> relu -> max pool -> linear."""
+    """conv 3x3 -> norm -> relu -> conv 3x3 -> norm -> relu -> max pool -> conv 3x3 -> norm -> relu -> max pool ->
+    linear."""
 
     WIDTHS = (1, 32, 64, 64)
     POOLED = (1, 2)  # the convolutions that a max pool follows
@@ -91,7 +92,9 @@ def train(network: Network, images: np.ndarray, labels: np.ndarray, held_out, ep
             for s in range(steps):
                 chosen = order[s * BATCH : (s + 1) * BATCH]
                 batch = xp.asarray(np.ascontiguousarray(shifted(images[chosen], rng)))
-                (loss, network.running), gradients = loss_and_gradients(network.parameters, batch, xp.asarray(labels[chosen]))
+                (loss, network.running), gradients = loss_and_gradients(
+                    network.parameters, batch, xp.asarray(labels[chosen])
+                )
                 network.parameters, state = dnn.sgd(
                     network.parameters,
                     gradients,
@@ -123,7 +126,10 @@ def explain_layers(network: Network) -> None:
     extent = 8
     for i, (c, k) in enumerate(zip(network.WIDTHS[:-1], network.WIDTHS[1:], strict=True)):
         x = network.xp.zeros((BATCH, c, extent, extent), np.float32)
-        print(f"\nlayer {i}: {c} -> {k} channels, {extent}x{extent}\n{dnn.explain('conv', x, network.parameters[f'conv{i}'], padding=1)}")
+        print(
+            f"\nlayer {i}: {c} -> {k} channels, "
+            f"{extent}x{extent}\n{dnn.explain('conv', x, network.parameters[f'conv{i}'], padding=1)}"
+        )
         extent //= 2 if i in network.POOLED else 1
 
 
@@ -144,7 +150,9 @@ def picture(network: Network, curves, images, labels, path: Path) -> None:
         show(figure.add_subplot(grid[1, i]), filters[i, 0], f"filter {i}", "RdBu")
     for i, w in enumerate(wrong):
         show(figure.add_subplot(grid[2, i]), images[w, 0], f"{labels[w]}, taken for {predicted[w]}", "gray_r")
-    figure.suptitle(f"dnnarray on handwritten digits: {curves['accuracy'][-1]:.2%} of {len(labels)} held-out digits right")
+    figure.suptitle(
+        f"dnnarray on handwritten digits: {curves['accuracy'][-1]:.2%} of {len(labels)} held-out digits right"
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
 
@@ -183,7 +191,10 @@ def main() -> None:
     seconds = time.perf_counter() - start
     explain_layers(network)
     picture(network, curves, *held_out, arguments.output)
-    print(f"\nheld-out accuracy {curves['accuracy'][-1]:.2%} after {arguments.epochs} epochs, {seconds:.1f} s on {arguments.device}")
+    print(
+        f"\nheld-out accuracy {curves['accuracy'][-1]:.2%} after {arguments.epochs} epochs, {seconds:.1f} s on "
+        f"{arguments.device}"
+    )
     print(f"picture: {arguments.output}")
     if find_spec("torch"):
         from demo import digits_torch

@@ -35,7 +35,9 @@ def train(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, se
     return time.perf_counter() - start
 
 
-def show(training: tuple[np.ndarray, np.ndarray], held_out: tuple[np.ndarray, np.ndarray], device: str, seed: int) -> None:
+def show(
+    training: tuple[np.ndarray, np.ndarray], held_out: tuple[np.ndarray, np.ndarray], device: str, seed: int
+) -> None:
     """Train by PyTorch alone and under `accelerate`, and print what each reached and which operators dnnarray took."""
     images, labels, unseen, truth = (torch.from_numpy(a).to(device) for a in (*training, *held_out))
     for enabled in (False, True):

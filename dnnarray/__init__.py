@@ -98,7 +98,9 @@ __all__ = [
 ]
 
 
-if not _typing.TYPE_CHECKING:  # a type checker takes the names from the imports above, so that it reports a misspelt one
+if (
+    not _typing.TYPE_CHECKING
+):  # a type checker takes the names from the imports above, so that it reports a misspelt one
 
     def __getattr__(name: str) -> _typing.Any:
         """Import a family when one of its names is used for the first time."""
@@ -116,8 +118,11 @@ def __dir__() -> list[str]:
 
 class _Package(_Importable):
     def __setattr__(self, name: str, value: object) -> None:
-        # The import system stores the module dnnarray.conv under the name "conv"; that name belongs to the function in it.
-        super().__setattr__(name, getattr(value, name) if isinstance(value, _ModuleType) and name in _FAMILY_OF else value)
+        # The import system stores the module dnnarray.conv under the name "conv"; that name belongs to the function in
+        # it.
+        super().__setattr__(
+            name, getattr(value, name) if isinstance(value, _ModuleType) and name in _FAMILY_OF else value
+        )
 
 
 _sys.modules[__name__].__class__ = _Package

@@ -1,4 +1,5 @@
-"""The command line: ``dnnarray``, or ``python -m dnnarray``, with ``{info, check, warmup, bench, tune, record, explain, cache}``."""
+"""The command line: ``dnnarray``, or ``python -m dnnarray``, with ``{info, check, warmup, bench, tune, record, explain,
+cache}``."""
 
 from __future__ import annotations
 
@@ -31,18 +32,20 @@ _ABOUT = {
 _CALL = """\
   python -m dnnarray {command} conv 8,64,56,56:float32 64,64,3,3 --padding 1
 
-One SHAPE[:DTYPE] for each array in the order of the function's signature, - for an array that is left out. A shape is its extents with
-commas between them; () has none. Without a DTYPE an array has that of the first one, which has float32. @0,2,3,1 behind it is the order of
-the axes in memory, the slowest first. Everything else is --name value, where a value is a Python literal or else a text, and an array
-given by name is a SHAPE[:DTYPE] again (an integer alone where the function takes one).
+One SHAPE[:DTYPE] for each array in the order of the function's signature, - for an array that is left out. A shape is
+its extents with commas between them; () has none. Without a DTYPE an array has that of the first one, which has
+float32. @0,2,3,1 behind it is the order of the axes in memory, the slowest first. Everything else is --name value,
+where a value is a Python literal or else a text, and an array given by name is a SHAPE[:DTYPE] again (an integer alone
+where the function takes one).
 
-In the place of OP and all behind it, the name of a file with one such call in each line, as `python -m dnnarray record` writes it:
+In the place of OP and all behind it, the name of a file with one such call in each line, as
+`python -m dnnarray record` writes it:
 
   python -m dnnarray {command} calls.txt"""
 
 
-_RECORD = """Run a Python script and add a line for each kind of call to dnnarray that its main thread makes to a file. Calls whose arguments have no form
-on the command line (lists of arrays) are left out."""
+_RECORD = """Run a Python script and add a line for each kind of call to dnnarray that its main thread makes to a file.
+Calls whose arguments have no form on the command line (lists of arrays) are left out."""
 
 
 class _CommandError(Exception):
@@ -81,7 +84,16 @@ def _told(run: Callable[[], str]) -> int:
     """Print what a command gives, or in one line why it gives nothing."""
     try:
         print(run(), flush=True)
-    except (_CommandError, TypeError, ValueError, ArithmeticError, NotImplementedError, MemoryError, RuntimeError, OSError) as error:
+    except (
+        _CommandError,
+        TypeError,
+        ValueError,
+        ArithmeticError,
+        NotImplementedError,
+        MemoryError,
+        RuntimeError,
+        OSError,
+    ) as error:
         print("dnnarray: " + " ".join(str(error).split()), file=sys.stderr)
         return _WRONG
     return 0
@@ -113,7 +125,10 @@ def _record(file: str, script: str, rest: Sequence[str]) -> str:
             runpy.run_path(script, run_name="__main__")
     finally:
         sys.argv, sys.path[0] = old
-    return f"{len(read_lines(Path(file))) if Path(file).exists() else 0} kinds of calls in {file}; python -m dnnarray tune {file} measures them."
+    return (
+        f"{len(read_lines(Path(file))) if Path(file).exists() else 0} kinds of calls in {file}; python -m "
+        f"dnnarray tune {file} measures them."
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -123,9 +138,15 @@ def _parser() -> argparse.ArgumentParser:
     names = "{info,check,warmup,bench,tune,record,explain,cache}"
     commands = parser.add_subparsers(dest="command", required=True, metavar=names)
     commands.add_parser("info", help="print versions, for bug reports")
-    commands.add_parser("check", help="look for what keeps dnnarray from running right or fast; exit code 1 if there is a problem")
-    cache = commands.add_parser("cache", help="show what is kept on disk (measured times, compiled kernels), or clear it")
-    cache.add_argument("action", nargs="?", choices=("show", "clear"), default="show", help="what to do; show by default")
+    commands.add_parser(
+        "check", help="look for what keeps dnnarray from running right or fast; exit code 1 if there is a problem"
+    )
+    cache = commands.add_parser(
+        "cache", help="show what is kept on disk (measured times, compiled kernels), or clear it"
+    )
+    cache.add_argument(
+        "action", nargs="?", choices=("show", "clear"), default="show", help="what to do; show by default"
+    )
     warmup = commands.add_parser("warmup", help="compile the kernels of the CPU engine, a line for each algorithm")
     warmup.add_argument("op", nargs="*", metavar="OP", help="names of functions of dnnarray; none stands for all")
     warmup.add_argument("--dtypes", nargs="+", default=["float32"], metavar="DTYPE", help="float32 by default")
@@ -141,13 +162,19 @@ def _parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
             usage="%(prog)s [--device {cpu,cuda}] OP [ARRAY ...] [--NAME VALUE ...] | FILE",
         )
-        command.add_argument("--device", choices=ENGINES, default="cpu", help="the engine that is asked; cpu by default")
+        command.add_argument(
+            "--device", choices=ENGINES, default="cpu", help="the engine that is asked; cpu by default"
+        )
         if name == "tune":
             command.add_argument(
-                "--ship", metavar="FILE", help="write there by how much the model errs on this device, for each class of calls"
+                "--ship",
+                metavar="FILE",
+                help="write there by how much the model errs on this device, for each class of calls",
             )
         command.add_argument("op", metavar="OP", help="name of a function of dnnarray, or a file of calls")
-        command.add_argument("rest", nargs=argparse.REMAINDER, metavar="ARRAY, --NAME VALUE", help="arrays and options of the call")
+        command.add_argument(
+            "rest", nargs=argparse.REMAINDER, metavar="ARRAY, --NAME VALUE", help="arrays and options of the call"
+        )
     return parser
 
 
@@ -161,7 +188,9 @@ def _bench(name: str, rest: Sequence[str]) -> str:
     asked = question(name, tuple(arrays), options)
     asked.engine.make_ready(asked.operation, asked.problem)
     usable = [judged for judged in asked.rank() if judged.reason is None]
-    times = asked.engine.measure(asked.operation, asked.problem, asked.arrays, asked.runtime, [j.method for j in usable])
+    times = asked.engine.measure(
+        asked.operation, asked.problem, asked.arrays, asked.runtime, [j.method for j in usable]
+    )
     rates = {n: (asked.problem.flops / ms / 1e6, asked.problem.bytes / ms / 1e6) for n, ms in times.items()}
     rows = [f"{n:<16} {ms:10.4g} ms {rates[n][0]:10.4g} GFLOP/s {rates[n][1]:10.4g} GB/s" for n, ms in times.items()]
     return "\n".join([f"{asked.problem.op}: {asked.problem.legend()}", *rows])
@@ -191,7 +220,10 @@ def _samples(asked: Question, measured: Sequence[Algorithm]) -> list[shipped.Sam
 def _ship(file: Path, samples: Sequence[shipped.Sample]) -> str:
     device = engine_of((), current().specs_on).device()
     factors = shipped.write(file, device, samples)
-    return f"{len(factors)} classes of calls on {device.name} in {file}; those of fewer than {shipped.FEWEST} calls are left out."
+    return (
+        f"{len(factors)} classes of calls on {device.name} in {file}; those of fewer than {shipped.FEWEST} calls "
+        "are left out."
+    )
 
 
 _COMMANDS = {"explain": _explain, "bench": _bench, "tune": _tune}
@@ -243,7 +275,9 @@ def _call(name: str, rest: Sequence[str]) -> tuple[list[Any], dict[str, Any]]:
     """Arrays and options of the call that the command line describes."""
     operation = _operation(name)
     if {"-h", "--help"}.intersection(rest):
-        raise _CommandError(f"the call is {name}{inspect.signature(operation.function)}; help({name}) in Python says more.")
+        raise _CommandError(
+            f"the call is {name}{inspect.signature(operation.function)}; help({name}) in Python says more."
+        )
     texts, options = _split(rest)
     specs = [read_spec(text) for text in texts]
     first = next((s for s in specs if s is not None), None)
@@ -289,12 +323,15 @@ def _require_all(operation: Operation, arrays: Sequence[Any], options: dict[str,
     """Every required argument is there, and none that the command line has no words for."""
     parameters = inspect.signature(operation.function).parameters
     if operation.nested.intersection(operation.arrays) - {"grad"}:
-        raise _CommandError(f"{operation.name} takes lists of arrays, which have no form here; call dnnarray.explain from Python.")
+        raise _CommandError(
+            f"{operation.name} takes lists of arrays, which have no form here; call dnnarray.explain from Python."
+        )
     given = {*operation.arrays[: len(arrays)], *options}
     for name, parameter in parameters.items():
         if parameter.default is parameter.empty and name not in given:
             raise _CommandError(
-                f"{operation.name}: {name} is missing; the call is {operation.name}{inspect.signature(operation.function)}."
+                f"{operation.name}: {name} is missing; the call is "
+                f"{operation.name}{inspect.signature(operation.function)}."
             )
 
 

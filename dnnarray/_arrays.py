@@ -1,8 +1,7 @@
 """Which engine an array belongs to, and borrowing arrays of other namespaces without a copy.
 
-A `Door` is one namespace: `take` turns its array into the engine's own (NumPy, CuPy) over the same memory, `give` turns a
-result of the engine back. Well-known namespaces have their own door; everything else passes through DLPack.
-"""
+A `Door` is one namespace: `take` turns its array into the engine's own (NumPy, CuPy) over the same memory, `give` turns
+a result of the engine back. Well-known namespaces have their own door; everything else passes through DLPack."""
 
 from __future__ import annotations
 
@@ -36,7 +35,8 @@ class Direct:
     fits : ``fits(output, place)(array)`` says whether it is one that a result may be written to, wherever it lies
     strides : ``strides(array)`` in elements
     copy : ``copy(to, array)``
-    scratch : ``scratch(bytes, place)(array)`` is the address of an array that will do for so much scratch memory, else None
+    scratch : ``scratch(bytes, place)(array)`` is the address of an array that will do for so much scratch memory, else
+        None
     stream : ``stream(place)`` is the handle of the library's current stream, on which the engine has to work
     """
 
@@ -52,12 +52,15 @@ class Direct:
 
 @frozen
 class Views:
-    """What lets a warm call on arrays of another library, in the memory of the processor, leave out what was checked when its like first came.
+    """What lets a warm call on arrays of another library, in the memory of the processor, leave out what was checked
+    when its like first came.
 
     Attributes
     ----------
-    view : ``view(dtype)(array)`` is the engine's array, of that dtype or of any (None), over the memory of one that `Door.take` would take
-    maker : ``maker(output, inputs)(arrays)`` makes a result in the library's own memory; `inputs` are the specs of the call's `arrays`
+    view : ``view(dtype)(array)`` is the engine's array, of that dtype or of any (None), over the memory of one that
+        `Door.take` would take
+    maker : ``maker(output, inputs)(arrays)`` makes a result in the library's own memory; `inputs` are the specs of the
+        call's `arrays`
     """
 
     view: Callable[[np.dtype | None], Callable[[Any], Any]]
@@ -74,7 +77,8 @@ class Door:
     take : ``take(array)`` is the engine's array over the same memory
     give : ``give(result)`` is a result of the engine as an array of the library
     direct, views : what warm calls go by on a CUDA device, and on the processor; without it they take the general way
-    holds : whether borrowed memory has to be held until the device is done: its library reuses it in the order of streams of its own
+    holds : whether borrowed memory has to be held until the device is done: its library reuses it in the order of
+        streams of its own
     """
 
     namespace: str
@@ -103,7 +107,9 @@ def _take_numpy(array: Any) -> np.ndarray:
 def _take_jax_cpu(array: Any) -> np.ndarray:
     tracer = sys.modules["jax"].core.Tracer
     if isinstance(array, tracer):
-        raise ArrayTypeError("a JAX tracer (inside jit, grad or vmap) holds no data; use the functions of dnnarray.interop.jax there")
+        raise ArrayTypeError(
+            "a JAX tracer (inside jit, grad or vmap) holds no data; use the functions of dnnarray.interop.jax there"
+        )
     return np.asarray(array)
 
 
@@ -126,7 +132,8 @@ def _give_jax_cuda(array: Any) -> Any:
 
 
 def _dlpack_door(array: Any, take: Callable[[Any], Any], holds: bool = False) -> Door:
-    """By DLPack there and back. An array that knows of no namespace has no way back: its results are the engine's own arrays."""
+    """By DLPack there and back. An array that knows of no namespace has no way back: its results are the engine's own
+    arrays."""
     namespace = getattr(array, "__array_namespace__", None)
     give = namespace().from_dlpack if namespace else _left_as_it_is
     return Door(type(array).__module__.partition(".")[0], take, give, holds=holds)
@@ -152,7 +159,9 @@ def _dlpack_device(array: Any, where: str) -> tuple[int, int]:
         raise DeviceError(f"{where} is {_describe(array)} that shares no memory: {error}.") from None
     kind = getattr(device_type, "value", device_type)
     if kind not in (_DLPACK_CPU, _DLPACK_CUDA):
-        raise DeviceError(f"{where} lives on DLPack device type {kind}; expected memory of the CPU (1) or of a CUDA device (2).")
+        raise DeviceError(
+            f"{where} lives on DLPack device type {kind}; expected memory of the CPU (1) or of a CUDA device (2)."
+        )
     return kind, index
 
 
@@ -187,9 +196,11 @@ def _is_cuda(array: Any, where: str) -> bool:
 def _door(array: Any, where: str) -> tuple[Door, ModuleType]:
     family = _family(array)
     if family == "none":
-        raise ArrayTypeError(f"{where} is {_describe(array)}; expected an array (NumPy, CuPy, PyTorch, JAX or another that speaks "
-                             f"DLPack). Convert it first, for example with numpy.asarray(..., dtype='float32'), or dtype='int64' where "
-                             f"it holds indices or lengths.")  # fmt: skip
+        raise ArrayTypeError(
+            f"{where} is {_describe(array)}; expected an array (NumPy, CuPy, PyTorch, JAX or another that speaks "
+            f"DLPack). Convert it first, for example with numpy.asarray(..., dtype='float32'), or dtype='int64' where "
+            f"it holds indices or lengths."
+        )
     if family == "jax" and isinstance(array, sys.modules["jax"].core.Tracer):
         return _JAX_CPU, _cpu()  # its take() says what is wrong
     if _is_cuda(array, where):
@@ -249,7 +260,8 @@ class Borrowed:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """A context in which the engine works on the device of the arrays and in order with what their library has queued there."""
+        """A context in which the engine works on the device of the arrays and in order with what their library has
+        queued there."""
         way, engine = self.door.direct, self.engine
         place = engine.place(next(iter(leaves(self.arrays))))
         with engine.at(place), engine.on_stream(way.stream(place)) if way else nullcontext():
@@ -285,7 +297,8 @@ def borrow(op: str, names: tuple[str, ...], arrays: tuple[Any, ...], nested: fro
     for name, _, other, other_engine in found[1:]:
         if other.namespace != door.namespace or other_engine is not engine:
             raise ArrayTypeError(
-                f"{op}: {name} is an array of {other.namespace} and {first} of {door.namespace}; expected one namespace and one device "
+                f"{op}: {name} is an array of {other.namespace} and {first} of {door.namespace}; expected one "
+                "namespace and one device "
                 f"in a call. Convert one of them first."
             )
     return Borrowed(taken, door, engine)
@@ -295,11 +308,27 @@ def take_beside(op: str, name: str, door: Door, array: Any) -> Any:
     """An array that the engine writes to (`out`, `workspace`) through the door that the inputs came by."""
     namespace = _door(array, f"{op}: {name}")[0].namespace
     if namespace != door.namespace:
-        raise ArrayTypeError(f"{op}: {name} is an array of {namespace}; expected one of {door.namespace}, as the inputs are.")
+        raise ArrayTypeError(
+            f"{op}: {name} is an array of {namespace}; expected one of {door.namespace}, as the inputs are."
+        )
     if namespace == "jax":
-        fail(OptionError, op, name, "an array of JAX, which never changes", "no array", "Use the result that is returned.")
+        fail(
+            OptionError,
+            op,
+            name,
+            "an array of JAX, which never changes",
+            "no array",
+            "Use the result that is returned.",
+        )
     if namespace == "torch" and (array.is_neg() or array.is_conj()):  # to borrow it would copy it
-        fail(OptionError, op, name, "a tensor whose memory holds other values", "plain memory", "Pass its .resolve_neg().resolve_conj().")
+        fail(
+            OptionError,
+            op,
+            name,
+            "a tensor whose memory holds other values",
+            "plain memory",
+            "Pass its .resolve_neg().resolve_conj().",
+        )
     return _through(door, op, name, array)
 
 
@@ -337,12 +366,15 @@ def like_array(value: Any) -> bool:
 
 
 def spec_of(array: Any, where: str = "the argument") -> Spec:
-    """The `Spec` of an array of any namespace, or a `Spec` itself; `where` names it in the message where it is neither."""
+    """The `Spec` of an array of any namespace, or a `Spec` itself; `where` names it in the message where it is
+    neither."""
     if isinstance(array, Spec):
         return array
     if isinstance(array, (np.ndarray, np.generic)):
-        itemsize = array.dtype.itemsize or 1  # a void of no bytes has no strides to speak of; its dtype is refused later
-        lies = array if array.dtype.isnative else np.empty_like(array)  # a call takes its copy, which has no gaps and no negative strides
+        # a void of no bytes has no strides to speak of; its dtype is refused later
+        itemsize = array.dtype.itemsize or 1
+        # a call takes its copy, which has no gaps and no negative strides
+        lies = array if array.dtype.isnative else np.empty_like(array)
         return Spec(array.shape, array.dtype, tuple(s // itemsize for s in lies.strides))
     if not (hasattr(array, "shape") and hasattr(array, "dtype")):
         view = engine_view(array)  # what speaks DLPack and nothing else
@@ -359,7 +391,9 @@ def _element_strides(array: Any, where: str) -> tuple[int, ...] | None:
     if isinstance(strides := getattr(array, "strides", None), tuple):
         itemsize = array.dtype.itemsize
         if any(s % itemsize for s, n in zip(strides, array.shape, strict=True) if n > 1):
-            raise ArrayTypeError(f"{where} has strides of {strides} bytes; expected multiples of its {itemsize} bytes an element.")
+            raise ArrayTypeError(
+                f"{where} has strides of {strides} bytes; expected multiples of its {itemsize} bytes an element."
+            )
         return tuple(s // itemsize for s in strides)
     return None
 

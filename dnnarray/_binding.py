@@ -37,13 +37,15 @@ class Binding:
     passed: tuple[str, ...]
 
     def bound(self, values: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arrays in signature order, None where left out, and everything else by name; without what is required and missing."""
+        """The arrays in signature order, None where left out, and everything else by name; without what is required and
+        missing."""
         options = self.defaults | dict(zip(self.places, values, strict=True)) | named
         return tuple([options.pop(n, None) for n in self.arrays]), options
 
 
 def binding_of(operation: Operation, values: tuple[Any, ...], named: dict[str, Any]) -> Binding:
-    """What the arguments of a call stand for. It is looked at once for all calls that have values of the same types and the same names."""
+    """What the arguments of a call stand for. It is looked at once for all calls that have values of the same types and
+    the same names."""
     key = (operation, *map(type, values), *named)
     found = _bindings.get(key)
     if found is None:
@@ -59,11 +61,15 @@ def _bind(operation: Operation, values: tuple[Any, ...], named: dict[str, Any]) 
     for name in named:
         if name in placed or name not in known:
             hint = f" {fix}" if name not in known and (fix := closest(name, known)) else ""
-            raise TypeError(f"{operation.name}: unknown or repeated argument {name!r}; it takes {', '.join(known)}.{hint}")
+            raise TypeError(
+                f"{operation.name}: unknown or repeated argument {name!r}; it takes {', '.join(known)}.{hint}"
+            )
     given = (*placed, *named)
     missing = [n for n in operation.static if n not in given and operation.defaults[n] is inspect.Parameter.empty]
     if missing:
-        raise TypeError(f"{operation.name}: missing {', '.join(missing)}; give {'it' if len(missing) == 1 else 'them'} by name.")
+        raise TypeError(
+            f"{operation.name}: missing {', '.join(missing)}; give {'it' if len(missing) == 1 else 'them'} by name."
+        )
     defaults = {n: d for n, d in operation.defaults.items() if d is not inspect.Parameter.empty}
     passed = tuple(n for names in (placed, named) for n in operation.arrays if n in names)
     required = dict.fromkeys((n for n in operation.runtime if n not in given and n not in defaults), MISSING)
@@ -71,11 +77,11 @@ def _bind(operation: Operation, values: tuple[Any, ...], named: dict[str, Any]) 
 
 
 def _place(operation: Operation, values: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
-    """The parameters that values given by position are for: all arrays in signature order, and the options that stand among them.
+    """The parameters that values given by position are for: all arrays in signature order, and the options that stand
+    among them.
 
-    Such an option may be left to its name: an array (or None, for one that is omitted) in its place is the next array. What is no array, behind
-    all arrays, is the next option.
-    """
+    Such an option may be left to its name: an array (or None, for one that is omitted) in its place is the next array.
+    What is no array, behind all arrays, is the next option."""
     parameters = operation.function.__signature__.parameters  # type: ignore[attr-defined]
     positional = [n for n in operation.defaults if parameters[n].kind is not inspect.Parameter.KEYWORD_ONLY]
     open_ = [n for n in parameters if n in operation.arrays or (n in positional and n not in named)]
@@ -87,6 +93,9 @@ def _place(operation: Operation, values: tuple[Any, ...], named: dict[str, Any])
             open_.pop(0)
         names = open_ or ([] if array else behind)
         if not names:
-            raise TypeError(f"{operation.name}: takes {len(operation.arrays)} arrays ({', '.join(operation.arrays)}), got {len(values)}.")
+            raise TypeError(
+                f"{operation.name}: takes {len(operation.arrays)} arrays ({', '.join(operation.arrays)}), got "
+                f"{len(values)}."
+            )
         given[names.pop(0)] = value
     return given

@@ -1,8 +1,8 @@
 """The body of a public function, as source text: the look-up of a call met before, and `dispatch` for all others.
 
-Written as `dataclasses` and `namedtuple` write theirs: a generic ``*args, **kwargs`` wrapper costs a microsecond a call, and a way through `dispatch` two
-more. The text knows the kinds of arrays that have arrived by now, and is written again when another one does.
-"""
+Written as `dataclasses` and `namedtuple` write theirs: a generic ``*args, **kwargs`` wrapper costs a microsecond a
+call, and a way through `dispatch` two more. The text knows the kinds of arrays that have arrived by now, and is written
+again when another one does."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ class Kind:
     place : text for what a plan depends on beside the arrays, such as the current device; differs between kinds
     signature : text for all that a plan depends on in the array ``{n}``, entries of a tuple
     scope : what the two texts speak of
-    vague : ``vague(array)`` says whether `signature` leaves open how the array lies in memory; its strides are looked at beside the key then
+    vague : ``vague(array)`` says whether `signature` leaves open how the array lies in memory; its strides are looked
+        at beside the key then
     """
 
     name: str
@@ -65,7 +66,11 @@ class Kind:
     def names(self) -> dict[str, Any]:
         """Everything that the text speaks of."""
         types = next(iter(self.types)) if len(self.types) == 1 else self.types
-        return {f"_{self.name}": types, f"_{self.name}_tree": partial(_tree_of, self.types, self._entries()), **self.scope}
+        return {
+            f"_{self.name}": types,
+            f"_{self.name}_tree": partial(_tree_of, self.types, self._entries()),
+            **self.scope,
+        }
 
     def _entries(self) -> Callable[[Any], Any]:
         text = f"def entries(array): return ({self.signature.format(n='array')})\n"
@@ -73,7 +78,8 @@ class Kind:
 
 
 def _tree_of(types: frozenset[type], entries: Callable[[Any], Any], tree: Any) -> Any:
-    """The signatures in a nested argument. TypeError, as for what cannot be looked up by, where it holds anything else."""
+    """The signatures in a nested argument. TypeError, as for what cannot be looked up by, where it holds anything
+    else."""
     if type(tree) in types:
         return entries(tree)
     if tree is None:
@@ -84,14 +90,20 @@ def _tree_of(types: frozenset[type], entries: Callable[[Any], Any], tree: Any) -
 
 
 # By name; that of CuPy joins when its first array arrives, that of torch with its first tensor on a CUDA device.
-KINDS = {"numpy": Kind("numpy", frozenset((np.ndarray,)), "'cpu'", "{n}.shape, {n}.dtype, {n}.strides", {}, lambda array: False)}
+KINDS = {
+    "numpy": Kind(
+        "numpy", frozenset((np.ndarray,)), "'cpu'", "{n}.shape, {n}.dtype, {n}.strides", {}, lambda array: False
+    )
+}
 
 
-def public(op: Operation, template: Any, signature: inspect.Signature, names: dict[str, Any], doc: str | None = None) -> Any:
+def public(
+    op: Operation, template: Any, signature: inspect.Signature, names: dict[str, Any], doc: str | None = None
+) -> Any:
     """The callable for an operation, whose text speaks of `names` too.
 
-    Its body is compiled at the first call: that takes half a millisecond, a family has up to 40 functions, and a program calls few of them.
-    """
+    Its body is compiled at the first call: that takes half a millisecond, a family has up to 40 functions, and a
+    program calls few of them."""
     module = template.__module__
     _calls.append(op.calls)
     scope = {"_op": op, "_options": CURRENT.get, "_default_options": DEFAULT, "_known": op.calls.get, **names}
@@ -113,11 +125,16 @@ def write(op: Operation, function: Any, signature: inspect.Signature) -> Any:
     """Give the function its body, for the kinds of arrays known by now."""
     kinds = tuple(KINDS.values())
     defaults = {f"_default_{n}": p.default for n, p in signature.parameters.items() if p.default is not p.empty}
-    body = _source.function(op.name, _text(op, signature, kinds), {"_required": MISSING, **defaults}, function.__module__)
+    body = _source.function(
+        op.name, _text(op, signature, kinds), {"_required": MISSING, **defaults}, function.__module__
+    )
     for kind in kinds:
         function.__globals__.update(kind.names)
     function.__globals__["_kinds"] = kinds
-    function.__defaults__, function.__kwdefaults__ = body.__defaults__, body.__kwdefaults__  # first: another thread may be calling
+    function.__defaults__, function.__kwdefaults__ = (
+        body.__defaults__,
+        body.__kwdefaults__,
+    )  # first: another thread may be calling
     function.__code__ = body.__code__
     return function
 
@@ -150,7 +167,9 @@ def renew(op: Operation) -> bool:
     return True
 
 
-def remember(op: Operation, key: tuple[Any, ...], call: Callable[..., Any], problem: Any, arrays: tuple[Any, ...]) -> None:
+def remember(
+    op: Operation, key: tuple[Any, ...], call: Callable[..., Any], problem: Any, arrays: tuple[Any, ...]
+) -> None:
     """Let the text find the call for arrays like these from now on, by the key that it made of them."""
     vague = {t: kind.vague for kind in KINDS.values() for t in kind.types}
     if any(vague[type(a)](a) for a in leaves(arrays)):
@@ -193,8 +212,12 @@ def _strides(arrays: tuple[Any, ...]) -> tuple[Any, ...]:
 def _look_up(op: Operation, kinds: tuple[Kind, ...], parameters: frozenset[str]) -> list[str]:
     """What is on the way of every call. ``_key`` is None where there is nothing to look up by."""
     plain = ", ".join(n if n in parameters else "None" for n in ("out", "workspace"))
-    call, runtime = ("_call[0]", f"_checked_runtime(_op, _call[1], {_tuple(op.runtime)})") if op.runtime else ("_call", "()")
-    branches = [("if", kind) for kind in kinds[-1:]] + [("elif", kind) for kind in kinds[-2::-1]]  # the latest is the likeliest
+    call, runtime = (
+        ("_call[0]", f"_checked_runtime(_op, _call[1], {_tuple(op.runtime)})") if op.runtime else ("_call", "()")
+    )
+    branches = [("if", kind) for kind in kinds[-1:]] + [
+        ("elif", kind) for kind in kinds[-2::-1]
+    ]  # the latest is the likeliest
     return [
         "_key = None",
         "try:",
@@ -210,7 +233,8 @@ def _look_up(op: Operation, kinds: tuple[Kind, ...], parameters: frozenset[str])
 
 
 def _key_for(word: str, kind: Kind, op: Operation, parameters: frozenset[str]) -> list[str]:
-    """The key for arrays of one kind: what the plan of a call depends on. The types of the options keep True from being taken for 1."""
+    """The key for arrays of one kind: what the plan of a call depends on. The types of the options keep True from being
+    taken for 1."""
     single = [n for n in op.arrays if n not in op.nested]
     first = single[0]
     usual = [kind.holds(n) if n in op.required or n == first else f"({n} is None or {kind.holds(n)})" for n in single]

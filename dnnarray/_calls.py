@@ -1,10 +1,10 @@
-"""Calls as lines of text: what the command line takes, what `options(record=...)` writes and ``python -m dnnarray tune FILE`` reads.
+"""Calls as lines of text: what the command line takes, what `options(record=...)` writes and ``python -m dnnarray tune
+FILE`` reads.
 
     conv 8,64,56,56:float32@0,2,3,1 64,64,3,3 --padding 1
 
-A word for each array, SHAPE[:DTYPE][@ORDER], and everything else by name. ORDER lists the axes from the slowest to the fastest in memory; without it the
-memory is in C order. A line that begins with ``#`` is a comment.
-"""
+A word for each array, SHAPE[:DTYPE][@ORDER], and everything else by name. ORDER lists the axes from the slowest to the
+fastest in memory; without it the memory is in C order. A line that begins with ``#`` is a comment."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def read_spec(word: str, dtype: str = "float32") -> Spec | None:
         axes = tuple(int(n) for n in order.split(",") if n.strip())
     except ValueError:
         raise OptionError(
-            f"{word!r} is no array; write SHAPE[:DTYPE], for example 8,64,56,56:float32, with @0,2,3,1 behind it for the order of the axes "
+            f"{word!r} is no array; write SHAPE[:DTYPE], for example 8,64,56,56:float32, with @0,2,3,1 behind it "
+            "for the order of the axes "
             "in memory, or - for none."
         ) from None
     plain = Spec(shape, as_dtype(named or dtype))
@@ -68,7 +69,8 @@ def read_value(text: str) -> Any:
 
 
 def write_call(op: Operation, arrays: tuple[Any, ...], options: tuple[Any, ...]) -> str | None:
-    """The line of a call, `options` in the order of ``op.static``; None where an argument has no form (lists of arrays, objects)."""
+    """The line of a call, `options` in the order of ``op.static``; None where an argument has no form (lists of arrays,
+    objects)."""
     if any(isinstance(a, (tuple, list)) for a in arrays):
         return None
     words: list[str] = []
@@ -97,7 +99,8 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def record(path: str, op: Operation, arrays: tuple[Any, ...], options: tuple[Any, ...]) -> None:
-    """Add the line of a call to a file, unless it is there. A file that cannot be written is reported once: the call itself went well."""
+    """Add the line of a call to a file, unless it is there. A file that cannot be written is reported once: the call
+    itself went well."""
     line = write_call(op, arrays, options)
     with _lock:
         if line is None or path in _unwritable or line in (known := _written.setdefault(path, set())):
@@ -106,7 +109,9 @@ def record(path: str, op: Operation, arrays: tuple[Any, ...], options: tuple[Any
             _append(path, line, known)
         except (OSError, UnicodeDecodeError) as error:
             _unwritable.add(path)
-            warnings.warn(f"dnnarray: calls cannot be recorded to {path} ({error}); none are from now on.", stacklevel=2)
+            warnings.warn(
+                f"dnnarray: calls cannot be recorded to {path} ({error}); none are from now on.", stacklevel=2
+            )
 
 
 def _append(path: str, line: str, known: set[str]) -> None:

@@ -1,8 +1,7 @@
 """`dispatch`: the way of a call from a public function to an engine.
 
-It finds the engine, builds the problem (every user error is raised there), lets the selection choose, and runs. What was decided is kept per signature
-of the call, so that a warm call costs a look-up.
-"""
+It finds the engine, builds the problem (every user error is raised there), lets the selection choose, and runs. What
+was decided is kept per signature of the call, so that a warm call costs a look-up."""
 
 from __future__ import annotations
 
@@ -44,9 +43,8 @@ def dispatch(
 ) -> Any:
     """Run `op`: `options` and `runtime` are values in the order of ``op.static`` and ``op.runtime``.
 
-    Warm calls do not come here: the body of the public function looks them up itself, by `key` from the second time on. What comes is observed, made
-    for the first time, or on arrays that no key is made of.
-    """
+    Warm calls do not come here: the body of the public function looks them up itself, by `key` from the second time on.
+    What comes is observed, made for the first time, or on arrays that no key is made of."""
     _check_complete(op, arrays, options, runtime)
     for leaf in leaves(arrays) if op.nested else arrays:
         if taker := getattr(type(leaf), "__dnnarray_function__", None):
@@ -54,7 +52,11 @@ def dispatch(
     config = CURRENT.get(DEFAULT)
     if config.observed:
         return _observe.observed(
-            config, op, arrays, options, lambda: _run(config, op, arrays, options, runtime, out, workspace, algorithm, None)
+            config,
+            op,
+            arrays,
+            options,
+            lambda: _run(config, op, arrays, options, runtime, out, workspace, algorithm, None),
         )
     return _run(config, op, arrays, options, runtime, out, workspace, algorithm, key)
 
@@ -64,7 +66,10 @@ def refuse(op: Operation, unknown: dict[str, Any]) -> NoReturn:
     parameters = op.function.__signature__.parameters  # type: ignore[attr-defined]
     name = next(iter(unknown))
     if name in parameters:
-        raise TypeError(f"{op.name}() got some positional-only arguments passed as keyword arguments: {name!r}; give it without its name.")
+        raise TypeError(
+            f"{op.name}() got some positional-only arguments passed as keyword arguments: {name!r}; give it without "
+            "its name."
+        )
     hint = closest(name, [n for n, p in parameters.items() if p.kind is not p.POSITIONAL_ONLY])
     raise TypeError(f"{op.name}() got an unexpected keyword argument {name!r}{f'. {hint}' if hint else ''}")
 
@@ -122,15 +127,22 @@ def _run(
         result = _foreign(borrowed, prepared, arrays, runtime, out, workspace)
     else:
         result = _packed(prepared, prepared.call(arrays, runtime, out, workspace))
-    # Not before the call went well, on the current device and without a change of the byte order: the text does not look for these.
+    # Not before the call went well, on the current device and without a change of the byte order: the text does not
+    # look for these.
     if _body.renew(op):
         return result  # the key is of another form than those that the text makes from now on
-    if text_key is not None and engine.current_place() == place and all(map(operator.is_, leaves(arrays), leaves(taken))):
+    if (
+        text_key is not None
+        and engine.current_place() == place
+        and all(map(operator.is_, leaves(arrays), leaves(taken)))
+    ):
         _remember(op, text_key, prepared, borrowed, given)
     return result
 
 
-def _remember(op: Operation, key: tuple[Any, ...], prepared: Any, borrowed: _arrays.Borrowed | None, arrays: tuple[Any, ...]) -> None:
+def _remember(
+    op: Operation, key: tuple[Any, ...], prepared: Any, borrowed: _arrays.Borrowed | None, arrays: tuple[Any, ...]
+) -> None:
     """Let the body of the public function find the call by itself from now on."""
     if borrowed is None:
         call = prepared.warm
@@ -144,21 +156,32 @@ def _remember(op: Operation, key: tuple[Any, ...], prepared: Any, borrowed: _arr
         _body.remember(op, key, call, prepared.problem, arrays)
 
 
-def _key_of(config: Options, op: Operation, algorithm: str | None, options: tuple[Any, ...], arrays: tuple[Any, ...], place: Any) -> tuple:
+def _key_of(
+    config: Options, op: Operation, algorithm: str | None, options: tuple[Any, ...], arrays: tuple[Any, ...], place: Any
+) -> tuple:
     """What the plan of a call depends on. The types of the options keep True from being taken for 1."""
     return (place, op, config, algorithm, *options, *map(type, options), *map(_signature, arrays))
 
 
 def _look_up(key: tuple) -> tuple[tuple | None, Any]:
-    """The key and what is remembered under it, None if nothing; no key where an option is no value to look up by (a list, an array)."""
+    """The key and what is remembered under it, None if nothing; no key where an option is no value to look up by (a
+    list, an array)."""
     try:
         return key, _prepared.get(key)
     except TypeError:
         return None, None
 
 
-def prepare(engine: Any, config: Options, op: Operation, algorithm: str | None, options: tuple[Any, ...], arrays: tuple[Any, ...]) -> Any:
-    """Problem and chosen algorithm for arrays of the engine's own; remembered, the oldest half forgotten when there are many."""
+def prepare(
+    engine: Any,
+    config: Options,
+    op: Operation,
+    algorithm: str | None,
+    options: tuple[Any, ...],
+    arrays: tuple[Any, ...],
+) -> Any:
+    """Problem and chosen algorithm for arrays of the engine's own; remembered, the oldest half forgotten when there are
+    many."""
     specs = tuple(tree_map(_arrays.spec_of, a) for a in arrays)
     problem = op.problem(specs, dict(zip(op.static, options, strict=True)))
     _check_read(op, problem, arrays)
@@ -216,7 +239,8 @@ def _signature(array: Any) -> Any:
 
 
 def freeze(value: Any) -> Any:
-    """Lists and arrays among the options as tuples, and arrays without axes as numbers, so that they can be remembered."""
+    """Lists and arrays among the options as tuples, and arrays without axes as numbers, so that they can be
+    remembered."""
     if isinstance(value, (tuple, list)):
         frozen = [freeze(v) for v in value]
         return type(value)(*frozen) if hasattr(value, "_fields") else tuple(frozen)
@@ -226,7 +250,8 @@ def freeze(value: Any) -> Any:
 
 
 def _first_native(op: Operation, arrays: tuple[Any, ...]) -> Any:
-    """The first of all arrays, those in nested arguments too, where all are of one type that an engine owns; else None."""
+    """The first of all arrays, those in nested arguments too, where all are of one type that an engine owns; else
+    None."""
     first = None
     for name, array in zip(op.arrays, arrays, strict=True):
         for leaf in leaves(array) if name in op.nested else (array,):
@@ -240,21 +265,29 @@ def _first_native(op: Operation, arrays: tuple[Any, ...]) -> Any:
 def _borrow(op: Operation, arrays: tuple[Any, ...]) -> _arrays.Borrowed:
     """Borrow the arrays; a Python integer where the operation takes one becomes a 0-d array."""
     numbers = [type(a) is int and name in op.numbers for name, a in zip(op.arrays, arrays, strict=True)]
-    borrowed = _arrays.borrow(op.name, op.arrays, tuple(None if n else a for n, a in zip(numbers, arrays, strict=True)), op.nested)
+    borrowed = _arrays.borrow(
+        op.name, op.arrays, tuple(None if n else a for n, a in zip(numbers, arrays, strict=True)), op.nested
+    )
     if not any(numbers):
         return borrowed
     number = borrowed.engine.number
     with borrowed.in_place():
-        return replace(borrowed, arrays=tuple(number(a) if n else b for n, a, b in zip(numbers, arrays, borrowed.arrays, strict=True)))
+        return replace(
+            borrowed,
+            arrays=tuple(number(a) if n else b for n, a, b in zip(numbers, arrays, borrowed.arrays, strict=True)),
+        )
 
 
 def with_numbers(op: Operation, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arrays with a 0-d array for each Python integer that stands where the operation takes one."""
-    return tuple(np.asarray(a) if type(a) is int and name in op.numbers else a for name, a in zip(op.arrays, arrays, strict=True))
+    return tuple(
+        np.asarray(a) if type(a) is int and name in op.numbers else a for name, a in zip(op.arrays, arrays, strict=True)
+    )
 
 
 def checked_runtime(op: Operation, problem: Problem, values: tuple[Any, ...]) -> tuple[int | None, ...]:
-    """Run-time options are non-negative 64-bit integers; None stays None where it is the default, unless the problem draws numbers."""
+    """Run-time options are non-negative 64-bit integers; None stays None where it is the default, unless the problem
+    draws numbers."""
     for value in values:
         if type(value) is not int or not 0 <= value < 2**64:
             break
@@ -262,7 +295,14 @@ def checked_runtime(op: Operation, problem: Problem, values: tuple[Any, ...]) ->
         return values
     _check_complete(op, (None,) * len(op.arrays), (None,) * len(op.static), values)
     if problem.needs_seed and values[op.runtime.index("seed")] is None:
-        fail(OptionError, op.name, "seed", "None", "an integer where dropout is above 0", "The same seed drops the same elements.")
+        fail(
+            OptionError,
+            op.name,
+            "seed",
+            "None",
+            "an integer where dropout is above 0",
+            "The same seed drops the same elements.",
+        )
     return tuple(
         None if value is None and op.defaults[name] is None else checks.integer(op.name, name, value, 0, 2**64 - 1)
         for name, value in zip(op.runtime, values, strict=True)
@@ -289,7 +329,9 @@ def _foreign(
         def take(name: str, array: Any) -> Any:
             return _arrays.take_beside(prepared.problem.op, name, door, array)
 
-        taken = prepared.call(arrays, runtime, tree_map(partial(take, "out"), out), tree_map(partial(take, "workspace"), workspace))
+        taken = prepared.call(
+            arrays, runtime, tree_map(partial(take, "out"), out), tree_map(partial(take, "workspace"), workspace)
+        )
         if door.holds:
             borrowed.engine.hold(arrays)
         if out is None:

@@ -47,7 +47,9 @@ def fail_choice(op: str, argument: str, got: object, choices: Iterable[object]) 
     fail(OptionError, op, argument, repr(got), f"one of {', '.join(map(repr, known))}", closest(got, known))
 
 
-def fail(error: type[Exception], op: str, argument: str, got: object, expected: str, fix: str | None = None) -> NoReturn:
+def fail(
+    error: type[Exception], op: str, argument: str, got: object, expected: str, fix: str | None = None
+) -> NoReturn:
     """Raise `error` with the one message form of the project: function, argument, got, expected, likely fix."""
     message = f"{op}: {argument} is {got}; expected {expected}."
     raise error(f"{message} {fix}" if fix else message)

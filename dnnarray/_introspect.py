@@ -93,8 +93,8 @@ def infer(op: Any, *arrays: Any, **options: Any) -> Inference:
     op : callable or str
         A public function of dnnarray, or its name.
     *arrays : array, Spec or option
-        The arrays of the call in signature order, None where omitted, and options in the places where `vjp` takes them. Only shape, dtype
-        and strides of the arrays are looked at.
+        The arrays of the call in signature order, None where omitted, and options in the places where `vjp` takes them.
+        Only shape, dtype and strides of the arrays are looked at.
     **options
         Everything else, by name.
 
@@ -175,7 +175,8 @@ class Explanation:
     __repr__ = __str__
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy, that of another process too, says the same; the algorithms themselves, which are functions of this process, stay behind."""
+        """A copy, that of another process too, says the same; the algorithms themselves, which are functions of this
+        process, stay behind."""
         return Explanation, (self.problem, self.device, [_copied(j) for j in self.candidates])
 
     def _head(self) -> list[str]:
@@ -186,7 +187,8 @@ class Explanation:
         return [
             f"{self.problem.op}: {self.problem.legend()}",
             f"on {self.device.name}: {peak / 1e9:,.0f} GFLOP/s float32, {self.device.bandwidth / 1e9:,.0f} GB/s",
-            f"roofline: {flops:,} operations take {arithmetic:.3g} ms, {moved:,} bytes take {memory:.3g} ms: bound by {bound}",
+            f"roofline: {flops:,} operations take {arithmetic:.3g} ms, {moved:,} bytes take {memory:.3g} ms: bound "
+            f"by {bound}",
         ]
 
     def _table(self) -> list[str]:
@@ -206,7 +208,14 @@ class Explanation:
             times = _milliseconds(a) / _milliseconds(best.algorithm) if best else 1.0
             why = f"{times:.3g} times the best, {_source(judged)}; {judged.method.summary}"
         numerics = f"{a.precision}{', rounds' * a.rounds}"
-        return ("*" if judged is best else " ", a.name, f"{_milliseconds(a):.4g}", f"{a.workspace:,}", numerics, why.rstrip("; "))
+        return (
+            "*" if judged is best else " ",
+            a.name,
+            f"{_milliseconds(a):.4g}",
+            f"{a.workspace:,}",
+            numerics,
+            why.rstrip("; "),
+        )
 
 
 def _copied(judged: Judged) -> Judged:
@@ -227,7 +236,8 @@ def _source(judged: Judged) -> str:
 
 @untraced
 def explain(op: Any, *arrays: Any, **options: Any) -> Explanation:
-    """Why a call runs by the algorithm it does: the candidates, the verdict on each, and the roofline they were held against.
+    """Why a call runs by the algorithm it does: the candidates, the verdict on each, and the roofline they were held
+    against.
 
     Parameters
     ----------

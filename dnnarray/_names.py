@@ -1,4 +1,5 @@
-"""Every public name of every family, so that `import dnnarray` can wait with a family until one of its names is used."""
+"""Every public name of every family, so that `import dnnarray` can wait with a family until one of its names is
+used."""
 
 # A test holds these against the families' own __all__.
 FAMILIES: dict[str, tuple[str, ...]] = {

@@ -1,4 +1,5 @@
-"""Looking at calls from outside: `telemetry`, `check_finite` and `record`. With all off a call does not come through here at all."""
+"""Looking at calls from outside: `telemetry`, `check_finite` and `record`. With all off a call does not come through
+here at all."""
 
 from __future__ import annotations
 
@@ -42,7 +43,9 @@ _records: dict[str, _Record] = defaultdict(_Record)
 _active = threading.local()
 
 
-def observed(config: Options, op: Operation, arrays: tuple[Any, ...], options: tuple[Any, ...], call: Callable[[], Any]) -> Any:
+def observed(
+    config: Options, op: Operation, arrays: tuple[Any, ...], options: tuple[Any, ...], call: Callable[[], Any]
+) -> Any:
     """Run `call`; count and time it, write it down, and check its arrays for NaN and infinity, as the options ask."""
     if config.check_finite:
         for name, array in zip(op.arrays, arrays, strict=True):
@@ -116,7 +119,9 @@ def snapshot() -> dict[str, dict[str, Any]]:
 
 def _summary(record: _Record) -> dict[str, Any]:
     times = sorted(record.latencies)
-    quantiles = {f"p{q}": times[min(len(times) - 1, len(times) * q // 100)] * 1e3 for q in (50, 90, 99)} if times else {}
+    quantiles = (
+        {f"p{q}": times[min(len(times) - 1, len(times) * q // 100)] * 1e3 for q in (50, 90, 99)} if times else {}
+    )
     return {
         "calls": record.calls,
         "errors": record.errors,

@@ -1,8 +1,7 @@
 """`Operation` and `@operation`: what a public function is made of, and the registry of all of them.
 
-A public function is a signature and a docstring. `@operation(problem)` gives it its body (`_body`), which looks up calls met before and hands all others
-to `dispatch` (`_dispatch`).
-"""
+A public function is a signature and a docstring. `@operation(problem)` gives it its body (`_body`), which looks up
+calls met before and hands all others to `dispatch` (`_dispatch`)."""
 
 from __future__ import annotations
 
@@ -87,14 +86,17 @@ class Operation:
             checks.rank(self.name, self.arrays[0], spec, self.ndim, f"batch, channels and {self.ndim - 2} spatial axes")
 
     def bind(self, values: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arrays in signature order and all options by name, from what `vjp` and `infer` are given, made complete."""
+        """The arrays in signature order and all options by name, from what `vjp` and `infer` are given, made
+        complete."""
         bound, chosen = binding_of(self, values, named).bound(values, named)
         return bound, self.defaults | chosen
 
     def call(self, arrays: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """The public function on all arrays in signature order and everything else by name."""
         by_place = self.by_place
-        return self.function(*arrays[:by_place], **dict(zip(self.arrays[by_place:], arrays[by_place:], strict=True)), **options)
+        return self.function(
+            *arrays[:by_place], **dict(zip(self.arrays[by_place:], arrays[by_place:], strict=True)), **options
+        )
 
 
 def operation(
@@ -111,9 +113,8 @@ def operation(
 ) -> Callable[[F], F]:
     """Make a signature with a docstring into a public operation; the arguments are the attributes of `Operation`.
 
-    Positional-only parameters are arrays; `arrays` names the others that are (optional and keyword-only ones). Those without a default
-    are required, but for the ones that `nullable` names, for which None may be passed.
-    """
+    Positional-only parameters are arrays; `arrays` names the others that are (optional and keyword-only ones). Those
+    without a default are required, but for the ones that `nullable` names, for which None may be passed."""
 
     def decorate(function: F) -> F:
         signature = inspect.signature(function)
@@ -132,7 +133,9 @@ def operation(
             runtime=runtime,
             nested=frozenset(nested),
             numbers=frozenset(numbers),
-            required=tuple(n for n in array_names if parameters[n].default is inspect.Parameter.empty and n not in nullable),
+            required=tuple(
+                n for n in array_names if parameters[n].default is inspect.Parameter.empty and n not in nullable
+            ),
             values=values,
             gradients=array_names[:1] if gradients is None else gradients,
             save=save,
@@ -147,7 +150,10 @@ def operation(
 def ranked(name: str, general: F, spatial: int) -> F:
     """The same operation under another name, with the number of spatial axes of its first array checked."""
     op: Operation = general.operation  # type: ignore[attr-defined]
-    text = f"`{op.name}` with {spatial} spatial {'axis' if spatial == 1 else 'axes'}; any other rank is a `ShapeError`.\n\n"
+    text = (
+        f"`{op.name}` with {spatial} spatial {'axis' if spatial == 1 else 'axes'}; any other rank is a "
+        "`ShapeError`.\n\n"
+    )
     alias = replace(op, name=name, ndim=spatial + 2, calls={})
     return _public(alias, general, inspect.signature(general), text + inspect.cleandoc(general.__doc__ or ""))
 

@@ -46,12 +46,12 @@ class Options:
         return _restored, tuple(getattr(self, n) for n in _NAMES)
 
 
-_interned: WeakValueDictionary[tuple[Any, ...], Options] = (
-    WeakValueDictionary()
-)  # what is in force or remembered somewhere keeps itself alive
+# what is in force or remembered somewhere keeps itself alive
+_interned: WeakValueDictionary[tuple[Any, ...], Options] = WeakValueDictionary()
 _interning = threading.Lock()
 CURRENT: ContextVar[Options] = ContextVar("dnnarray_options")
-# What to go back to at the end of each ``with`` block; in the context too, so that threads can share an `options` object.
+# What to go back to at the end of each ``with`` block; in the context too, so that threads can share an `options`
+# object.
 _outer: ContextVar[tuple[Options, ...]] = ContextVar("dnnarray_outer_options", default=())
 _NAMES = tuple(f.name for f in fields(Options) if f.init)
 
@@ -139,8 +139,9 @@ class options:  # noqa: N801 - a context manager that is called like a function
     Parameters
     ----------
     deterministic : bool
-        Only algorithms whose result is the same bits from run to run. On a CUDA device the bits do not depend on the addresses either: an array that does not
-        begin at a multiple of 16 bytes is copied to one that does. On the CPU they may differ between arrays that begin at other addresses modulo 64 bytes.
+        Only algorithms whose result is the same bits from run to run. On a CUDA device the bits do not depend on the
+        addresses either: an array that does not begin at a multiple of 16 bytes is copied to one that does. On the CPU
+        they may differ between arrays that begin at other addresses modulo 64 bytes.
     autotune : bool
         Measure the candidates the first time a problem is met and remember the winner on disk.
     workspace_limit : int, str or None
@@ -152,13 +153,14 @@ class options:  # noqa: N801 - a context manager that is called like a function
     check_finite : bool
         Raise `FloatingPointError` where an input or an output holds NaN or infinity.
     threads : int or None
-        Threads that a call on the CPU takes at the most, no more than there are cores. None follows the BLAS of NumPy, and with it ``threadpoolctl`` and
-        ``OPENBLAS_NUM_THREADS``, and takes no more than ``OMP_NUM_THREADS`` and ``NUMBA_NUM_THREADS``. They are the engine's own: during a call the BLAS
-        takes one thread.
+        Threads that a call on the CPU takes at the most, no more than there are cores. None follows the BLAS of NumPy,
+        and with it ``threadpoolctl`` and ``OPENBLAS_NUM_THREADS``, and takes no more than ``OMP_NUM_THREADS`` and
+        ``NUMBA_NUM_THREADS``. They are the engine's own: during a call the BLAS takes one thread.
     specs_on : {"cpu", "cuda"}
         The engine that `infer`, `algorithms`, `autotune` and `explain` ask about calls described by `Spec` alone.
     record : path or None
-        Add a line for each kind of call to this file, in the words of the command line: what ``python -m dnnarray tune FILE`` reads.
+        Add a line for each kind of call to this file, in the words of the command line: what ``python -m dnnarray tune
+        FILE`` reads.
 
     Raises
     ------

@@ -1,4 +1,5 @@
-"""The results of a call, shared by both engines: how to allocate them, and what a caller's own `out=` must look like."""
+"""The results of a call, shared by both engines: how to allocate them, and what a caller's own `out=` must look
+like."""
 
 from __future__ import annotations
 
@@ -31,7 +32,12 @@ class Output:
 
     def check(self, op: str, array: Any, kind: Any) -> None:
         """Raise the named error unless `array` can receive this result."""
-        planned = type(array) is kind and array.shape == self.shape and array.dtype == self.dtype and array.strides == self.strides
+        planned = (
+            type(array) is kind
+            and array.shape == self.shape
+            and array.dtype == self.dtype
+            and array.strides == self.strides
+        )
         if planned and (kind is not np.ndarray or array.flags.writeable):
             return  # nearly every call ends here
         if not isinstance(array, kind):
@@ -48,7 +54,13 @@ class Output:
             and self.spec.size
             and any(n > 1 and not stride for n, stride in zip(array.shape, array.strides, strict=True))
         ):
-            fail(OptionError, op, "out", "broadcast: several elements share memory", "an array with memory for each element")
+            fail(
+                OptionError,
+                op,
+                "out",
+                "broadcast: several elements share memory",
+                "an array with memory for each element",
+            )
 
 
 class Memory(NamedTuple):
@@ -71,9 +83,15 @@ class Memory(NamedTuple):
 
 
 def users_own(
-    problem: Problem, outputs: list[Output], out: Any, inputs: Sequence[Any], memory: Memory, in_place: frozenset[tuple[int, int]]
+    problem: Problem,
+    outputs: list[Output],
+    out: Any,
+    inputs: Sequence[Any],
+    memory: Memory,
+    in_place: frozenset[tuple[int, int]],
 ) -> tuple[list[Any], list[int]]:
-    """The caller's output arrays, checked, and the places of those that are inputs: to the byte, and among the pairs (input, output) `in_place`.
+    """The caller's output arrays, checked, and the places of those that are inputs: to the byte, and among the pairs
+    (input, output) `in_place`.
 
     Any other overlap, with an input or between outputs, is an error: the result would depend on what is written first.
     """
@@ -93,7 +111,11 @@ def users_own(
 
 
 def _fail_shared(problem: Problem, in_place: frozenset[tuple[int, int]]) -> NoReturn:
-    fix = "An input of the same shape itself may be overwritten, not a part of it or a view that lies otherwise." if in_place else None
+    fix = (
+        "An input of the same shape itself may be overwritten, not a part of it or a view that lies otherwise."
+        if in_place
+        else None
+    )
     fail(OptionError, problem.op, "out", "memory shared with an input", "memory of its own", fix)
 
 

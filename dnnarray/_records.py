@@ -1,8 +1,8 @@
 """Frozen data classes that cost nothing to define.
 
-`dataclasses.dataclass(frozen=True)` compiles six functions for each class, a millisecond in all, and the first call of an operation imports a hundred
-classes. Here the fields are found by `dataclasses` (so that its `fields`, `replace` and `field` work as ever), and the six functions are these.
-"""
+`dataclasses.dataclass(frozen=True)` compiles six functions for each class, a millisecond in all, and the first call of
+an operation imports a hundred classes. Here the fields are found by `dataclasses` (so that its `fields`, `replace` and
+`field` work as ever), and the six functions are these."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def frozen(cls: type[T], /) -> type[T]: ...
 def frozen(*, kw_only: bool = ..., eq: bool = ...) -> Any: ...
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 def frozen(cls: Any = None, /, *, kw_only: bool = False, eq: bool = True) -> Any:
-    """What ``@dataclasses.dataclass(frozen=True, kw_only=..., eq=...)`` does to a class; no ``__post_init__``, no default factories."""
+    """What ``@dataclasses.dataclass(frozen=True, kw_only=..., eq=...)`` does to a class; no ``__post_init__``, no
+    default factories."""
     return _made(cls, kw_only, eq) if cls is not None else lambda decorated: _made(decorated, kw_only, eq)
 
 
@@ -41,13 +42,18 @@ def changed(record: T, **values: Any) -> T:
 
 
 def _initialiser(cls: Any) -> Any:
-    """``__init__``: values given all one way, or in order without the last ones, go straight into the instance, as most do."""
+    """``__init__``: values given all one way, or in order without the last ones, go straight into the instance, as most
+    do."""
     found = [f for f in dataclasses.fields(cls) if f.init]
     positional = tuple(f.name for f in found if not f.kw_only)
     accepted = frozenset(f.name for f in found)
     defaults = {f.name: f.default for f in found if f.default is not dataclasses.MISSING}
     most = len(positional)
-    endings = {n: tuple(defaults[name] for name in positional[n:]) for n in range(most + 1) if defaults.keys() >= {*positional[n:]}}
+    endings = {
+        n: tuple(defaults[name] for name in positional[n:])
+        for n in range(most + 1)
+        if defaults.keys() >= {*positional[n:]}
+    }
     if most < len(accepted):
         endings.clear()  # some go by name alone
 
@@ -70,7 +76,9 @@ def _initialiser(cls: Any) -> Any:
         values = {**defaults, **given, **named}
         if values.keys() != accepted:
             missing, unknown = sorted(accepted - values.keys()), sorted(values.keys() - accepted)
-            raise TypeError(f"{type(self).__name__} lacks {missing}" if missing else f"{type(self).__name__} has no {unknown}")
+            raise TypeError(
+                f"{type(self).__name__} lacks {missing}" if missing else f"{type(self).__name__} has no {unknown}"
+            )
         return values
 
     return _init

@@ -10,7 +10,8 @@ from dnnarray._spec import HALF, as_dtype
 
 
 def result_of(name: str, **instead: Any) -> Callable[..., tuple[Any, dict[str, Any]]]:
-    """Keep the result as ``y``, unless its rounding to a half type would spoil the gradient; `instead` is what other arrays are replaced by then."""
+    """Keep the result as ``y``, unless its rounding to a half type would spoil the gradient; `instead` is what other
+    arrays are replaced by then."""
 
     def save(x: Any, **options: Any) -> tuple[Any, dict[str, Any]]:
         y = find(name).function(x, **options)

@@ -1,8 +1,8 @@
 """Functions that the library writes as text. This module alone compiles them.
 
-Their text can be read like that of any other function: `inspect.getsource`, tracebacks and debuggers find it in `linecache`, where it stands under a file
-name of its own. Of each function's texts the latest `_MOST` are kept, so that a process which meets new problems all the time stays within its memory.
-"""
+Their text can be read like that of any other function: `inspect.getsource`, tracebacks and debuggers find it in
+`linecache`, where it stands under a file name of its own. Of each function's texts the latest `_MOST` are kept, so that
+a process which meets new problems all the time stays within its memory."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ _codes: dict[tuple[str, str], dict[str, CodeType]] = {}  # by module and name of
 
 
 def function(name: str, text: str, scope: dict[str, Any], module: str) -> Any:
-    """The function `name` that `text` defines. It knows `scope` and Python's built-in functions, and belongs to `module`.
+    """The function `name` that `text` defines. It knows `scope` and Python's built-in functions, and belongs to
+    `module`.
 
-    Texts should hold names where they would differ in numbers alone: the code of a text is made once, and making it takes longer than anything else here.
-    """
+    Texts should hold names where they would differ in numbers alone: the code of a text is made once, and making it
+    takes longer than anything else here."""
     space = globals_of(module) | scope
     exec(_code(module, name, text), space)  # noqa: S102 - the library writes these texts itself, of its own names
     return space[name]
@@ -35,7 +36,8 @@ def globals_of(module: str) -> dict[str, Any]:
 
 
 def stand_in(name: str, module: str, text: Callable[[], str], code: CodeType) -> CodeType:
-    """`code` for a function that is to be written at its first call: who looks for its source finds what `text` gives."""
+    """`code` for a function that is to be written at its first call: who looks for its source finds what `text`
+    gives."""
     file = f"<dnnarray {name}>"
     _show(file, _Later(text))
     return code.replace(co_filename=file, co_firstlineno=1, co_name=name, co_qualname=name)

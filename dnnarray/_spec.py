@@ -22,11 +22,23 @@ INT32 = np.dtype(np.int32)
 BOOL = np.dtype(np.bool_)
 FLOATING = frozenset({FLOAT64, FLOAT32, FLOAT16, BFLOAT16})
 HALF = frozenset({FLOAT16, BFLOAT16})
-_NAMES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")  # for "did you mean"
+_NAMES = (
+    "float64",
+    "float32",
+    "float16",
+    "bfloat16",
+    "int64",
+    "int32",
+    "int16",
+    "int8",
+    "uint8",
+    "bool",
+)  # for "did you mean"
 
 
 def as_dtype(value: Any) -> np.dtype:
-    """The NumPy dtype for a dtype, a type, a name (``"bfloat16"``) or a dtype of another namespace (``torch.bfloat16``)."""
+    """The NumPy dtype for a dtype, a type, a name (``"bfloat16"``) or a dtype of another namespace
+    (``torch.bfloat16``)."""
     if isinstance(value, np.dtype):
         return value
     if isinstance(value, str):
@@ -56,8 +68,8 @@ def name_of(dtype: np.dtype) -> str:
 class Spec:
     """Shape, dtype and memory order of an array, without data.
 
-    It stands for an array in `infer`, `algorithms` and the like, and in a call for an array of which no value is read, such as the input of an average pooling
-    in its gradient. For one that is read it is an `ArrayTypeError`.
+    It stands for an array in `infer`, `algorithms` and the like, and in a call for an array of which no value is read,
+    such as the input of an average pooling in its gradient. For one that is read it is an `ArrayTypeError`.
 
     Parameters
     ----------
@@ -149,8 +161,9 @@ def _axis_order(shape: tuple[int, ...], strides: tuple[int, ...] | None) -> tupl
     if strides is None:
         return tuple(range(len(shape)))
     ndim = len(shape)
-    # Of axes with one stride the longer one is the slower. Those of extent 1 follow it in turn, from the last axis on to the first: images of one channel in
-    # channels-last memory keep the order of their strides, and in C order theirs.
+    # Of axes with one stride the longer one is the slower. Those of extent 1 follow it in turn, from the last axis on
+    # to the first: images of one channel in channels-last memory keep the order of their strides, and in C order
+    # theirs.
     longer = {strides[i]: i for i in reversed(range(ndim)) if shape[i] > 1}
     order = sorted(range(ndim), key=lambda i: (-strides[i], (i - longer.get(strides[i], 0)) % ndim))
     packed = _c_strides(tuple(shape[i] for i in order))
@@ -173,7 +186,8 @@ def lies(shape: tuple[int, ...], planned: tuple[int, ...], strides: tuple[int, .
 
 
 def drawn(spec: Spec) -> np.ndarray:
-    """An array for a Spec whose algorithms are to be measured: normal numbers, or zeros of a dtype that is not floating."""
+    """An array for a Spec whose algorithms are to be measured: normal numbers, or zeros of a dtype that is not
+    floating."""
     if spec.dtype in FLOATING:
         return np.random.default_rng(0).standard_normal(spec.shape).astype(spec.dtype)
     return np.zeros(spec.shape, spec.dtype)

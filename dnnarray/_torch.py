@@ -1,4 +1,5 @@
-"""Tensors of torch. On a CUDA device calls go by their addresses, on the processor by NumPy's views: DLPack costs ten times as much.
+"""Tensors of torch. On a CUDA device calls go by their addresses, on the processor by NumPy's views: DLPack costs ten
+times as much.
 
 Nothing here is imported before a tensor arrives, so torch is there.
 """
@@ -48,7 +49,10 @@ def kind(engine: ModuleType | None = None) -> Kind:
 
     The `engine` of the CUDA devices is named where there are several of them; the key holds the current one then.
     """
-    entries = "{n}.shape, {n}.dtype, {n}.stride(), {n}.get_device(), {n}.requires_grad and _graded(), {n}.is_neg() and _no_key()"
+    entries = (
+        "{n}.shape, {n}.dtype, {n}.stride(), {n}.get_device(), {n}.requires_grad and _graded(), {n}.is_neg() "
+        "and _no_key()"
+    )
     scope = {"_graded": sys.modules["torch"].is_grad_enabled, "_no_key": _no_key}
     if engine is None:
         return Kind("torch", _types(), "'torch'", entries, scope)
@@ -70,7 +74,8 @@ def _plain_tensor(tensor: Any) -> Any:
     torch = sys.modules["torch"]
     if tensor.requires_grad and torch.is_grad_enabled():
         raise ArrayTypeError(
-            "a torch tensor that requires grad would lose its gradient here; pass its .detach(), or call under torch.no_grad()"
+            "a torch tensor that requires grad would lose its gradient here; pass its .detach(), or call under "
+            "torch.no_grad()"
         )
     if tensor.layout is not torch.strided:
         raise ArrayTypeError("a sparse torch tensor has no strides; pass its .to_dense()")
@@ -78,7 +83,9 @@ def _plain_tensor(tensor: Any) -> Any:
 
 
 def _no_counterpart(tensor: Any) -> ArrayTypeError:
-    return ArrayTypeError(f"a torch tensor of {tensor.dtype} has no counterpart in NumPy; convert it first, with .to(dtype)")
+    return ArrayTypeError(
+        f"a torch tensor of {tensor.dtype} has no counterpart in NumPy; convert it first, with .to(dtype)"
+    )
 
 
 def _take_host(tensor: Any) -> np.ndarray:
@@ -150,9 +157,19 @@ def _fits(output: Any, index: int) -> Callable[[Any], bool]:
     shape, dtype = output.shape, _counterparts()[output.dtype]
 
     def fits(tensor: Any) -> bool:
-        if type(tensor) not in types or tensor.dtype is not dtype or tensor.shape != shape or tensor.layout is not strided:
+        if (
+            type(tensor) not in types
+            or tensor.dtype is not dtype
+            or tensor.shape != shape
+            or tensor.layout is not strided
+        ):
             return False
-        return tensor.is_cuda and tensor.get_device() == index and not tensor.is_neg() and not (tensor.requires_grad and graded())
+        return (
+            tensor.is_cuda
+            and tensor.get_device() == index
+            and not tensor.is_neg()
+            and not (tensor.requires_grad and graded())
+        )
 
     return fits
 

@@ -35,11 +35,14 @@ def _mapped(function: Callable[..., Any], tree: Any, others: tuple[Any, ...], pa
     if isinstance(tree, dict):
         _check_same(tree, others, path, where)
         return type(tree)(
-            (key, _mapped(function, branch, tuple(o[key] for o in others), f"{path}[{key!r}]", where)) for key, branch in tree.items()
+            (key, _mapped(function, branch, tuple(o[key] for o in others), f"{path}[{key!r}]", where))
+            for key, branch in tree.items()
         )
     if isinstance(tree, (list, tuple)):
         _check_same(tree, others, path, where)
-        branches = [_mapped(function, b, tuple(o[i] for o in others), f"{path}[{i}]", where) for i, b in enumerate(tree)]
+        branches = [
+            _mapped(function, b, tuple(o[i] for o in others), f"{path}[{i}]", where) for i, b in enumerate(tree)
+        ]
         return type(tree)(*branches) if hasattr(tree, "_fields") else type(tree)(branches)
     return function(tree, *others)
 
@@ -51,7 +54,9 @@ def _check_same(tree: Any, others: tuple[Any, ...], path: str, where: str) -> No
         else:
             same = isinstance(other, (list, tuple)) and len(tree) == len(other)
         if not same:
-            raise OptionError(f"{where}: the structures differ at {path or 'the top'}: {_form(tree)} beside {_form(other)}.")
+            raise OptionError(
+                f"{where}: the structures differ at {path or 'the top'}: {_form(tree)} beside {_form(other)}."
+            )
 
 
 def _form(tree: Any) -> str:

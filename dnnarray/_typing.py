@@ -1,9 +1,9 @@
 """Names for the types in public signatures.
 
-The result of an operation is an array of the caller's own namespace, so a signature carries the type of its first array through to its result:
-a type checker sees that ``dnn.conv(x, weight)`` is a ``numpy.ndarray`` when ``x`` is one. Every other array may have another dtype (labels, lengths,
-float32 parameters beside a half-precision input), which array libraries express as another type, so these arrays are `Array`.
-"""
+The result of an operation is an array of the caller's own namespace, so a signature carries the type of its first array
+through to its result: a type checker sees that ``dnn.conv(x, weight)`` is a ``numpy.ndarray`` when ``x`` is one. Every
+other array may have another dtype (labels, lengths, float32 parameters beside a half-precision input), which array
+libraries express as another type, so these arrays are `Array`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ Array: TypeAlias = Any  # any array that follows the Array API standard or speak
 
 Ints: TypeAlias = SupportsIndex | Sequence[SupportsIndex]  # one for all spatial axes, or one for each
 Axes: TypeAlias = SupportsIndex | tuple[SupportsIndex, ...]
-Padding: TypeAlias = SupportsIndex | Sequence[SupportsIndex | tuple[SupportsIndex, SupportsIndex]] | Literal["valid", "same", "same_lower"]
+Padding: TypeAlias = (
+    SupportsIndex
+    | Sequence[SupportsIndex | tuple[SupportsIndex, SupportsIndex]]
+    | Literal["valid", "same", "same_lower"]
+)
 Layout: TypeAlias = Literal["channels_first", "channels_last"]
 HeadLayout: TypeAlias = Literal["BHSD", "BSHD"]
 SequenceLayout: TypeAlias = Literal["TNC", "NTC"]

@@ -1,8 +1,7 @@
 """What keeps `torch.compile` out: calls of dnnarray break its graph, and none of the library's own frames is traced.
 
-PyTorch's tracer asks a function that it meets for the attributes set here. It would otherwise follow the call into the engine, where arrays have left
-PyTorch already. torch is never imported for this.
-"""
+PyTorch's tracer asks a function that it meets for the attributes set here. It would otherwise follow the call into the
+engine, where arrays have left PyTorch already. torch is never imported for this."""
 
 from __future__ import annotations
 
@@ -17,7 +16,8 @@ _WHY = "dnnarray runs kernels of its own, which the tracer of torch.compile cann
 
 
 class _Asked:
-    """True. Who asks is the tracer, before anything of the library has run under it: the moment to name the files that it shall leave alone."""
+    """True. Who asks is the tracer, before anything of the library has run under it: the moment to name the files that
+    it shall leave alone."""
 
     def __bool__(self) -> bool:
         rules: Any = sys.modules.get("torch._dynamo.trace_rules")

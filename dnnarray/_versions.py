@@ -19,9 +19,13 @@ _OPTIONAL = ("torch", "jax")
 _CUPY = ("cupy", "cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x")  # one library under the names of its wheels
 _THREAD_LIMITS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
 
-# The vector instructions that OpenBLAS uses on a core of this name (OPENBLAS_CORETYPE, lower case): 1 SSE, 2 AVX, 3 AVX2, 4 AVX-512.
+# The vector instructions that OpenBLAS uses on a core of this name (OPENBLAS_CORETYPE, lower case): 1 SSE, 2 AVX, 3
+# AVX2, 4 AVX-512.
 _CORE_LEVELS = {
-    **dict.fromkeys(("katmai", "coppermine", "northwood", "prescott", "banias", "atom", "core2", "penryn", "dunnington", "nehalem"), 1),
+    **dict.fromkeys(
+        ("katmai", "coppermine", "northwood", "prescott", "banias", "atom", "core2", "penryn", "dunnington", "nehalem"),
+        1,
+    ),
     **dict.fromkeys(("athlon", "opteron", "opteron_sse3", "barcelona", "bobcat", "nano"), 1),
     **dict.fromkeys(("sandybridge", "bulldozer", "piledriver", "steamroller", "excavator"), 2),
     **dict.fromkeys(("haswell", "zen"), 3),
@@ -42,7 +46,9 @@ class Item:
     mend: str = ""
 
     def __str__(self) -> str:
-        return f"{'ok     ' if self.ok else 'PROBLEM'}  {self.name}: {self.found}" + (f" {self.mend}" if self.mend else "")
+        return f"{'ok     ' if self.ok else 'PROBLEM'}  {self.name}: {self.found}" + (
+            f" {self.mend}" if self.mend else ""
+        )
 
 
 @frozen
@@ -91,7 +97,10 @@ def show_versions() -> None:
         *((name, _version(name) or "not installed") for name in _PACKAGES),
         ("cupy", _cupy() or "not installed"),
         *((name, _version(name) or "not installed") for name in _OPTIONAL),
-        ("numba", _version("numba") or "not installed: pip install 'dnnarray[cpu]' brings compiled kernels for the CPU"),
+        (
+            "numba",
+            _version("numba") or "not installed: pip install 'dnnarray[cpu]' brings compiled kernels for the CPU",
+        ),
     ]
     width = max(len(name) for name, _ in rows)
     for name, text in rows:
@@ -101,9 +110,10 @@ def show_versions() -> None:
 def check() -> Report:
     """Look for what keeps dnnarray from running right or fast on this machine, and say how to mend it.
 
-    Looked at are the versions of NumPy and ml_dtypes, the kind of processor that OpenBLAS is told to work for, the number of
-    threads, the caches on disk, and on a machine with a CUDA device its driver, the devices, CuPy and the compiler of
-    the kernels. A machine without a CUDA device, or without CuPy, is no problem: the CPU engine does the work.
+    Looked at are the versions of NumPy and ml_dtypes, the kind of processor that OpenBLAS is told to work for, the
+    number of threads, the caches on disk, and on a machine with a CUDA device its driver, the devices, CuPy and the
+    compiler of the kernels. A machine without a CUDA device, or without CuPy, is no problem: the CPU engine does the
+    work.
 
     Returns
     -------
@@ -173,7 +183,10 @@ def _check_core_type() -> Item:
     if not told:
         return Item(name, True, "chosen by the BLAS itself")
     if limit is not None and limit < level:
-        found = f"OPENBLAS_CORETYPE={told} keeps matrix products to {_LEVEL_NAMES[limit]} on a processor with {_LEVEL_NAMES[level]}."
+        found = (
+            f"OPENBLAS_CORETYPE={told} keeps matrix products to {_LEVEL_NAMES[limit]} on a processor with "
+            f"{_LEVEL_NAMES[level]}."
+        )
         return Item(name, False, found, "Unset OPENBLAS_CORETYPE before Python starts.")
     return Item(name, True, f"OPENBLAS_CORETYPE={told}")
 
@@ -184,7 +197,9 @@ def _check_threads() -> Item:
     found = f"{cores} cores" + "".join(f", {name}={value}" for name, value in limits.items())
     over = [name for name, value in limits.items() if value.isdigit() and int(value) > cores]
     if over:
-        return Item("threads", False, f"{found}: more threads than cores.", f"Unset {' and '.join(over)}, or set {cores}.")
+        return Item(
+            "threads", False, f"{found}: more threads than cores.", f"Unset {' and '.join(over)}, or set {cores}."
+        )
     return Item("threads", True, found)
 
 
@@ -196,7 +211,12 @@ def _check_numba() -> Item:
     from dnnarray._cpu.compiled import compiler
 
     if (reason := compiler.missing()) == compiler.NOT_INSTALLED:
-        return Item("Numba", True, f"not installed: NumPy does the work. {_NUMBA_BRINGS}", "pip install 'dnnarray[cpu]' brings it.")
+        return Item(
+            "Numba",
+            True,
+            f"not installed: NumPy does the work. {_NUMBA_BRINGS}",
+            "pip install 'dnnarray[cpu]' brings it.",
+        )
     if reason == compiler.SWITCHED_OFF:
         return Item("Numba", True, f"{reason}: NumPy does the work. {_NUMBA_BRINGS}")
     if reason is None:
@@ -212,7 +232,9 @@ def _check_matrix_unit() -> Item:
     from dnnarray._cpu.compiled import compiler
 
     reason = compiler.missing() or matrix_unit.missing()
-    return Item("matrix unit", True, "used for products of float32 (Intel AMX)" if reason is None else f"not used: {reason}")
+    return Item(
+        "matrix unit", True, "used for products of float32 (Intel AMX)" if reason is None else f"not used: {reason}"
+    )
 
 
 def _check_cache() -> Item:

@@ -20,7 +20,9 @@ from dnnarray._untraced import untraced
 
 
 @untraced
-def vjp(op: Any, *arrays: Any, needs: tuple[str, ...] | None = None, **options: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
+def vjp(
+    op: Any, *arrays: Any, needs: tuple[str, ...] | None = None, **options: Any
+) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
     """Run an operation and return, beside its output, the function that pulls a gradient back.
 
     Parameters
@@ -28,33 +30,34 @@ def vjp(op: Any, *arrays: Any, needs: tuple[str, ...] | None = None, **options: 
     op : callable or str
         A public function of dnnarray, or its name.
     *arrays : array or option
-        The arrays of the call in signature order, None where omitted. Options that the function takes among them (``num_groups``,
-        ``kernel_size``, ``output_size``, ...) may stand in their places or be given by name; what is no array, behind all arrays, is
-        the next option of the signature.
+        The arrays of the call in signature order, None where omitted. Options that the function takes among them
+        (``num_groups``, ``kernel_size``, ``output_size``, ...) may stand in their places or be given by name; what is
+        no array, behind all arrays, is the next option of the signature.
     needs : tuple of str, optional
-        Names of the arrays whose gradients are wanted, as the functions that compute gradients take them: the pullback computes nothing
-        for the others, and gives None for them. None (the default) for all.
+        Names of the arrays whose gradients are wanted, as the functions that compute gradients take them: the pullback
+        computes nothing for the others, and gives None for them. None (the default) for all.
     **options
-        Everything else, by name. Keyword-only arrays (``residual``, ``mask``) may be given by name too. ``algorithm`` is that of the
-        forward; the gradients go by the algorithm of the same name where there is one that does them.
+        Everything else, by name. Keyword-only arrays (``residual``, ``mask``) may be given by name too. ``algorithm``
+        is that of the forward; the gradients go by the algorithm of the same name where there is one that does them.
 
     Returns
     -------
     output : array or named tuple
         What ``op(*arrays, **options)`` returns.
     pullback : callable
-        ``pullback(grad)`` takes the gradient of the output (of the first one where there are several, or a tuple with None
-        for the others) and returns a tuple with one entry per array passed, None for what has no gradient. Arrays given by
-        name follow in signature order. Of an output without axes the gradient may be a Python number, and is 1 where it is left out.
-        The `options` that were in force when `vjp` ran are in force again while the pullback runs, in whatever thread that is. A pullback can be
-        pickled, and takes the arrays that it keeps with it.
+        ``pullback(grad)`` takes the gradient of the output (of the first one where there are several, or a tuple with
+        None for the others) and returns a tuple with one entry per array passed, None for what has no gradient. Arrays
+        given by name follow in signature order. Of an output without axes the gradient may be a Python number, and is 1
+        where it is left out. The `options` that were in force when `vjp` ran are in force again while the pullback
+        runs, in whatever thread that is. A pullback can be pickled, and takes the arrays that it keeps with it.
 
     Raises
     ------
     UnsupportedError
         The operation has no gradient.
     OptionError
-        `op` is no operation, or `needs` names what is no array of it or, when the pullback is called, an array without a gradient.
+        `op` is no operation, or `needs` names what is no array of it or, when the pullback is called, an array without
+        a gradient.
     ArrayTypeError
         An argument is no array; or the pullback got a number, or nothing, for an output that has axes.
 
@@ -93,9 +96,10 @@ class Plan:
     Attributes
     ----------
     operation, backward : the operation, and the one that computes its gradients
-    forward : ``forward(arrays, options)`` calls the function, or what saves something for the gradient beside; the arrays stand in signature
-        order, everything else goes by name, and nothing is left out but ``algorithm``
-    pull : ``pull(grad, arrays, options, needs, algorithm)`` calls the backward; behind the arrays of the forward stand those that it saved
+    forward : ``forward(arrays, options)`` calls the function, or what saves something for the gradient beside; the
+        arrays stand in signature order, everything else goes by name, and nothing is left out but ``algorithm``
+    pull : ``pull(grad, arrays, options, needs, algorithm)`` calls the backward; behind the arrays of the forward stand
+        those that it saved
     saved : the names of the latter
     choosable, algorithm : whether the forward, and the backward, takes an algorithm
     several : whether the backward computes several gradients, and leaves out those that are not needed
@@ -131,12 +135,18 @@ class Plan:
         return output, (*arrays, *[saved.get(n) for n in self.saved])
 
     def gradients(
-        self, grad: Any, arrays: tuple[Any, ...], options: dict[str, Any], settings: Options, needs: tuple[str, ...] | None = None
+        self,
+        grad: Any,
+        arrays: tuple[Any, ...],
+        options: dict[str, Any],
+        settings: Options,
+        needs: tuple[str, ...] | None = None,
     ) -> Any:
-        """What the backward returns for the gradient of the output, under the options `settings` that were in force at the forward.
+        """What the backward returns for the gradient of the output, under the options `settings` that were in force at
+        the forward.
 
-        It goes by the algorithm that was named for the forward, where it has one of that name which does the problem; else by the best.
-        """
+        It goes by the algorithm that was named for the forward, where it has one of that name which does the problem;
+        else by the best."""
         token = None if CURRENT.get(DEFAULT) is settings else CURRENT.set(settings)
         try:
             if self.algorithm and (algorithm := options.get("algorithm")):
@@ -152,10 +162,14 @@ class Plan:
         if self.every or not isinstance(grads, (tuple, list)):
             return grads
         if any(g is not None for g in grads[1:]):
-            raise UnsupportedError(f"{self.operation.name}: only the first result has a gradient; pass None for the others.")
+            raise UnsupportedError(
+                f"{self.operation.name}: only the first result has a gradient; pass None for the others."
+            )
         return grads[0] if grads else None
 
-    def needing(self, names: tuple[str, ...], grad: Any, arrays: tuple[Any, ...], options: dict[str, Any]) -> tuple[str, ...]:
+    def needing(
+        self, names: tuple[str, ...], grad: Any, arrays: tuple[Any, ...], options: dict[str, Any]
+    ) -> tuple[str, ...]:
         """Those of these arrays of a call that have a gradient, of an operation with several."""
         found = self.needs.get(names)
         if found is None:
@@ -174,7 +188,8 @@ def plan_of(operation: Operation) -> Plan:
     backward = lookup(f"{operation.base}_backward")
     if backward is None:
         raise UnsupportedError(
-            f"{operation.name}: has no gradient; it counts or looks up, serves inference alone, or is itself a gradient."
+            f"{operation.name}: has no gradient; it counts or looks up, serves inference alone, or is itself a "
+            "gradient."
         )
     saved = backward.arrays[1 + len(operation.arrays) :] if operation.save else ()
     parameters = inspect.signature(backward.function).parameters
@@ -193,7 +208,8 @@ def plan_of(operation: Operation) -> Plan:
 
 
 def _caller(operation: Operation) -> Callable[..., Any]:
-    """``call(arrays, options)``: the function, or what saves something beside, on all arrays in signature order and the options by name."""
+    """``call(arrays, options)``: the function, or what saves something beside, on all arrays in signature order and the
+    options by name."""
     saves = operation.save is not None
     by_place = len(operation.arrays) if saves else operation.by_place
     given = [n if i < by_place else f"{n}={n}" for i, n in enumerate(operation.arrays)]
@@ -204,7 +220,8 @@ def _caller(operation: Operation) -> Callable[..., Any]:
 
 
 def _puller(operation: Operation, backward: Operation, saved: tuple[str, ...]) -> Callable[..., Any]:
-    """``pull(grad, arrays, options, needs, algorithm)``: the backward on its arrays and on those of the options that it takes too."""
+    """``pull(grad, arrays, options, needs, algorithm)``: the backward on its arrays and on those of the options that it
+    takes too."""
     parameters = inspect.signature(backward.function).parameters
     arrays = (*operation.arrays, *saved)
     given = ["_grad", *(n if parameters[n].kind is inspect.Parameter.POSITIONAL_ONLY else f"{n}={n}" for n in arrays)]
@@ -213,7 +230,9 @@ def _puller(operation: Operation, backward: Operation, saved: tuple[str, ...]) -
     return _written(backward.name, "_grad, _arrays, _options, _needs, _algorithm", arrays, given, backward.function)
 
 
-def _written(name: str, parameters: str, arrays: tuple[str, ...], given: list[str], function: Callable[..., Any]) -> Callable[..., Any]:
+def _written(
+    name: str, parameters: str, arrays: tuple[str, ...], given: list[str], function: Callable[..., Any]
+) -> Callable[..., Any]:
     """A function that takes `arrays` out of the tuple ``_arrays`` and calls `function` with `given`."""
     names = "".join(f"{n}, " for n in arrays)
     text = f"def call_{name}({parameters}):\n    ({names}) = _arrays\n    return _function({', '.join(given)})\n"
@@ -263,14 +282,22 @@ class Pullback:
         scalar = self.scalars[place] if place < len(self.scalars) else None
         if scalar is None:
             fix = "Only the gradient of a result without axes may be a number, or be left out, for 1."
-            fail(ArrayTypeError, self.plan.backward.name, "grad", f"the number {grad}", "an array of the shape of the result", fix)
+            fail(
+                ArrayTypeError,
+                self.plan.backward.name,
+                "grad",
+                f"the number {grad}",
+                "an array of the shape of the result",
+                fix,
+            )
         from array_api_compat import array_namespace  # which few calls need
 
         return array_namespace(scalar).full_like(scalar, grad)
 
 
 def _wanted(plan: Plan, needs: Any) -> tuple[str, ...] | None:
-    """What the backward is told to compute; nothing where it has a single gradient, which must be the one that is needed."""
+    """What the backward is told to compute; nothing where it has a single gradient, which must be the one that is
+    needed."""
     check_names(plan.operation.name, needs, plan.operation.arrays if plan.several else plan.operation.gradients[:1])
     return tuple(needs) if plan.several else None
 

@@ -70,7 +70,14 @@ def _arithmetic(dtype: Any) -> str:
     except DTypeError:
         found = None
     if found not in FLOATING:
-        fail(DTypeError, "warmup", "dtypes", repr(dtype), "float64, float32, float16 or bfloat16", closest(dtype, map(name_of, FLOATING)))
+        fail(
+            DTypeError,
+            "warmup",
+            "dtypes",
+            repr(dtype),
+            "float64, float32, float16 or bfloat16",
+            closest(dtype, map(name_of, FLOATING)),
+        )
     return "float64" if found == FLOAT64 else "float32"
 
 

@@ -7,7 +7,13 @@ from typing import Literal
 
 from dnnarray._operation import operation
 from dnnarray._problems import activation as problems
-from dnnarray._problems.activation import SELU_ALPHA, SELU_GAMMA, BiasActivationGradients, GatedGradients, PReLUGradients
+from dnnarray._problems.activation import (
+    SELU_ALPHA,
+    SELU_GAMMA,
+    BiasActivationGradients,
+    GatedGradients,
+    PReLUGradients,
+)
 from dnnarray._save import result_of
 from dnnarray._typing import Array, ArrayT
 
@@ -74,8 +80,8 @@ def relu(x: ArrayT, /, *, out: Array | None = None, workspace: Array | None = No
     x : array, any shape
         float64, float32, float16 or bfloat16.
     out : array, optional
-        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other memory in common
-        with it.
+        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other
+        memory in common with it.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 
@@ -145,8 +151,8 @@ def relu6(x: ArrayT, /, *, out: Array | None = None, workspace: Array | None = N
     x : array, any shape
         float64, float32, float16 or bfloat16.
     out : array, optional
-        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other memory in common
-        with it.
+        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other
+        memory in common with it.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 
@@ -164,7 +170,8 @@ def relu6(x: ArrayT, /, *, out: Array | None = None, workspace: Array | None = N
 
     References
     ----------
-    Howard et al., "MobileNets: efficient convolutional neural networks for mobile vision applications", arXiv:1704.04861, 2017.
+    Howard et al., "MobileNets: efficient convolutional neural networks for mobile vision applications",
+    arXiv:1704.04861, 2017.
 
     Examples
     --------
@@ -218,8 +225,8 @@ def clipped_relu(x: ArrayT, /, *, max: float = 6.0, out: Array | None = None, wo
     max : float, optional
         The ceiling, 0 or more; 6 by default.
     out : array, optional
-        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other memory in common
-        with it.
+        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other
+        memory in common with it.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 
@@ -287,7 +294,9 @@ def clipped_relu_backward(
 
 
 @operation(problems.elementwise("leaky_relu"))
-def leaky_relu(x: ArrayT, /, *, negative_slope: float = 0.01, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
+def leaky_relu(
+    x: ArrayT, /, *, negative_slope: float = 0.01, out: Array | None = None, workspace: Array | None = None
+) -> ArrayT:
     """Rectified linear unit with a slope below 0.
 
     ``y = x`` where ``x > 0``, else ``negative_slope * x``.
@@ -299,8 +308,8 @@ def leaky_relu(x: ArrayT, /, *, negative_slope: float = 0.01, out: Array | None 
     negative_slope : float, optional
         Finite; 0.01 by default.
     out : array, optional
-        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other memory in common
-        with it.
+        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other
+        memory in common with it.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 
@@ -380,8 +389,8 @@ def elu(x: ArrayT, /, *, alpha: float = 1.0, out: Array | None = None, workspace
     alpha : float, optional
         Minus the limit far below 0; finite, 1 by default.
     out : array, optional
-        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other memory in common
-        with it.
+        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other
+        memory in common with it.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 
@@ -401,7 +410,8 @@ def elu(x: ArrayT, /, *, alpha: float = 1.0, out: Array | None = None, workspace
 
     References
     ----------
-    Clevert, Unterthiner and Hochreiter, "Fast and accurate deep network learning by exponential linear units (ELUs)", ICLR 2016.
+    Clevert, Unterthiner and Hochreiter, "Fast and accurate deep network learning by exponential linear units (ELUs)",
+    ICLR 2016.
 
     Examples
     --------
@@ -412,7 +422,9 @@ def elu(x: ArrayT, /, *, alpha: float = 1.0, out: Array | None = None, workspace
 
 
 @operation(problems.elementwise_backward("elu"))
-def elu_backward(grad: ArrayT, x: Array, /, *, alpha: float = 1.0, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
+def elu_backward(
+    grad: ArrayT, x: Array, /, *, alpha: float = 1.0, out: Array | None = None, workspace: Array | None = None
+) -> ArrayT:
     """Gradient of `elu` with respect to `x`: ``grad`` where ``x > 0``, else ``grad * alpha * exp(x)``.
 
     Parameters
@@ -448,12 +460,18 @@ def elu_backward(grad: ArrayT, x: Array, /, *, alpha: float = 1.0, out: Array | 
 
 @operation(problems.elementwise("selu"))
 def selu(
-    x: ArrayT, /, *, alpha: float = SELU_ALPHA, gamma: float = SELU_GAMMA, out: Array | None = None, workspace: Array | None = None
+    x: ArrayT,
+    /,
+    *,
+    alpha: float = SELU_ALPHA,
+    gamma: float = SELU_GAMMA,
+    out: Array | None = None,
+    workspace: Array | None = None,
 ) -> ArrayT:
     """Scaled exponential linear unit.
 
-    ``y = gamma * x`` where ``x > 0``, else ``gamma * alpha * (exp(x) - 1)``. The defaults, those of PyTorch and of ONNX,
-    are the fixed point that keeps mean 0 and variance 1 from layer to layer.
+    ``y = gamma * x`` where ``x > 0``, else ``gamma * alpha * (exp(x) - 1)``. The defaults, those of PyTorch and of
+    ONNX, are the fixed point that keeps mean 0 and variance 1 from layer to layer.
 
     Parameters
     ----------
@@ -464,8 +482,8 @@ def selu(
     gamma : float, optional
         Finite; 1.0507009873554805 by default.
     out : array, optional
-        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other memory in common
-        with it.
+        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other
+        memory in common with it.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 
@@ -554,8 +572,8 @@ def celu(x: ArrayT, /, *, alpha: float = 1.0, out: Array | None = None, workspac
     alpha : float, optional
         Width and depth of the bend; finite, not 0, 1 by default.
     out : array, optional
-        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other memory in common
-        with it.
+        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other
+        memory in common with it.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 
@@ -586,7 +604,9 @@ def celu(x: ArrayT, /, *, alpha: float = 1.0, out: Array | None = None, workspac
 
 
 @operation(problems.elementwise_backward("celu"))
-def celu_backward(grad: ArrayT, x: Array, /, *, alpha: float = 1.0, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
+def celu_backward(
+    grad: ArrayT, x: Array, /, *, alpha: float = 1.0, out: Array | None = None, workspace: Array | None = None
+) -> ArrayT:
     """Gradient of `celu` with respect to `x`: ``grad`` where ``x > 0``, else ``grad * exp(x / alpha)``.
 
     Parameters
@@ -631,8 +651,8 @@ def sigmoid(x: ArrayT, /, *, out: Array | None = None, workspace: Array | None =
     x : array, any shape
         float64, float32, float16 or bfloat16.
     out : array, optional
-        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other memory in common
-        with it.
+        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other
+        memory in common with it.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 
@@ -658,7 +678,13 @@ def sigmoid(x: ArrayT, /, *, out: Array | None = None, workspace: Array | None =
 
 @operation(problems.backward_by_result("sigmoid"), arrays=("x", "y"))
 def sigmoid_backward(
-    grad: ArrayT, /, x: Array | None = None, *, y: Array | None = None, out: Array | None = None, workspace: Array | None = None
+    grad: ArrayT,
+    /,
+    x: Array | None = None,
+    *,
+    y: Array | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
 ) -> ArrayT:
     """Gradient of `sigmoid` with respect to `x`: ``grad * y * (1 - y)``.
 
@@ -667,11 +693,11 @@ def sigmoid_backward(
     grad : array, shape of `x`
         Gradient of the output.
     x : array, any shape, optional
-        Input of the forward; not read where `y` is given, and needed where it is not. It gives the gradient its full relative precision
-        also where `y` is rounded to 1.
+        Input of the forward; not read where `y` is given, and needed where it is not. It gives the gradient its full
+        relative precision also where `y` is rounded to 1.
     y : array, shape of `x`, optional
-        Output of the forward. `vjp` keeps it in the place of `x` for float64 and float32; rounded to a half type it would cost the
-        gradient accuracy.
+        Output of the forward. `vjp` keeps it in the place of `x` for float64 and float32; rounded to a half type it
+        would cost the gradient accuracy.
     out, workspace : array, optional
         As in `sigmoid`; `out` may be `grad` itself too.
 
@@ -714,8 +740,8 @@ def hard_sigmoid(
     beta : float, optional
         Value at 0; finite, 0.5 by default.
     out : array, optional
-        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other memory in common
-        with it.
+        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other
+        memory in common with it.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 
@@ -735,7 +761,8 @@ def hard_sigmoid(
 
     References
     ----------
-    Courbariaux, Bengio and David, "BinaryConnect: training deep neural networks with binary weights during propagations", NeurIPS 2015.
+    Courbariaux, Bengio and David, "BinaryConnect: training deep neural networks with binary weights during
+    propagations", NeurIPS 2015.
 
     Examples
     --------
@@ -747,7 +774,14 @@ def hard_sigmoid(
 
 @operation(problems.elementwise_backward("hard_sigmoid"))
 def hard_sigmoid_backward(
-    grad: ArrayT, x: Array, /, *, alpha: float = 1 / 6, beta: float = 0.5, out: Array | None = None, workspace: Array | None = None
+    grad: ArrayT,
+    x: Array,
+    /,
+    *,
+    alpha: float = 1 / 6,
+    beta: float = 0.5,
+    out: Array | None = None,
+    workspace: Array | None = None,
 ) -> ArrayT:
     """Gradient of `hard_sigmoid` with respect to `x`: ``alpha * grad`` where ``0 < alpha * x + beta < 1``, else 0.
 
@@ -793,8 +827,8 @@ def log_sigmoid(x: ArrayT, /, *, out: Array | None = None, workspace: Array | No
     x : array, any shape
         float64, float32, float16 or bfloat16.
     out : array, optional
-        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other memory in common
-        with it.
+        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other
+        memory in common with it.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 
@@ -819,7 +853,9 @@ def log_sigmoid(x: ArrayT, /, *, out: Array | None = None, workspace: Array | No
 
 
 @operation(problems.elementwise_backward("log_sigmoid"))
-def log_sigmoid_backward(grad: ArrayT, x: Array, /, *, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
+def log_sigmoid_backward(
+    grad: ArrayT, x: Array, /, *, out: Array | None = None, workspace: Array | None = None
+) -> ArrayT:
     """Gradient of `log_sigmoid` with respect to `x`: ``grad / (1 + exp(x))``.
 
     Parameters
@@ -860,8 +896,8 @@ def tanh(x: ArrayT, /, *, out: Array | None = None, workspace: Array | None = No
     x : array, any shape
         float64, float32, float16 or bfloat16.
     out : array, optional
-        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other memory in common
-        with it.
+        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other
+        memory in common with it.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 
@@ -887,7 +923,13 @@ def tanh(x: ArrayT, /, *, out: Array | None = None, workspace: Array | None = No
 
 @operation(problems.backward_by_result("tanh"), arrays=("x", "y"))
 def tanh_backward(
-    grad: ArrayT, /, x: Array | None = None, *, y: Array | None = None, out: Array | None = None, workspace: Array | None = None
+    grad: ArrayT,
+    /,
+    x: Array | None = None,
+    *,
+    y: Array | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
 ) -> ArrayT:
     """Gradient of `tanh` with respect to `x`: ``grad * (1 - y**2)``.
 
@@ -896,11 +938,11 @@ def tanh_backward(
     grad : array, shape of `x`
         Gradient of the output.
     x : array, any shape, optional
-        Input of the forward; not read where `y` is given, and needed where it is not. It gives the gradient its full relative precision
-        also where `y` is rounded to 1 or -1.
+        Input of the forward; not read where `y` is given, and needed where it is not. It gives the gradient its full
+        relative precision also where `y` is rounded to 1 or -1.
     y : array, shape of `x`, optional
-        Output of the forward. `vjp` keeps it in the place of `x` for float64 and float32; rounded to a half type it would cost the
-        gradient accuracy.
+        Output of the forward. `vjp` keeps it in the place of `x` for float64 and float32; rounded to a half type it
+        would cost the gradient accuracy.
     out, workspace : array, optional
         As in `tanh`; `out` may be `grad` itself too.
 
@@ -927,7 +969,9 @@ def tanh_backward(
 
 
 @operation(problems.elementwise("hard_tanh"))
-def hard_tanh(x: ArrayT, /, *, min: float = -1.0, max: float = 1.0, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
+def hard_tanh(
+    x: ArrayT, /, *, min: float = -1.0, max: float = 1.0, out: Array | None = None, workspace: Array | None = None
+) -> ArrayT:
     """Identity between two bounds.
 
     ``y = min(max(x, min), max)``.
@@ -939,8 +983,8 @@ def hard_tanh(x: ArrayT, /, *, min: float = -1.0, max: float = 1.0, out: Array |
     min, max : float, optional
         The bounds, `min` at most `max`; infinity leaves a side open; -1 and 1 by default.
     out : array, optional
-        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other memory in common
-        with it.
+        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other
+        memory in common with it.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 
@@ -972,7 +1016,14 @@ def hard_tanh(x: ArrayT, /, *, min: float = -1.0, max: float = 1.0, out: Array |
 
 @operation(problems.elementwise_backward("hard_tanh"))
 def hard_tanh_backward(
-    grad: ArrayT, x: Array, /, *, min: float = -1.0, max: float = 1.0, out: Array | None = None, workspace: Array | None = None
+    grad: ArrayT,
+    x: Array,
+    /,
+    *,
+    min: float = -1.0,
+    max: float = 1.0,
+    out: Array | None = None,
+    workspace: Array | None = None,
 ) -> ArrayT:
     """Gradient of `hard_tanh` with respect to `x`: ``grad`` where ``min < x < max``, else 0.
 
@@ -1009,7 +1060,13 @@ def hard_tanh_backward(
 
 @operation(problems.elementwise("softplus"))
 def softplus(
-    x: ArrayT, /, *, beta: float = 1.0, threshold: float = 20.0, out: Array | None = None, workspace: Array | None = None
+    x: ArrayT,
+    /,
+    *,
+    beta: float = 1.0,
+    threshold: float = 20.0,
+    out: Array | None = None,
+    workspace: Array | None = None,
 ) -> ArrayT:
     """Smooth rectified linear unit.
 
@@ -1024,8 +1081,8 @@ def softplus(
     threshold : float, optional
         From where on the function is taken for the identity; 20 by default.
     out : array, optional
-        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other memory in common
-        with it.
+        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other
+        memory in common with it.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 
@@ -1045,7 +1102,8 @@ def softplus(
 
     References
     ----------
-    Dugas, Bengio, Bélisle, Nadeau and Garcia, "Incorporating second-order functional knowledge for better option pricing", NeurIPS 2000.
+    Dugas, Bengio, Bélisle, Nadeau and Garcia, "Incorporating second-order functional knowledge for better option
+    pricing", NeurIPS 2000.
 
     Examples
     --------
@@ -1057,7 +1115,14 @@ def softplus(
 
 @operation(problems.elementwise_backward("softplus"))
 def softplus_backward(
-    grad: ArrayT, x: Array, /, *, beta: float = 1.0, threshold: float = 20.0, out: Array | None = None, workspace: Array | None = None
+    grad: ArrayT,
+    x: Array,
+    /,
+    *,
+    beta: float = 1.0,
+    threshold: float = 20.0,
+    out: Array | None = None,
+    workspace: Array | None = None,
 ) -> ArrayT:
     """Gradient of `softplus` with respect to `x`.
 
@@ -1105,8 +1170,8 @@ def softsign(x: ArrayT, /, *, out: Array | None = None, workspace: Array | None 
     x : array, any shape
         float64, float32, float16 or bfloat16.
     out : array, optional
-        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other memory in common
-        with it.
+        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other
+        memory in common with it.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 
@@ -1167,7 +1232,12 @@ def softsign_backward(grad: ArrayT, x: Array, /, *, out: Array | None = None, wo
 
 @operation(problems.elementwise("gelu"))
 def gelu(
-    x: ArrayT, /, *, approximate: Literal["none", "tanh"] = "none", out: Array | None = None, workspace: Array | None = None
+    x: ArrayT,
+    /,
+    *,
+    approximate: Literal["none", "tanh"] = "none",
+    out: Array | None = None,
+    workspace: Array | None = None,
 ) -> ArrayT:
     """Gaussian error linear unit.
 
@@ -1181,8 +1251,8 @@ def gelu(
     approximate : {"none", "tanh"}, optional
         "none" (the default) is exact.
     out : array, optional
-        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other memory in common
-        with it.
+        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other
+        memory in common with it.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 
@@ -1214,7 +1284,13 @@ def gelu(
 
 @operation(problems.elementwise_backward("gelu"))
 def gelu_backward(
-    grad: ArrayT, x: Array, /, *, approximate: Literal["none", "tanh"] = "none", out: Array | None = None, workspace: Array | None = None
+    grad: ArrayT,
+    x: Array,
+    /,
+    *,
+    approximate: Literal["none", "tanh"] = "none",
+    out: Array | None = None,
+    workspace: Array | None = None,
 ) -> ArrayT:
     """Gradient of `gelu` with respect to `x`: ``grad * (Phi(x) + x * Phi'(x))``.
 
@@ -1262,8 +1338,8 @@ def silu(x: ArrayT, /, *, beta: float = 1.0, out: Array | None = None, workspace
     beta : float, optional
         Finite; 1 by default.
     out : array, optional
-        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other memory in common
-        with it.
+        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other
+        memory in common with it.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 
@@ -1283,8 +1359,9 @@ def silu(x: ArrayT, /, *, beta: float = 1.0, out: Array | None = None, workspace
 
     References
     ----------
-    Elfwing, Uchibe and Doya, "Sigmoid-weighted linear units for neural network function approximation in reinforcement learning",
-    Neural Networks 107 (2018); Ramachandran, Zoph and Le, "Searching for activation functions", arXiv:1710.05941, 2017 (`beta`).
+    Elfwing, Uchibe and Doya, "Sigmoid-weighted linear units for neural network function approximation in reinforcement
+    learning", Neural Networks 107 (2018); Ramachandran, Zoph and Le, "Searching for activation functions",
+    arXiv:1710.05941, 2017 (`beta`).
 
     Examples
     --------
@@ -1295,7 +1372,9 @@ def silu(x: ArrayT, /, *, beta: float = 1.0, out: Array | None = None, workspace
 
 
 @operation(problems.elementwise_backward("silu"))
-def silu_backward(grad: ArrayT, x: Array, /, *, beta: float = 1.0, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
+def silu_backward(
+    grad: ArrayT, x: Array, /, *, beta: float = 1.0, out: Array | None = None, workspace: Array | None = None
+) -> ArrayT:
     """Gradient of `silu` with respect to `x`.
 
     ``grad * (s + beta * x * s * (1 - s))`` with ``s = 1 / (1 + exp(-beta * x))``.
@@ -1342,8 +1421,8 @@ def hard_swish(x: ArrayT, /, *, out: Array | None = None, workspace: Array | Non
     x : array, any shape
         float64, float32, float16 or bfloat16.
     out : array, optional
-        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other memory in common
-        with it.
+        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other
+        memory in common with it.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 
@@ -1372,7 +1451,9 @@ def hard_swish(x: ArrayT, /, *, out: Array | None = None, workspace: Array | Non
 
 
 @operation(problems.elementwise_backward("hard_swish"))
-def hard_swish_backward(grad: ArrayT, x: Array, /, *, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
+def hard_swish_backward(
+    grad: ArrayT, x: Array, /, *, out: Array | None = None, workspace: Array | None = None
+) -> ArrayT:
     """Gradient of `hard_swish` with respect to `x`.
 
     0 where ``x <= -3``, ``grad`` where ``x >= 3``, else ``grad * (x / 3 + 1 / 2)``.
@@ -1415,8 +1496,8 @@ def mish(x: ArrayT, /, *, out: Array | None = None, workspace: Array | None = No
     x : array, any shape
         float64, float32, float16 or bfloat16.
     out : array, optional
-        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other memory in common
-        with it.
+        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other
+        memory in common with it.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 
@@ -1478,7 +1559,9 @@ def mish_backward(grad: ArrayT, x: Array, /, *, out: Array | None = None, worksp
 
 
 @operation(problems.elementwise("threshold"))
-def threshold(x: ArrayT, /, *, threshold: float, value: float, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
+def threshold(
+    x: ArrayT, /, *, threshold: float, value: float, out: Array | None = None, workspace: Array | None = None
+) -> ArrayT:
     """A constant up to a threshold, the identity above it.
 
     ``y = x`` where ``x > threshold``, else `value`; NaN stays NaN.
@@ -1492,8 +1575,8 @@ def threshold(x: ArrayT, /, *, threshold: float, value: float, out: Array | None
     value : float
         The result at and below the threshold; no NaN.
     out : array, optional
-        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other memory in common
-        with it.
+        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other
+        memory in common with it.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 
@@ -1521,7 +1604,14 @@ def threshold(x: ArrayT, /, *, threshold: float, value: float, out: Array | None
 
 @operation(problems.elementwise_backward("threshold"))
 def threshold_backward(
-    grad: ArrayT, x: Array, /, *, threshold: float, value: float, out: Array | None = None, workspace: Array | None = None
+    grad: ArrayT,
+    x: Array,
+    /,
+    *,
+    threshold: float,
+    value: float,
+    out: Array | None = None,
+    workspace: Array | None = None,
 ) -> ArrayT:
     """Gradient of `threshold` with respect to `x`: ``grad`` where ``x > threshold``, else 0.
 
@@ -1567,9 +1657,9 @@ def prelu(x: ArrayT, weight: Array, /, *, out: Array | None = None, workspace: A
     x : array, any shape; (N, C, *space) for one slope per channel
         float64, float32, float16 or bfloat16.
     weight : array
-        The slope: one element; or shape (C,), along axis 1 of `x`; or any shape that broadcasts to that of `x` by NumPy's rules.
-        A one-dimensional `weight` that fits axis 1 of an `x` with two axes or more stands there, as in PyTorch, even if it fits
-        the last axis too.
+        The slope: one element; or shape (C,), along axis 1 of `x`; or any shape that broadcasts to that of `x` by
+        NumPy's rules. A one-dimensional `weight` that fits axis 1 of an `x` with two axes or more stands there, as in
+        PyTorch, even if it fits the last axis too.
     out, workspace : array, optional
         As in `relu`.
 
@@ -1610,8 +1700,8 @@ def prelu_backward(
 ) -> PReLUGradients[ArrayT]:
     """Gradients of `prelu`.
 
-    With respect to `x`: ``grad`` where ``x > 0``, else ``weight * grad``. With respect to `weight`: the sum of ``grad * x`` over
-    the elements with ``x <= 0`` that share the slope.
+    With respect to `x`: ``grad`` where ``x > 0``, else ``weight * grad``. With respect to `weight`: the sum of ``grad *
+    x`` over the elements with ``x <= 0`` that share the slope.
 
     Parameters
     ----------
@@ -1620,8 +1710,8 @@ def prelu_backward(
     x, weight : array
         As in `prelu`.
     needs : tuple of str, optional
-        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
-        default) for all.
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None
+        (the default) for all.
     out : tuple of arrays, optional
         Where to write the two results.
     workspace : uint8 array, optional
@@ -1689,8 +1779,11 @@ def glu(x: ArrayT, /, *, axis: int = -1, out: Array | None = None, workspace: Ar
 
 
 @operation(problems.glu_backward)
-def glu_backward(grad: ArrayT, x: Array, /, *, axis: int = -1, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
-    """Gradient of `glu` with respect to `x`: ``grad * s`` in the first half, ``grad * a * s * (1 - s)`` in the second, ``s = sigmoid(b)``.
+def glu_backward(
+    grad: ArrayT, x: Array, /, *, axis: int = -1, out: Array | None = None, workspace: Array | None = None
+) -> ArrayT:
+    """Gradient of `glu` with respect to `x`: ``grad * s`` in the first half, ``grad * a * s * (1 - s)`` in the second,
+    ``s = sigmoid(b)``.
 
     Parameters
     ----------
@@ -1760,9 +1853,17 @@ def swiglu(gate: ArrayT, x: Array, /, *, out: Array | None = None, workspace: Ar
 
 @operation(problems.gated_backward("silu"))
 def swiglu_backward(
-    grad: ArrayT, gate: Array, x: Array, /, *, needs: Sequence[str] | None = None, out: Array | None = None, workspace: Array | None = None
+    grad: ArrayT,
+    gate: Array,
+    x: Array,
+    /,
+    *,
+    needs: Sequence[str] | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
 ) -> GatedGradients[ArrayT]:
-    """Gradients of `swiglu`: ``grad * x * silu'(gate)`` with respect to `gate`, ``grad * silu(gate)`` with respect to `x`.
+    """Gradients of `swiglu`: ``grad * x * silu'(gate)`` with respect to `gate`, ``grad * silu(gate)`` with respect to
+    `x`.
 
     Parameters
     ----------
@@ -1771,8 +1872,8 @@ def swiglu_backward(
     gate, x : array
         Inputs of the forward.
     needs : tuple of str, optional
-        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
-        default) for all.
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None
+        (the default) for all.
     out : tuple of arrays, optional
         Where to write the two results.
     workspace : uint8 array, optional
@@ -1833,9 +1934,17 @@ def geglu(gate: ArrayT, x: Array, /, *, out: Array | None = None, workspace: Arr
 
 @operation(problems.gated_backward("gelu"))
 def geglu_backward(
-    grad: ArrayT, gate: Array, x: Array, /, *, needs: Sequence[str] | None = None, out: Array | None = None, workspace: Array | None = None
+    grad: ArrayT,
+    gate: Array,
+    x: Array,
+    /,
+    *,
+    needs: Sequence[str] | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
 ) -> GatedGradients[ArrayT]:
-    """Gradients of `geglu`: ``grad * x * gelu'(gate)`` with respect to `gate`, ``grad * gelu(gate)`` with respect to `x`.
+    """Gradients of `geglu`: ``grad * x * gelu'(gate)`` with respect to `gate`, ``grad * gelu(gate)`` with respect to
+    `x`.
 
     Parameters
     ----------
@@ -1844,8 +1953,8 @@ def geglu_backward(
     gate, x : array
         Inputs of the forward.
     needs : tuple of str, optional
-        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
-        default) for all.
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None
+        (the default) for all.
     out : tuple of arrays, optional
         Where to write the two results.
     workspace : uint8 array, optional
@@ -1892,8 +2001,8 @@ def bias_activation(
     bias : array, shape (C,)
         One number for each place along `axis`.
     activation : str or None
-        The name of an elementwise activation of this module, taken with its default parameters; `prelu` and `threshold`, which
-        have none, are left out. None is the identity.
+        The name of an elementwise activation of this module, taken with its default parameters; `prelu` and
+        `threshold`, which have none, are left out. None is the identity.
     axis : int, optional
         The axis of the bias; 1 by default.
     residual : array, shape of `x`, optional
@@ -1939,8 +2048,8 @@ def bias_activation_backward(
 ) -> BiasActivationGradients[ArrayT]:
     """Gradients of `bias_activation`.
 
-    With respect to `x` and `residual`: ``g = grad * activation'(x + bias + residual)``. With respect to `bias`: the sum of g over
-    all axes but `axis`.
+    With respect to `x` and `residual`: ``g = grad * activation'(x + bias + residual)``. With respect to `bias`: the sum
+    of g over all axes but `axis`.
 
     Parameters
     ----------
@@ -1951,8 +2060,8 @@ def bias_activation_backward(
     activation, axis, residual
         As in `bias_activation`.
     needs : tuple of str, optional
-        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
-        default) for all.
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None
+        (the default) for all.
     out : tuple of arrays, optional
         Where to write the two results, or three with a residual.
     workspace : uint8 array, optional
@@ -1971,6 +2080,7 @@ def bias_activation_backward(
     Examples
     --------
     >>> import dnnarray as dnn, numpy as np
-    >>> dnn.bias_activation_backward(np.array([[5.0, 5.0]]), np.array([[1.0, 1.0]]), np.array([-2.0, 2.0]), activation="relu")
+    >>> grad, x, bias = np.array([[5.0, 5.0]]), np.array([[1.0, 1.0]]), np.array([-2.0, 2.0])
+    >>> dnn.bias_activation_backward(grad, x, bias, activation="relu")
     BiasActivationGradients(x=array([[0., 5.]]), bias=array([0., 5.]), residual=None)
     """

@@ -41,7 +41,8 @@ _RANDOM = ("seed", "offset")
 
 
 def _save(name: str) -> Any:
-    """For `vjp`: run with lse, and keep it with the output. A half output has lost what the backward wants of it, and is left out."""
+    """For `vjp`: run with lse, and keep it with the output. A half output has lost what the backward wants of it, and
+    is left out."""
 
     def save(*arrays: Any, **options: Any) -> tuple[Any, dict[str, Any]]:
         result = find(name).call(arrays, options | {"return_lse": True})
@@ -107,7 +108,14 @@ def attention(
 ) -> AttentionOutput[ArrayT]: ...
 
 
-@operation(problems.attention, arrays=_DENSE, runtime=_RANDOM, numbers=("causal_offset",), values=problems.lengths, save=_save("attention"))
+@operation(
+    problems.attention,
+    arrays=_DENSE,
+    runtime=_RANDOM,
+    numbers=("causal_offset",),
+    values=problems.lengths,
+    save=_save("attention"),
+)
 def attention(
     q: ArrayT,
     k: Array,
@@ -157,14 +165,15 @@ def attention(
     mask : bool array, optional
         True = attend; any shape that broadcasts to (B, H, S_q, S_k).
     causal : {False, True, "lower_right", "upper_left"}, default False
-        Query i sees the keys ``j <= i + d``. True and "lower_right" end the diagonal at the last key, ``d = S_k - S_q`` (of each sequence's
-        own lengths where they are given); "upper_left" starts it at the first key, ``d = 0``, as PyTorch's ``is_causal`` does.
+        Query i sees the keys ``j <= i + d``. True and "lower_right" end the diagonal at the last key, ``d = S_k - S_q``
+        (of each sequence's own lengths where they are given); "upper_left" starts it at the first key, ``d = 0``, as
+        PyTorch's ``is_causal`` does.
     causal_offset : int or integer array () or (B,), optional
-        Names the diagonal ``d`` itself, in place of the choice in `causal`; for all sequences or for each. It counts for `causal`,
-        `window` and `alibi_slopes`, and one of them must be given.
+        Names the diagonal ``d`` itself, in place of the choice in `causal`; for all sequences or for each. It counts
+        for `causal`, `window` and `alibi_slopes`, and one of them must be given.
     window : (left, right), optional
-        Query i sees the keys ``i + d - left <= j <= i + d + right``; None is unbounded on that side. Without `causal`, ``d`` is that of
-        "lower_right". `causal` cuts `right` to 0.
+        Query i sees the keys ``i + d - left <= j <= i + d + right``; None is unbounded on that side. Without `causal`,
+        ``d`` is that of "lower_right". `causal` cuts `right` to 0.
     scale : float, optional
         Factor of the products; 1 / sqrt(D) by default.
     softcap : float, optional
@@ -172,18 +181,18 @@ def attention(
     alibi_slopes : array (H,) or (B, H), optional
         Linear biases: ``-slope * |i + d - j|``. Dtype of `q`, or float32 beside a half type. They have no gradient.
     sink : array (H,), optional
-        A further score of each head that takes part in the softmax and has no value: neither `scale` nor `softcap`, `bias` or `mask` changes it.
-        Dtype as `alibi_slopes`. Minus infinity is no sink.
+        A further score of each head that takes part in the softmax and has no value: neither `scale` nor `softcap`,
+        `bias` or `mask` changes it. Dtype as `alibi_slopes`. Minus infinity is no sink.
     dropout : float, default 0.0
         Probability that a weight is dropped; those that stay are divided by ``1 - dropout``.
     seed : int, optional
-        Required with `dropout`. The same seed drops the same weights: random number ``offset + e`` decides over the weight of flat
-        position e in (B, H, S_q, S_k).
+        Required with `dropout`. The same seed drops the same weights: random number ``offset + e`` decides over the
+        weight of flat position e in (B, H, S_q, S_k).
     offset : int, default 0
         Where in the random numbers of `seed` to begin.
     q_lengths, kv_lengths : integer array (B,), optional
-        How many queries and keys of each sequence are real. Queries past the end give 0 and keys past the end are not seen;
-        what they hold does not matter.
+        How many queries and keys of each sequence are real. Queries past the end give 0 and keys past the end are not
+        seen; what they hold does not matter.
     layout : {"BHSD", "BSHD"}, default "BHSD"
         Order of the axes of `q`, `k`, `v` and the result. `bias`, `mask` and lse keep (B, H, ...) in both.
     return_lse : bool, default False
@@ -196,10 +205,10 @@ def attention(
     Returns
     -------
     array (B, H, S_q, D_v), or AttentionOutput(y, lse)
-        y in the dtype of `q`; lse (B, H, S_q) is ``log(exp(sink) + sum_j exp(s[i, j]))``, the natural logarithm of what the weights are divided
-        by, before `dropout`; float32 for half types, else in the dtype of `q`. It counts the sink: a query that sees no key has
-        ``lse = sink``, -inf without a sink. A query past its length has -inf in both cases. Results over parts of the keys are joined by
-        their lse; give the sink to one of the parts alone.
+        y in the dtype of `q`; lse (B, H, S_q) is ``log(exp(sink) + sum_j exp(s[i, j]))``, the natural logarithm of what
+        the weights are divided by, before `dropout`; float32 for half types, else in the dtype of `q`. It counts the
+        sink: a query that sees no key has ``lse = sink``, -inf without a sink. A query past its length has -inf in both
+        cases. Results over parts of the keys are joined by their lse; give the sink to one of the parts alone.
 
     Raises
     ------
@@ -208,8 +217,8 @@ def attention(
     DTypeError
         An array is not of the dtype it should have.
     OptionError
-        An option is outside its range, `causal_offset` would have no effect, `dropout` has no `seed`, or a length is outside
-        its sequence.
+        An option is outside its range, `causal_offset` would have no effect, `dropout` has no `seed`, or a length is
+        outside its sequence.
 
     Notes
     -----
@@ -217,9 +226,10 @@ def attention(
 
     References
     ----------
-    Vaswani et al., "Attention is all you need", 2017. Dao et al., "FlashAttention", 2022: blocks. Milakov and Gimelshein, "Online
-    normalizer calculation for softmax", 2018. Ainslie et al., "GQA", 2023. Press et al., "Train short, test long", 2021: alibi. Gemma
-    Team, "Gemma 2", 2024: softcap. Xiao et al., "Efficient streaming language models with attention sinks", 2023.
+    Vaswani et al., "Attention is all you need", 2017. Dao et al., "FlashAttention", 2022: blocks. Milakov and
+    Gimelshein, "Online normalizer calculation for softmax", 2018. Ainslie et al., "GQA", 2023. Press et al., "Train
+    short, test long", 2021: alibi. Gemma Team, "Gemma 2", 2024: softcap. Xiao et al., "Efficient streaming language
+    models with attention sinks", 2023.
 
     Examples
     --------
@@ -234,9 +244,13 @@ def attention(
 
 
 @operation(
-    problems.attention_backward, arrays=(*_DENSE, "output", "lse"), runtime=_RANDOM, nested=("grad",), numbers=("causal_offset",),
+    problems.attention_backward,
+    arrays=(*_DENSE, "output", "lse"),
+    runtime=_RANDOM,
+    nested=("grad",),
+    numbers=("causal_offset",),
     values=problems.lengths,
-)  # fmt: skip
+)
 def attention_backward(
     grad: ArrayT | tuple[ArrayT | None, ...],
     q: Array,
@@ -268,8 +282,8 @@ def attention_backward(
 ) -> AttentionGradients[ArrayT]:
     """Gradients of `attention`, in memory that grows with S and never with S_q x S_k.
 
-    With ``delta[i] = grad[i] . y[i] - grad_lse[i]`` the gradient of the scores is ``ds = w * (grad[i] . v[j] - delta[i])``, computed again
-    block by block from `lse`.
+    With ``delta[i] = grad[i] . y[i] - grad_lse[i]`` the gradient of the scores is ``ds = w * (grad[i] . v[j] -
+    delta[i])``, computed again block by block from `lse`.
 
     Parameters
     ----------
@@ -282,19 +296,19 @@ def attention_backward(
     causal, window, scale, softcap, dropout, seed, offset, layout, return_lse
         As in `attention`; `return_lse` changes nothing here.
     output, lse : array, optional
-        What ``attention(..., return_lse=True)`` returned. Both together save a second forward. For half types an `output` that was
-        rounded makes the gradients less exact than one computed again.
+        What ``attention(..., return_lse=True)`` returned. Both together save a second forward. For half types an
+        `output` that was rounded makes the gradients less exact than one computed again.
     needs : tuple of str, optional
-        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
-        default) for all.
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None
+        (the default) for all.
     out, workspace : array, optional
         As in `attention`; `out` is a tuple without the absent gradients.
 
     Returns
     -------
     AttentionGradients(q, k, v, bias, sink)
-        Each in shape and dtype of its array; `bias` and `sink` are None where they were not given. The gradient of a bias that
-        was broadcast is the sum over the axes of the broadcast.
+        Each in shape and dtype of its array; `bias` and `sink` are None where they were not given. The gradient of a
+        bias that was broadcast is the sum over the axes of the broadcast.
 
     Raises
     ------
@@ -367,7 +381,13 @@ def attention_varlen(
 ) -> AttentionOutput[ArrayT]: ...
 
 
-@operation(packed.attention_varlen, arrays=_PACKED, runtime=_RANDOM, values=packed.packed_bounds, save=_save("attention_varlen"))
+@operation(
+    packed.attention_varlen,
+    arrays=_PACKED,
+    runtime=_RANDOM,
+    values=packed.packed_bounds,
+    save=_save("attention_varlen"),
+)
 def attention_varlen(
     q: ArrayT,
     k: Array,
@@ -415,7 +435,8 @@ def attention_varlen(
     sink : array (H,), optional
         As in `attention`.
     dropout, seed, offset
-        As in `attention`; the flat position of a weight is that in (N, H, max_seqlen_q, max_seqlen_k), as if all were padded.
+        As in `attention`; the flat position of a weight is that in (N, H, max_seqlen_q, max_seqlen_k), as if all were
+        padded.
     return_lse : bool, default False
         Return lse (H, total_q) too.
     out, workspace : array, optional
@@ -431,9 +452,10 @@ def attention_varlen(
     ShapeError, DTypeError
         As in `attention`.
     OptionError
-        An option is outside its range, or the bounds do not start with 0, fall, do not end with the total, or a sequence is longer
-        than said. On a GPU nothing looks at the bounds before the work: a sequence whose bounds lie outside of the arrays, fall, or are
-        farther apart than said gives NaN, and rows that no sequence has are not written.
+        An option is outside its range, or the bounds do not start with 0, fall, do not end with the total, or a
+        sequence is longer than said. On a GPU nothing looks at the bounds before the work: a sequence whose bounds lie
+        outside of the arrays, fall, or are farther apart than said gives NaN, and rows that no sequence has are not
+        written.
 
     References
     ----------
@@ -451,7 +473,11 @@ def attention_varlen(
 
 
 @operation(
-    packed.attention_varlen_backward, arrays=(*_PACKED, "output", "lse"), runtime=_RANDOM, nested=("grad",), values=packed.packed_bounds
+    packed.attention_varlen_backward,
+    arrays=(*_PACKED, "output", "lse"),
+    runtime=_RANDOM,
+    nested=("grad",),
+    values=packed.packed_bounds,
 )
 def attention_varlen_backward(
     grad: ArrayT | tuple[ArrayT | None, ...],
@@ -493,8 +519,8 @@ def attention_varlen_backward(
     output, lse : array, optional
         What the forward returned, as in `attention_backward`.
     needs : tuple of str, optional
-        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
-        default) for all.
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None
+        (the default) for all.
     out, workspace : array, optional
         As in `attention`.
 
@@ -582,8 +608,8 @@ def paged_attention(
 ) -> Any:
     """Attention to keys and values that lie in the blocks of a cache, as they do when text is generated.
 
-    Position j of sequence b is in ``k_cache[block_table[b, j // block_size], j % block_size]``. The queries are the last positions of
-    their sequence. This is for inference and has no gradient.
+    Position j of sequence b is in ``k_cache[block_table[b, j // block_size], j % block_size]``. The queries are the
+    last positions of their sequence. This is for inference and has no gradient.
 
     Parameters
     ----------
@@ -598,8 +624,8 @@ def paged_attention(
     kv_lengths : integer array (B,)
         Keys of each sequence, at most ``max_blocks * block_size``.
     causal : {True, False, "lower_right", "upper_left"}, default True
-        As in `attention`; with the diagonal at the end of the keys, each query sees what came before it and itself. It says nothing for
-        one query.
+        As in `attention`; with the diagonal at the end of the keys, each query sees what came before it and itself. It
+        says nothing for one query.
     window, scale, softcap
         As in `attention`. Blocks that the window has left behind are not read.
     alibi_slopes : array (H,) or (B, H), optional
@@ -621,8 +647,9 @@ def paged_attention(
     ShapeError, DTypeError
         As in `attention`.
     OptionError
-        An option is outside its range, a length does not fit into the block table, or a block that is used does not exist. On a GPU
-        nothing looks at them before the work: such a length counts as all of the table, and such a block gives NaN.
+        An option is outside its range, a length does not fit into the block table, or a block that is used does not
+        exist. On a GPU nothing looks at them before the work: such a length counts as all of the table, and such a
+        block gives NaN.
 
     References
     ----------
@@ -633,15 +660,19 @@ def paged_attention(
     >>> import dnnarray as dnn, numpy as np
     >>> q, k_cache = np.zeros((1, 1, 2)), np.zeros((3, 2, 1, 2))
     >>> v_cache = np.array([[9.0, 9.0], [6.0, 9.0], [1.0, 2.0]]).reshape(3, 2, 1, 1)
-    >>> dnn.paged_attention(q, k_cache, v_cache, np.array([[2, 1]]), np.array([3])).ravel()  # keys with the values 1, 2 and 6
+    >>> block_table, lengths = np.array([[2, 1]]), np.array([3])  # the keys with the values 1, 2 and 6
+    >>> dnn.paged_attention(q, k_cache, v_cache, block_table, lengths).ravel()
     array([3.])
     """
 
 
 @operation(
-    projected.multi_head_attention, arrays=("b_q", "b_k", "b_v", "b_o", *_DENSE), runtime=_RANDOM, numbers=("causal_offset",),
+    projected.multi_head_attention,
+    arrays=("b_q", "b_k", "b_v", "b_o", *_DENSE),
+    runtime=_RANDOM,
+    numbers=("causal_offset",),
     values=problems.lengths,
-)  # fmt: skip
+)
 def multi_head_attention(
     x_q: ArrayT,
     x_k: Array,
@@ -677,8 +708,8 @@ def multi_head_attention(
 ) -> ArrayT:
     """Multi-head attention with its four projections.
 
-    ``q, k, v = x_q @ w_q.T + b_q, x_k @ w_k.T + b_k, x_v @ w_v.T + b_v``, cut into heads of D (D_v) neighbouring features;
-    `attention`; the heads side by side again, and ``y = a @ w_o.T + b_o``.
+    ``q, k, v = x_q @ w_q.T + b_q, x_k @ w_k.T + b_k, x_v @ w_v.T + b_v``, cut into heads of D (D_v) neighbouring
+    features; `attention`; the heads side by side again, and ``y = a @ w_o.T + b_o``.
 
     Parameters
     ----------
@@ -734,9 +765,12 @@ def multi_head_attention(
 
 
 @operation(
-    projected.multi_head_attention_backward, arrays=("b_q", "b_k", "b_v", "b_o", *_DENSE), runtime=_RANDOM, numbers=("causal_offset",),
+    projected.multi_head_attention_backward,
+    arrays=("b_q", "b_k", "b_v", "b_o", *_DENSE),
+    runtime=_RANDOM,
+    numbers=("causal_offset",),
     values=problems.lengths,
-)  # fmt: skip
+)
 def multi_head_attention_backward(
     grad: ArrayT,
     x_q: Array,
@@ -787,8 +821,8 @@ def multi_head_attention_backward(
     num_heads, num_kv_heads, causal, window, scale, softcap, dropout, seed, offset
         As in `multi_head_attention`.
     needs : tuple of str, optional
-        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
-        default) for all.
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None
+        (the default) for all.
     out, workspace : array, optional
         As in `attention`; `out` is a tuple without the absent gradients.
 
@@ -828,16 +862,17 @@ def rotary_embedding(
 ) -> ArrayT:
     """Rotary position embedding: each pair of features (a, b) is turned by the angle of its position.
 
-    ``a' = a cos - b sin``, ``b' = b cos + a sin``, with one angle for each position and pair. The pairs are features i and
-    ``i + R/2``, or with `interleaved` 2 i and ``2 i + 1``, where R/2 is the number of columns of `cos`. Features from R on stay as they are.
+    ``a' = a cos - b sin``, ``b' = b cos + a sin``, with one angle for each position and pair. The pairs are features i
+    and ``i + R/2``, or with `interleaved` 2 i and ``2 i + 1``, where R/2 is the number of columns of `cos`. Features
+    from R on stay as they are.
 
     Parameters
     ----------
     x : array (B, H, S, D)
         float64, float32, float16 or bfloat16; half types are computed in float32.
     cos, sin : array (S, R/2), (B, S, R/2) or (1, S, R/2)
-        Cosine and sine of the angles, which all batch items share or each has of its own; R = D usually, R < D turns the first R features (as GPT-NeoX does). Dtype of `x`, or float32 beside
-        a half type.
+        Cosine and sine of the angles, which all batch items share or each has of its own; R = D usually, R < D turns
+        the first R features (as GPT-NeoX does). Dtype of `x`, or float32 beside a half type.
     interleaved : bool, default False
         Neighbours are a pair (GPT-J, RoFormer), instead of features half of R apart (GPT-NeoX, Llama).
     layout : {"BHSD", "BSHD"}, default "BHSD"
@@ -888,7 +923,8 @@ def rotary_embedding_backward(
     out: Array | None = None,
     workspace: Array | None = None,
 ) -> RotaryGradients[ArrayT]:
-    """Gradients of `rotary_embedding`: `grad` turned back, and for the tables the sums over heads (and batch, where it shares them).
+    """Gradients of `rotary_embedding`: `grad` turned back, and for the tables the sums over heads (and batch, where it
+    shares them).
 
     Parameters
     ----------
@@ -899,8 +935,8 @@ def rotary_embedding_backward(
     interleaved, layout
         As in `rotary_embedding`.
     needs : tuple of str, optional
-        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
-        default) for all.
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None
+        (the default) for all.
     out, workspace : array, optional
         As in `rotary_embedding`; `out` is a tuple of three.
 

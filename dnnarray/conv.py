@@ -54,11 +54,11 @@ def conv(
 ) -> ArrayT:
     """Convolution over one, two or three spatial axes, with bias, residual and activation in the same call.
 
-    ``y[n, k, p] = activation(sum over c and r of weight[k, c, r] * x[n, c, p * stride + r * dilation - before] + bias[k] +
-    residual[n, k, p])``, where p and r stand for one index per spatial axis, x is 0 outside of its extents, and c runs over the
-    channels of the group that k belongs to. As deep learning has it, this is cross-correlation; ``flip=True`` reverses the window along every
-    spatial axis, which is convolution as mathematics has it. The output extent along an axis is
-    ``floor((n + before + after - dilation * (window - 1) - 1) / stride) + 1``.
+    ``y[n, k, p] = activation(sum over c and r of weight[k, c, r] * x[n, c, p * stride + r * dilation - before] +
+    bias[k] + residual[n, k, p])``, where p and r stand for one index per spatial axis, x is 0 outside of its extents,
+    and c runs over the channels of the group that k belongs to. As deep learning has it, this is cross-correlation;
+    ``flip=True`` reverses the window along every spatial axis, which is convolution as mathematics has it. The output
+    extent along an axis is ``floor((n + before + after - dilation * (window - 1) - 1) / stride) + 1``.
 
     Parameters
     ----------
@@ -69,14 +69,17 @@ def conv(
     bias : array, shape (K,), optional
         Added to each output channel.
     stride : int or tuple of int, default 1
-        Input pixels between neighbouring outputs, one for all or one per spatial axis; it may be larger than the window.
+        Input pixels between neighbouring outputs, one for all or one per spatial axis; it may be larger than the
+        window.
     padding : int, tuple or str, default 0
-        Zeros around `x`: an int, one per axis, one ``(before, after)`` pair per axis, ``"valid"`` (none), ``"same"`` (output =
-        ceil(n / stride), the odd zero after) or ``"same_lower"`` (the odd zero before). It may be larger than the window.
+        Zeros around `x`: an int, one per axis, one ``(before, after)`` pair per axis, ``"valid"`` (none), ``"same"``
+        (output = ceil(n / stride), the odd zero after) or ``"same_lower"`` (the odd zero before). It may be larger than
+        the window.
     dilation : int or tuple of int, default 1
         Input pixels between neighbouring taps of the window.
     groups : int, default 1
-        The channels fall into this many groups which do not see each other; C groups give a depthwise convolution, K a multiple of C.
+        The channels fall into this many groups which do not see each other; C groups give a depthwise convolution, K a
+        multiple of C.
     layout : {"channels_first", "channels_last"}
         Where the channels stand in `x`, `weight`, `residual` and the result.
     residual : array, shape of the output, optional
@@ -90,8 +93,9 @@ def conv(
     workspace : uint8 array, optional
         Scratch memory of at least ``infer("conv", ...).workspace`` bytes.
     algorithm : str, optional
-        ``"direct"``, ``"implicit_gemm"``, ``"gemm"``, ``"winograd"``, ``"fft"``, ``"fft_tiled"`` or ``"depthwise"``, on the CPU with
-        Numba ``"shifted"``, ``"channel_lanes"`` and ``"winograd_4x4"``, too; by default the one that is predicted to be the fastest.
+        ``"direct"``, ``"implicit_gemm"``, ``"gemm"``, ``"winograd"``, ``"fft"``, ``"fft_tiled"`` or ``"depthwise"``, on
+        the CPU with Numba ``"shifted"``, ``"channel_lanes"`` and ``"winograd_4x4"``, too; by default the one that is
+        predicted to be the fastest.
 
     Returns
     -------
@@ -111,14 +115,14 @@ def conv(
 
     Notes
     -----
-    Half types accumulate in float32. NaN and infinity reach the outputs whose window holds them and no others, with every
-    algorithm: those that would spread them over a tile or a spectrum hand such data to ``direct``.
+    Half types accumulate in float32. NaN and infinity reach the outputs whose window holds them and no others, with
+    every algorithm: those that would spread them over a tile or a spectrum hand such data to ``direct``.
 
     References
     ----------
-    Dumoulin and Visin, "A guide to convolution arithmetic for deep learning", arXiv:1603.07285, 2016. Chellapilla et al., "High performance
-    convolutional neural networks for document processing", 2006 (im2col). Lavin and Gray, "Fast algorithms for convolutional neural
-    networks", CVPR 2016 (Winograd).
+    Dumoulin and Visin, "A guide to convolution arithmetic for deep learning", arXiv:1603.07285, 2016. Chellapilla et
+    al., "High performance convolutional neural networks for document processing", 2006 (im2col). Lavin and Gray, "Fast
+    algorithms for convolutional neural networks", CVPR 2016 (Winograd).
 
     Examples
     --------
@@ -150,7 +154,8 @@ def conv_backward_input(
 ) -> ArrayT:
     """Gradient of `conv` with respect to `x`, without bias, residual and activation.
 
-    ``dx[n, c, i] = sum over k, p and r with p * stride + r * dilation - before == i of weight[k, c, r] * grad[n, k, p]``
+    ``dx[n, c, i] = sum over k, p and r with p * stride + r * dilation - before == i of weight[k, c, r] * grad[n, k,
+    p]``
 
     Parameters
     ----------
@@ -159,7 +164,8 @@ def conv_backward_input(
     weight : array, shape (K, C/groups, *window)
         Weight of the forward.
     input_shape : tuple of int or Spec
-        Shape of `x`, in the axes of `layout`; or ``dnn.Spec(shape, dtype, strides)``, which also says how `x` lies in memory.
+        Shape of `x`, in the axes of `layout`; or ``dnn.Spec(shape, dtype, strides)``, which also says how `x` lies in
+        memory.
     stride, padding, dilation, groups, layout, flip
         As in `conv`, the same as in the forward.
     out, workspace, algorithm
@@ -215,7 +221,8 @@ def conv_backward_weight(
     x : array, shape (N, C, *space)
         Input of the forward.
     weight_shape : tuple of int or Spec
-        Shape of `weight`, in the axes of `layout`; or ``dnn.Spec(shape, dtype, strides)``, which also says how `weight` lies in memory.
+        Shape of `weight`, in the axes of `layout`; or ``dnn.Spec(shape, dtype, strides)``, which also says how `weight`
+        lies in memory.
     stride, padding, dilation, groups, layout, flip
         As in `conv`, the same as in the forward.
     out, workspace : array, optional
@@ -226,7 +233,8 @@ def conv_backward_weight(
     Returns
     -------
     array, shape `weight_shape`
-        dtype of `x`, in the memory order of `weight` where `weight_shape` is a Spec; else channels-last where `x` is, or in C order.
+        dtype of `x`, in the memory order of `weight` where `weight_shape` is a Spec; else channels-last where `x` is,
+        or in C order.
 
     Raises
     ------
@@ -268,9 +276,9 @@ def conv_backward(
 ) -> ConvGradients[ArrayT]:
     """Gradients of `conv` with respect to all its arrays.
 
-    With an activation, what stands before it is computed again from the arrays and `grad` is first multiplied by its slope there. Then
-    ``dx`` and ``dw`` are those of `conv_backward_input` and `conv_backward_weight`, ``db[k] = sum over n and p of grad[n, k, p]`` and the
-    gradient of the residual is `grad` itself.
+    With an activation, what stands before it is computed again from the arrays and `grad` is first multiplied by its
+    slope there. Then ``dx`` and ``dw`` are those of `conv_backward_input` and `conv_backward_weight`, ``db[k] = sum
+    over n and p of grad[n, k, p]`` and the gradient of the residual is `grad` itself.
 
     Parameters
     ----------
@@ -285,8 +293,8 @@ def conv_backward(
     stride, padding, dilation, groups, layout, residual, activation, flip
         As in `conv`, the same as in the forward.
     needs : tuple of str, optional
-        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
-        default) for all.
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None
+        (the default) for all.
     out : tuple of array, optional
         One array for each gradient that is not None.
     workspace : uint8 array, optional
@@ -297,7 +305,8 @@ def conv_backward(
     Returns
     -------
     ConvGradients
-        ``(x, weight, bias)``, `bias` None where it was omitted; with a residual a `ConvResidualGradients` that holds its gradient, too.
+        ``(x, weight, bias)``, `bias` None where it was omitted; with a residual a `ConvResidualGradients` that holds
+        its gradient, too.
 
     Raises
     ------
@@ -333,10 +342,12 @@ def conv_transpose(
     workspace: Array | None = None,
     algorithm: str | None = None,
 ) -> ArrayT:
-    """Transposed convolution over one, two or three spatial axes: the gradient of a `conv` with respect to its input, as a function.
+    """Transposed convolution over one, two or three spatial axes: the gradient of a `conv` with respect to its input,
+    as a function.
 
-    ``y[n, k, i] = activation(sum over c, p and r with p * stride + r * dilation - before == i of weight[c, k, r] * x[n, c, p] + bias[k])``.
-    The output extent along an axis is ``(n - 1) * stride - before - after + dilation * (window - 1) + 1 + output_padding``.
+    ``y[n, k, i] = activation(sum over c, p and r with p * stride + r * dilation - before == i of weight[c, k, r] * x[n,
+    c, p] + bias[k])``. The output extent along an axis is ``(n - 1) * stride - before - after + dilation * (window - 1)
+    + 1 + output_padding``.
 
     Parameters
     ----------
@@ -349,11 +360,11 @@ def conv_transpose(
     stride : int or tuple of int, default 1
         Output pixels between the windows of neighbouring inputs.
     padding : int, tuple or str, default 0
-        Pixels taken away around the output: every form of `conv`; ``"same"`` and ``"same_lower"`` give an output of ``n * stride``, the
-        transpose of the convolution with this padding.
+        Pixels taken away around the output: every form of `conv`; ``"same"`` and ``"same_lower"`` give an output of ``n
+        * stride``, the transpose of the convolution with this padding.
     output_padding : int or tuple of int, default 0
-        Pixels added at the end of each axis of the output, to choose among the extents that a stride rounds to the same one; less than the
-        stride or the dilation, and 0 beside ``"same"``.
+        Pixels added at the end of each axis of the output, to choose among the extents that a stride rounds to the same
+        one; less than the stride or the dilation, and 0 beside ``"same"``.
     dilation : int or tuple of int, default 1
         Output pixels between neighbouring taps of the window.
     groups : int, default 1
@@ -415,9 +426,10 @@ def conv_transpose_backward(
 ) -> ConvGradients[ArrayT]:
     """Gradients of `conv_transpose` with respect to all its arrays.
 
-    With an activation, what stands before it is computed again and `grad` is first multiplied by its slope there. Then ``dx[n, c, p] = sum
-    over k and r of weight[c, k, r] * grad[n, k, p * stride + r * dilation - before]``, ``dw[c, k, r] = sum over n and p of x[n, c, p] *
-    grad[n, k, p * stride + r * dilation - before]`` and ``db[k] = sum over n and i of grad[n, k, i]``.
+    With an activation, what stands before it is computed again and `grad` is first multiplied by its slope there. Then
+    ``dx[n, c, p] = sum over k and r of weight[c, k, r] * grad[n, k, p * stride + r * dilation - before]``, ``dw[c, k,
+    r] = sum over n and p of x[n, c, p] * grad[n, k, p * stride + r * dilation - before]`` and ``db[k] = sum over n and
+    i of grad[n, k, i]``.
 
     Parameters
     ----------
@@ -432,8 +444,8 @@ def conv_transpose_backward(
     stride, padding, output_padding, dilation, groups, layout, activation
         As in `conv_transpose`, the same as in the forward.
     needs : tuple of str, optional
-        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
-        default) for all.
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None
+        (the default) for all.
     out : tuple of array, optional
         One array for each gradient that is not None.
     workspace : uint8 array, optional
@@ -477,8 +489,8 @@ def unfold(
 ) -> ArrayT:
     """The windows of an image as columns (im2col), over one, two or three spatial axes.
 
-    ``y[n, (c, r), p] = x[n, c, p * stride + r * dilation - before]``, 0 outside of x; (c, r) and p are flat, the last axis fastest. Then
-    ``conv`` is a matrix product: ``weight.reshape(K, -1) @ y``.
+    ``y[n, (c, r), p] = x[n, c, p * stride + r * dilation - before]``, 0 outside of x; (c, r) and p are flat, the last
+    axis fastest. Then ``conv`` is a matrix product: ``weight.reshape(K, -1) @ y``.
 
     Parameters
     ----------
@@ -581,17 +593,17 @@ def fold(
 ) -> ArrayT:
     """The image that sums up columns of windows (col2im), over one, two or three spatial axes.
 
-    ``y[n, c, i] = sum over p and r with p * stride + r * dilation - before == i of x[n, (c, r), p]``: the transpose of `unfold`, not its
-    inverse where windows overlap.
+    ``y[n, c, i] = sum over p and r with p * stride + r * dilation - before == i of x[n, (c, r), p]``: the transpose of
+    `unfold`, not its inverse where windows overlap.
 
     Parameters
     ----------
     x : array, shape (N, C * window, L)
-        float64, float32, float16 or bfloat16; ``(N, L, window * C)`` in channels_last, as `unfold` gives it. L must be the number of windows
-        that fit into `output_size`.
+        float64, float32, float16 or bfloat16; ``(N, L, window * C)`` in channels_last, as `unfold` gives it. L must be
+        the number of windows that fit into `output_size`.
     output_size : int or tuple of int
-        Extents of the image, without its padding. Its entries, else those of `kernel_size`, count the spatial axes; two integers mean two
-        axes, as in PyTorch.
+        Extents of the image, without its padding. Its entries, else those of `kernel_size`, count the spatial axes; two
+        integers mean two axes, as in PyTorch.
     kernel_size : int or tuple of int
         Extents of the window.
     stride, padding, dilation
@@ -675,4 +687,6 @@ def fold_backward(
 
 
 conv1d, conv2d, conv3d = (ranked(f"conv{n}d", conv, n) for n in (1, 2, 3))
-conv_transpose1d, conv_transpose2d, conv_transpose3d = (ranked(f"conv_transpose{n}d", conv_transpose, n) for n in (1, 2, 3))
+conv_transpose1d, conv_transpose2d, conv_transpose3d = (
+    ranked(f"conv_transpose{n}d", conv_transpose, n) for n in (1, 2, 3)
+)

@@ -16,13 +16,21 @@ _RUNTIME = ("seed", "offset")
 
 @operation(problems.dropout, runtime=_RUNTIME)
 def dropout(
-    x: ArrayT, /, *, p: float = 0.5, seed: int, offset: int = 0, out: Array | None = None, workspace: Array | None = None
+    x: ArrayT,
+    /,
+    *,
+    p: float = 0.5,
+    seed: int,
+    offset: int = 0,
+    out: Array | None = None,
+    workspace: Array | None = None,
 ) -> ArrayT:
     """Set elements to 0 at random and scale the others up, so that the expected value stays.
 
     ``y = x * keep / (1 - p)``, with keep 0 with probability p, else 1. Which elements are dropped depends on `seed`, on
-    ``offset + e`` (e the flat index of the element in C order) and on `p` alone: it is the same for every dtype, memory order and engine.
-    The part of an array that starts at element e, with ``offset + e`` for `offset`, is treated as it is inside the whole.
+    ``offset + e`` (e the flat index of the element in C order) and on `p` alone: it is the same for every dtype, memory
+    order and engine. The part of an array that starts at element e, with ``offset + e`` for `offset`, is treated as it
+    is inside the whole.
 
     Parameters
     ----------
@@ -36,8 +44,8 @@ def dropout(
         0 to 2**64 - 1; place in the stream of the number for the first element, 0 by default. Calls with one seed and
         offsets at least ``x.size`` apart are independent.
     out : array, optional
-        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other memory in common
-        with it.
+        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other
+        memory in common with it.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 
@@ -73,9 +81,18 @@ def dropout(
 
 @operation(problems.dropout_backward, runtime=_RUNTIME)
 def dropout_backward(
-    grad: ArrayT, x: Array, /, *, p: float = 0.5, seed: int, offset: int = 0, out: Array | None = None, workspace: Array | None = None
+    grad: ArrayT,
+    x: Array,
+    /,
+    *,
+    p: float = 0.5,
+    seed: int,
+    offset: int = 0,
+    out: Array | None = None,
+    workspace: Array | None = None,
 ) -> ArrayT:
-    """Gradient of `dropout` with respect to `x`: ``grad * keep / (1 - p)``, the mask drawn again from `seed` and `offset`.
+    """Gradient of `dropout` with respect to `x`: ``grad * keep / (1 - p)``, the mask drawn again from `seed` and
+    `offset`.
 
     Parameters
     ----------
@@ -181,7 +198,8 @@ def bias_dropout_add_backward(
 ) -> BiasDropoutAddGradients[ArrayT]:
     """Gradients of `bias_dropout_add`.
 
-    With respect to `x`: ``g = grad * keep / (1 - p)``; to `bias`: the sum of g over all axes but the last; to `residual`: ``grad``.
+    With respect to `x`: ``g = grad * keep / (1 - p)``; to `bias`: the sum of g over all axes but the last; to
+    `residual`: ``grad``.
 
     Parameters
     ----------
@@ -192,8 +210,8 @@ def bias_dropout_add_backward(
     p, seed, offset
         As in `bias_dropout_add`, the same as in the forward.
     needs : tuple of str, optional
-        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
-        default) for all.
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None
+        (the default) for all.
     out : tuple of arrays, optional
         Where to write the three results.
     workspace : uint8 array, optional

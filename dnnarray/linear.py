@@ -92,9 +92,9 @@ def linear_backward(
 ) -> LinearGradients[ArrayT] | LinearResidualGradients[ArrayT]:
     """Gradients of `linear` with respect to its arrays.
 
-    With ``g = grad * activation'(x @ weight.T + bias + residual)``, or ``g = grad`` without an activation: ``g @ weight`` for `x`,
-    ``g.T @ x`` for `weight`, the sum of `g` over the rows for `bias`, `g` for `residual`. What stood before the activation is
-    computed again.
+    With ``g = grad * activation'(x @ weight.T + bias + residual)``, or ``g = grad`` without an activation: ``g @
+    weight`` for `x`, ``g.T @ x`` for `weight`, the sum of `g` over the rows for `bias`, `g` for `residual`. What stood
+    before the activation is computed again.
 
     Parameters
     ----------
@@ -103,8 +103,8 @@ def linear_backward(
     x, weight, bias, activation, residual
         As in the forward call; without an activation the `Spec` of `bias` and of `residual` will do.
     needs : tuple of str, optional
-        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
-        default) for all.
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None
+        (the default) for all.
     out : tuple of arrays, optional
         Where to write the results, one array for each that is not None.
     workspace : uint8 array, optional
@@ -113,8 +113,8 @@ def linear_backward(
     Returns
     -------
     LinearGradients or LinearResidualGradients
-        Named tuple ``(x, weight, bias)``, with ``residual`` as a fourth field where one was given; each of the shape and dtype of its
-        array. ``bias`` is None where no bias was given.
+        Named tuple ``(x, weight, bias)``, with ``residual`` as a fourth field where one was given; each of the shape
+        and dtype of its array. ``bias`` is None where no bias was given.
 
     Raises
     ------

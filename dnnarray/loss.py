@@ -1,4 +1,5 @@
-"""Losses: cross entropy on scores, on log-probabilities and fused with the last linear layer; connectionist temporal classification."""
+"""Losses: cross entropy on scores, on log-probabilities and fused with the last linear layer; connectionist temporal
+classification."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ def _keep_lse(name):
 
 
 def _keep_gradients(*arrays, return_tape, **options):
-    """The ``save`` of `linear_cross_entropy`: the tape; where there can be none, or no memory for it, the log-sum-exp."""
+    """The ``save`` of `linear_cross_entropy`: the tape; where there can be none, or no memory for it, the
+    log-sum-exp."""
     if options["reduction"] != "none":
         try:
             result = find("linear_cross_entropy").call(arrays, options | {"return_tape": True})
@@ -87,7 +89,9 @@ def cross_entropy(
 ) -> Any: ...
 
 
-@operation(problems.cross_entropy, arrays=("weight",), values=problems.labels_checked(1), save=_keep_lse("cross_entropy"))
+@operation(
+    problems.cross_entropy, arrays=("weight",), values=problems.labels_checked(1), save=_keep_lse("cross_entropy")
+)
 def cross_entropy(
     logits: ArrayT,
     target: Array,
@@ -113,18 +117,18 @@ def cross_entropy(
 
         l = sum_c ((1 - e) * q[c] + e / C) * w[c] * -log p[c]
 
-    All as in PyTorch. The "mean" of losses against labels is weighted: their sum over the sum of ``w[t]`` (over their number
-    without `weight`), each without the rows ignored; NaN where none is left. The "mean" against probabilities divides by the
-    number of rows.
+    All as in PyTorch. The "mean" of losses against labels is weighted: their sum over the sum of ``w[t]`` (over their
+    number without `weight`), each without the rows ignored; NaN where none is left. The "mean" against probabilities
+    divides by the number of rows.
 
     Parameters
     ----------
     logits : array (N, C, *space), or (C,) for a single row
-        Scores of the classes: float64, float32, float16 or bfloat16. Any size, since the maximum is subtracted; a score of -inf
-        is a class that cannot be.
+        Scores of the classes: float64, float32, float16 or bfloat16. Any size, since the maximum is subtracted; a score
+        of -inf is a class that cannot be.
     target : array
-        Integers of shape (N, *space): labels from 0 to C - 1, or `ignore_index`. Or probabilities in the shape and dtype
-        of `logits`; they need not sum to 1.
+        Integers of shape (N, *space): labels from 0 to C - 1, or `ignore_index`. Or probabilities in the shape and
+        dtype of `logits`; they need not sum to 1.
     weight : array (C,), optional
         A weight for each class, in the dtype of `logits`.
     ignore_index : int
@@ -154,7 +158,8 @@ def cross_entropy(
     ShapeError
         `target` or `weight` does not fit `logits`, or there is no class.
     DTypeError
-        `logits` is not floating, `weight` or probabilities have another dtype, or `target` is neither integer nor floating.
+        `logits` is not floating, `weight` or probabilities have another dtype, or `target` is neither integer nor
+        floating.
     OptionError
         A label is out of range, an option is not one of these, or `ignore_index` is not negative beside probabilities.
 
@@ -196,8 +201,9 @@ def cross_entropy_backward(
 ) -> ArrayT:
     """Gradient of `cross_entropy` with respect to `logits`, and to `target` where it holds probabilities.
 
-    ``d l / d logits = softmax(logits) * sum_c s[c] - s`` for each row, where s is the smoothed target times the class weights,
-    and 0 for rows ignored; ``d l / d target = -(1 - label_smoothing) * w * log p``. `weight` is taken for a constant.
+    ``d l / d logits = softmax(logits) * sum_c s[c] - s`` for each row, where s is the smoothed target times the class
+    weights, and 0 for rows ignored; ``d l / d target = -(1 - label_smoothing) * w * log p``. `weight` is taken for a
+    constant.
 
     Parameters
     ----------
@@ -210,8 +216,8 @@ def cross_entropy_backward(
     lse : array (N, *space), optional
         What the forward returned with ``return_lse=True``; float32 for half types. It saves a pass over the scores.
     needs : tuple of str, optional
-        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
-        default) for all.
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None
+        (the default) for all.
     out, workspace : array, optional
         As in `cross_entropy`.
 
@@ -253,8 +259,8 @@ def nll_loss(
 ) -> ArrayT:
     """Negative log-likelihood: what `cross_entropy` is, on log-probabilities that are there already.
 
-    ``l = -w[t] * log_probs[t]`` for each row, 0 where ``t == ignore_index``. The "mean" is weighted: the sum over the sum of
-    ``w[t]`` of the rows that are not ignored, NaN where none is left.
+    ``l = -w[t] * log_probs[t]`` for each row, 0 where ``t == ignore_index``. The "mean" is weighted: the sum over the
+    sum of ``w[t]`` of the rows that are not ignored, NaN where none is left.
 
     Parameters
     ----------
@@ -309,7 +315,8 @@ def nll_loss_backward(
     out: Array | None = None,
     workspace: Array | None = None,
 ) -> ArrayT:
-    """Gradient of `nll_loss` with respect to `log_probs`: ``-grad * w[t]`` at the labels, over the weights' sum for "mean"; else 0.
+    """Gradient of `nll_loss` with respect to `log_probs`: ``-grad * w[t]`` at the labels, over the weights' sum for
+    "mean"; else 0.
 
     Parameters
     ----------
@@ -408,16 +415,18 @@ def linear_cross_entropy(
 ) -> Any:
     """Cross entropy of a linear layer's scores, without the scores: ``cross_entropy(x @ w.T + bias, target)``.
 
-    For the last layer of a language model, whose scores (N, V) are by far its largest array. They are computed block by block,
-    each block is reduced to a running maximum, sum of exponentials and score of the label, and forgotten. Memory beyond
-    inputs and outputs does not grow with N or V, but for the float32 copies of half-type inputs.
+    For the last layer of a language model, whose scores (N, V) are by far its largest array. They are computed block by
+    block, each block is reduced to a running maximum, sum of exponentials and score of the label, and forgotten. Memory
+    beyond inputs and outputs does not grow with N or V, but for the float32 copies of half-type inputs.
 
-    The gradients take the scores a second time, a fourth product of that size. With `return_tape` the forward takes them itself, while the scores of a
-    block of rows are there: with g the gradient of the scores of a block for a loss whose gradient is 1, ::
+    The gradients take the scores a second time, a fourth product of that size. With `return_tape` the forward takes
+    them itself, while the scores of a block of rows are there: with g the gradient of the scores of a block for a loss
+    whose gradient is 1, ::
 
         dx[rows] = g @ w        dw += g.T @ x[rows]        dbias += sum g
 
-    so that nothing but ``grad * (dx, dw, dbias)`` is left to the backward. `vjp` does so by itself, where the memory allows it.
+    so that nothing but ``grad * (dx, dw, dbias)`` is left to the backward. `vjp` does so by itself, where the memory
+    allows it.
 
     Parameters
     ----------
@@ -436,15 +445,16 @@ def linear_cross_entropy(
     return_lse : bool
         Return the log-sum-exp of each row too, for `linear_cross_entropy_backward`.
     return_tape : bool, default False
-        Return the gradients for a loss whose gradient is 1 too, for `linear_cross_entropy_backward`; not with ``reduction="none"``.
+        Return the gradients for a loss whose gradient is 1 too, for `linear_cross_entropy_backward`; not with
+        ``reduction="none"``.
     out : array, optional
         Where to write the result, or a tuple of the results with `return_lse` or `return_tape`.
     workspace : uint8 array, optional
-        Scratch memory for one block of scores; `infer` gives its size. With `return_tape` it holds the gradients of all scores of a block of
-        rows, on a GPU of as many rows as take no more memory than the tape, or 1 GiB.
+        Scratch memory for one block of scores; `infer` gives its size. With `return_tape` it holds the gradients of all
+        scores of a block of rows, on a GPU of as many rows as take no more memory than the tape, or 1 GiB.
     algorithm : str, optional
-        One of `algorithms`: ``"blocks"``, or ``"small_blocks"`` which takes less memory. On a GPU ``"blocks_rounded"`` as in
-        `linear_cross_entropy_backward`, with `return_tape`.
+        One of `algorithms`: ``"blocks"``, or ``"small_blocks"`` which takes less memory. On a GPU ``"blocks_rounded"``
+        as in `linear_cross_entropy_backward`, with `return_tape`.
 
     Returns
     -------
@@ -453,8 +463,8 @@ def linear_cross_entropy(
     CrossEntropyOutput
         With `return_lse`: ``loss``, and ``lse`` of the shape of `target`, float32 for half types.
     TapedLoss, or TapedCrossEntropyOutput with `return_lse`
-        With `return_tape`: as above, and ``tape``, one axis, of the dtype of `x` (float32 beside a half `x`), as long as the gradients of `x`, `w` and
-        `bias` together, in an order that may change from version to version.
+        With `return_tape`: as above, and ``tape``, one axis, of the dtype of `x` (float32 beside a half `x`), as long
+        as the gradients of `x`, `w` and `bias` together, in an order that may change from version to version.
 
     Raises
     ------
@@ -484,7 +494,11 @@ def linear_cross_entropy(
     """
 
 
-@operation(loss_linear.linear_cross_entropy_backward, arrays=("bias", "weight", "lse", "tape"), values=problems.labels_checked(3))
+@operation(
+    loss_linear.linear_cross_entropy_backward,
+    arrays=("bias", "weight", "lse", "tape"),
+    values=problems.labels_checked(3),
+)
 def linear_cross_entropy_backward(
     grad: ArrayT,
     x: Array,
@@ -504,9 +518,11 @@ def linear_cross_entropy_backward(
     workspace: Array | None = None,
     algorithm: str | None = None,
 ) -> LinearCrossEntropyGradients[ArrayT]:
-    """Gradients of `linear_cross_entropy` with respect to `x`, `w` and `bias`; the scores are computed again block by block unless the tape is given.
+    """Gradients of `linear_cross_entropy` with respect to `x`, `w` and `bias`; the scores are computed again block by
+    block unless the tape is given.
 
-    With the gradient g of the scores, as `cross_entropy_backward` gives it: ``dx = g @ w``, ``dw = g.T @ x``, ``dbias = sum g``.
+    With the gradient g of the scores, as `cross_entropy_backward` gives it: ``dx = g @ w``, ``dw = g.T @ x``, ``dbias =
+    sum g``.
 
     Parameters
     ----------
@@ -517,20 +533,21 @@ def linear_cross_entropy_backward(
     ignore_index, label_smoothing, reduction
         As in `cross_entropy`.
     lse : array (...), optional
-        What the forward returned with ``return_lse=True``; float32 for half types. Without it the scores are computed twice.
+        What the forward returned with ``return_lse=True``; float32 for half types. Without it the scores are computed
+        twice.
     tape : array, optional
-        What the forward returned with ``return_tape=True`` for the same arrays and options: the gradients are it times `grad`, which is all that is read
-        beside it. Not with ``reduction="none"``.
+        What the forward returned with ``return_tape=True`` for the same arrays and options: the gradients are it times
+        `grad`, which is all that is read beside it. Not with ``reduction="none"``.
     needs : tuple of str, optional
-        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
-        default) for all.
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None
+        (the default) for all.
     out : tuple of arrays, optional
         Where to write the gradients; two without `bias`.
     workspace
         As in `linear_cross_entropy`.
     algorithm : str, optional
-        One of `algorithms`. On a GPU ``"blocks_rounded"``, the choice for half types where it saves more than a launch, rounds g to the dtype of `x` before
-        it is multiplied; ``"blocks"`` multiplies what the rounding leaves too.
+        One of `algorithms`. On a GPU ``"blocks_rounded"``, the choice for half types where it saves more than a launch,
+        rounds g to the dtype of `x` before it is multiplied; ``"blocks"`` multiplies what the rounding leaves too.
 
     Returns
     -------
@@ -569,18 +586,20 @@ def ctc_loss(
     out: Array | None = None,
     workspace: Array | None = None,
 ) -> ArrayT:
-    """Connectionist temporal classification: a sequence of scores against a shorter sequence of labels without alignment.
+    """Connectionist temporal classification: a sequence of scores against a shorter sequence of labels without
+    alignment.
 
-    ``l = -log sum_a prod_t p[t, a[t]]`` over all alignments a: sequences of input_length classes that become the target when
-    first repeats are merged and then blanks removed. Where there is none (too few steps) the loss is inf.
+    ``l = -log sum_a prod_t p[t, a[t]]`` over all alignments a: sequences of input_length classes that become the target
+    when first repeats are merged and then blanks removed. Where there is none (too few steps) the loss is inf.
 
     Parameters
     ----------
     log_probs : array (T, N, C), or (T, C) for a single sequence
-        Log-probabilities of the classes at each step, as `log_softmax` gives them: float64, float32, float16 or bfloat16.
+        Log-probabilities of the classes at each step, as `log_softmax` gives them: float64, float32, float16 or
+        bfloat16.
     targets : integer array (N, S), or (sum of target_lengths,)
-        Labels from 0 to C - 1 without the blank: padded at the end with anything, or all targets one behind the other; (S,) for
-        a single sequence.
+        Labels from 0 to C - 1 without the blank: padded at the end with anything, or all targets one behind the other;
+        (S,) for a single sequence.
     input_lengths : integer array (N,)
         Steps of each sequence, 0 to T; what stands behind them is not looked at. An integer for a single sequence.
     target_lengths : integer array (N,)
@@ -588,8 +607,8 @@ def ctc_loss(
     blank : int
         The class that stands for no label.
     reduction : {"mean", "sum", "none"}
-        "mean" divides each loss by the length of its target (by 1 where that is 0) and averages over the batch, as PyTorch does;
-        NaN for an empty batch.
+        "mean" divides each loss by the length of its target (by 1 where that is 0) and averages over the batch, as
+        PyTorch does; NaN for an empty batch.
     zero_infinity : bool
         Losses of inf, and their gradients, count as 0.
     out : array, optional
@@ -613,13 +632,13 @@ def ctc_loss(
 
     Notes
     -----
-    On a GPU nothing looks at labels and lengths before the work: a sequence with a length or a label out of range, or with the blank
-    for a label, has a loss of NaN.
+    On a GPU nothing looks at labels and lengths before the work: a sequence with a length or a label out of range, or
+    with the blank for a label, has a loss of NaN.
 
     References
     ----------
-    Graves et al., "Connectionist temporal classification: labelling unsegmented sequence data with recurrent neural networks",
-    ICML 2006.
+    Graves et al., "Connectionist temporal classification: labelling unsegmented sequence data with recurrent neural
+    networks", ICML 2006.
 
     Examples
     --------
@@ -650,10 +669,10 @@ def ctc_loss_backward(
 ) -> ArrayT:
     """Gradient of `ctc_loss` with respect to `log_probs`: the true partial derivatives.
 
-    ``d l / d log_probs[t, c] = -P(a[t] = c | target)``, less the probability that an alignment of the target is in class c at step
-    t; 0 behind the end of a sequence. PyTorch returns ``exp(log_probs) - P`` here instead, which is the gradient of the scores
-    before a `log_softmax`, not of its result. Following this gradient back through `log_softmax_backward` gives
-    the same gradient of the scores, since P sums to 1 over the classes.
+    ``d l / d log_probs[t, c] = -P(a[t] = c | target)``, less the probability that an alignment of the target is in
+    class c at step t; 0 behind the end of a sequence. PyTorch returns ``exp(log_probs) - P`` here instead, which is the
+    gradient of the scores before a `log_softmax`, not of its result. Following this gradient back through
+    `log_softmax_backward` gives the same gradient of the scores, since P sums to 1 over the classes.
 
     Parameters
     ----------

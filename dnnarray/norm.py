@@ -76,7 +76,8 @@ def batch_norm(
 ) -> ArrayT:
     """Batch normalization with given statistics, as at inference.
 
-    ``y = activation((x - mean) / sqrt(variance + eps) * weight + bias + residual)``, one value of each parameter per channel.
+    ``y = activation((x - mean) / sqrt(variance + eps) * weight + bias + residual)``, one value of each parameter per
+    channel.
 
     Parameters
     ----------
@@ -156,8 +157,8 @@ def batch_norm_backward(
     eps, layout, activation
         As in `batch_norm`.
     needs : tuple of str, optional
-        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
-        default) for all.
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None
+        (the default) for all.
     out : tuple of array, optional
         Where to write the gradients that are not None.
     workspace : uint8 array, optional
@@ -166,8 +167,8 @@ def batch_norm_backward(
     Returns
     -------
     BatchNormGradients or BatchNormResidualGradients
-        ``x, mean, variance, weight, bias``, each of the shape and dtype of its array, None for what was omitted; with a residual
-        also ``residual``.
+        ``x, mean, variance, weight, bias``, each of the shape and dtype of its array, None for what was omitted; with a
+        residual also ``residual``.
 
     Raises
     ------
@@ -189,7 +190,11 @@ def _train_and_save(*arrays: Any, **options: Any) -> tuple[Any, dict[str, Any]]:
     return result, {"mean": result.mean, "rstd": result.rstd}
 
 
-@operation(problems.batch_norm_train, arrays=("weight", "bias", "running_mean", "running_var", "residual"), save=_train_and_save)
+@operation(
+    problems.batch_norm_train,
+    arrays=("weight", "bias", "running_mean", "running_var", "residual"),
+    save=_train_and_save,
+)
 def batch_norm_train(
     x: ArrayT,
     /,
@@ -209,9 +214,10 @@ def batch_norm_train(
 ) -> BatchNormOutput[ArrayT]:
     """Batch normalization with the statistics of the batch, as in training.
 
-    ``y = activation((x - mean) * rstd * weight + bias + residual)`` with ``rstd = 1 / sqrt(var + eps)``; `mean` and `var` (biased:
-    divided by the number M of values) are those of each channel over batch and space. The running statistics move to
-    ``(1 - momentum) * running + momentum * new``, where `running_var` takes the unbiased variance ``var * M / (M - 1)``.
+    ``y = activation((x - mean) * rstd * weight + bias + residual)`` with ``rstd = 1 / sqrt(var + eps)``; `mean` and
+    `var` (biased: divided by the number M of values) are those of each channel over batch and space. The running
+    statistics move to ``(1 - momentum) * running + momentum * new``, where `running_var` takes the unbiased variance
+    ``var * M / (M - 1)``.
 
     Parameters
     ----------
@@ -220,7 +226,8 @@ def batch_norm_train(
     weight, bias : array (C,), optional
         Scale and shift; 1 and 0 where omitted. Dtype of `x`, or float32 beside a half `x`.
     running_mean, running_var : array (C,), optional
-        Statistics so far; they are not changed, the new ones are returned, unless `out` names them. Dtype as for `weight`.
+        Statistics so far; they are not changed, the new ones are returned, unless `out` names them. Dtype as for
+        `weight`.
     momentum : float, default 0.1
         Weight of the new value, from 0 to 1 (some other libraries weigh the old one).
     eps, layout, residual, activation
@@ -228,17 +235,17 @@ def batch_norm_train(
     group : None
         Kept for statistics over several devices.
     out : tuple of array, optional
-        Where to write the results that are not None. The places of `running_mean` and `running_var` may hold these arrays themselves, which are
-        then moved on where they are.
+        Where to write the results that are not None. The places of `running_mean` and `running_var` may hold these
+        arrays themselves, which are then moved on where they are.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 
     Returns
     -------
     BatchNormOutput
-        ``y``, shape and dtype of `x`; ``mean`` and ``rstd`` (C,) of the batch, float32 for a half `x`, else of its dtype;
-        ``running_mean`` and ``running_var``, new arrays in the dtypes of those given, None where none was.
-        An empty batch gives an empty `y`, mean 0 and variance 0, and hands the running statistics on as they are.
+        ``y``, shape and dtype of `x`; ``mean`` and ``rstd`` (C,) of the batch, float32 for a half `x`, else of its
+        dtype; ``running_mean`` and ``running_var``, new arrays in the dtypes of those given, None where none was. An
+        empty batch gives an empty `y`, mean 0 and variance 0, and hands the running statistics on as they are.
 
     Raises
     ------
@@ -265,7 +272,10 @@ def batch_norm_train(
     """
 
 
-@operation(problems.batch_norm_train_backward, arrays=("weight", "bias", "running_mean", "running_var", "residual", "mean", "rstd"))
+@operation(
+    problems.batch_norm_train_backward,
+    arrays=("weight", "bias", "running_mean", "running_var", "residual", "mean", "rstd"),
+)
 def batch_norm_train_backward(
     grad: ArrayT,
     x: Array,
@@ -302,8 +312,8 @@ def batch_norm_train_backward(
     mean, rstd : array (C,), optional
         What the forward returned; found again where omitted.
     needs : tuple of str, optional
-        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
-        default) for all.
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None
+        (the default) for all.
     out : tuple of array, optional
         Where to write the gradients that are not None.
     workspace : uint8 array, optional
@@ -312,7 +322,8 @@ def batch_norm_train_backward(
     Returns
     -------
     NormGradients or NormResidualGradients
-        ``x, weight, bias``, each of the shape and dtype of its array, None for what was omitted; with a residual also ``residual``.
+        ``x, weight, bias``, each of the shape and dtype of its array, None for what was omitted; with a residual also
+        ``residual``.
 
     Raises
     ------
@@ -391,8 +402,8 @@ def layer_norm(
     x : array, any shape with an axis
         float64, float32, float16 or bfloat16.
     weight, bias : array, optional
-        Scale and shift, of the extents of the normalised axes in the order in which `x` has them. Dtype of `x`, or float32 beside a
-        half `x`. Either may be given without the other.
+        Scale and shift, of the extents of the normalised axes in the order in which `x` has them. Dtype of `x`, or
+        float32 beside a half `x`. Either may be given without the other.
     axis : int or tuple of int, default -1
         Exactly the axes to normalise along, in any order; they need not be the last ones.
     eps : float, default 1e-5
@@ -407,8 +418,9 @@ def layer_norm(
     Returns
     -------
     array or LayerNormOutput
-        ``y``, shape and dtype of `x`; with `return_stats` also ``mean`` and ``rstd``, of the shape of `x` with extent 1 along the
-        normalised axes, float32 for a half `x`, else of its dtype. Axes without elements give an empty `y`, mean 0 and variance 0.
+        ``y``, shape and dtype of `x`; with `return_stats` also ``mean`` and ``rstd``, of the shape of `x` with extent 1
+        along the normalised axes, float32 for a half `x`, else of its dtype. Axes without elements give an empty `y`,
+        mean 0 and variance 0.
 
     Raises
     ------
@@ -467,8 +479,8 @@ def layer_norm_backward(
     mean, rstd : array, optional
         What the forward returned; found again where omitted.
     needs : tuple of str, optional
-        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
-        default) for all.
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None
+        (the default) for all.
     out : tuple of array, optional
         Where to write the gradients that are not None.
     workspace : uint8 array, optional
@@ -541,7 +553,8 @@ def rms_norm(
     x : array, any shape with an axis
         float64, float32, float16 or bfloat16.
     weight : array, optional
-        Scale, of the extents of the normalised axes in the order in which `x` has them. Dtype of `x`, or float32 beside a half `x`.
+        Scale, of the extents of the normalised axes in the order in which `x` has them. Dtype of `x`, or float32 beside
+        a half `x`.
     axis : int or tuple of int, default -1
         Exactly the axes to normalise along.
     eps : float, default 1e-6
@@ -556,8 +569,8 @@ def rms_norm(
     Returns
     -------
     array or RMSNormOutput
-        ``y``, shape and dtype of `x`; with `return_stats` also ``rstd``, of the shape of `x` with extent 1 along the normalised
-        axes, float32 for a half `x`, else of its dtype.
+        ``y``, shape and dtype of `x`; with `return_stats` also ``rstd``, of the shape of `x` with extent 1 along the
+        normalised axes, float32 for a half `x`, else of its dtype.
 
     Raises
     ------
@@ -607,8 +620,8 @@ def rms_norm_backward(
     rstd : array, optional
         What the forward returned; found again where omitted.
     needs : tuple of str, optional
-        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
-        default) for all.
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None
+        (the default) for all.
     out : tuple of array, optional
         Where to write the gradients that are not None.
     workspace : uint8 array, optional
@@ -647,7 +660,8 @@ def add_layer_norm(
 ) -> AddNormOutput[ArrayT]:
     """An addition and the layer normalization of the sum, in one.
 
-    ``sum = x + residual``, ``y = layer_norm(sum, weight, bias)``. For half types `y` is made from the sum before it is rounded.
+    ``sum = x + residual``, ``y = layer_norm(sum, weight, bias)``. For half types `y` is made from the sum before it is
+    rounded.
 
     Parameters
     ----------
@@ -708,8 +722,8 @@ def add_layer_norm_backward(
     axis, eps
         As in `add_layer_norm`.
     needs : tuple of str, optional
-        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
-        default) for all.
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None
+        (the default) for all.
     out : tuple of array, optional
         Where to write the gradients that are not None.
     workspace : uint8 array, optional
@@ -718,7 +732,8 @@ def add_layer_norm_backward(
     Returns
     -------
     AddLayerNormGradients
-        ``x, residual, weight, bias``, each of the shape and dtype of its array, None for what was omitted. The first two are equal.
+        ``x, residual, weight, bias``, each of the shape and dtype of its array, None for what was omitted. The first
+        two are equal.
 
     Raises
     ------
@@ -810,8 +825,8 @@ def add_rms_norm_backward(
     axis, eps
         As in `add_rms_norm`.
     needs : tuple of str, optional
-        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
-        default) for all.
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None
+        (the default) for all.
     out : tuple of array, optional
         Where to write the gradients that are not None.
     workspace : uint8 array, optional
@@ -820,7 +835,8 @@ def add_rms_norm_backward(
     Returns
     -------
     AddRMSNormGradients
-        ``x, residual, weight``, each of the shape and dtype of its array, None for an omitted weight. The first two are equal.
+        ``x, residual, weight``, each of the shape and dtype of its array, None for an omitted weight. The first two are
+        equal.
 
     Raises
     ------
@@ -916,8 +932,9 @@ def group_norm(
     Returns
     -------
     array or GroupNormOutput
-        ``y``, shape and dtype of `x`; with `return_stats` also ``mean`` and ``rstd = 1 / sqrt(var + eps)``, (N, num_groups) in either
-        layout, float32 for a half `x`, else of its dtype. A group of a single value has variance 0 and gives ``activation(bias)``.
+        ``y``, shape and dtype of `x`; with `return_stats` also ``mean`` and ``rstd = 1 / sqrt(var + eps)``, (N,
+        num_groups) in either layout, float32 for a half `x`, else of its dtype. A group of a single value has variance
+        0 and gives ``activation(bias)``.
 
     Raises
     ------
@@ -926,7 +943,8 @@ def group_norm(
     DTypeError
         `x` is not floating, or a parameter has a dtype that does not go with it.
     OptionError
-        `num_groups` does not divide C, `eps` is negative, `layout` or `activation` is unknown, or `return_stats` is no boolean.
+        `num_groups` does not divide C, `eps` is negative, `layout` or `activation` is unknown, or `return_stats` is no
+        boolean.
 
     References
     ----------
@@ -976,8 +994,8 @@ def group_norm_backward(
     mean, rstd : array (N, num_groups), optional
         What the forward returned; found again where omitted.
     needs : tuple of str, optional
-        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
-        default) for all.
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None
+        (the default) for all.
     out : tuple of array, optional
         Where to write the gradients that are not None.
     workspace : uint8 array, optional
@@ -996,7 +1014,8 @@ def group_norm_backward(
     Examples
     --------
     >>> import dnnarray as dnn, numpy as np
-    >>> dnn.group_norm_backward(np.array([[0.0, 2.0]]), np.array([[1.0, 3.0]]), np.ones(2), np.zeros(2), num_groups=1, eps=0.0)
+    >>> grad, x = np.array([[0.0, 2.0]]), np.array([[1.0, 3.0]])
+    >>> dnn.group_norm_backward(grad, x, np.ones(2), np.zeros(2), num_groups=1, eps=0.0)
     NormGradients(x=array([[0., 0.]]), weight=array([0., 2.]), bias=array([0., 2.]))
     """
 
@@ -1068,13 +1087,14 @@ def instance_norm(
     Returns
     -------
     array or GroupNormOutput
-        ``y``, shape and dtype of `x`; with `return_stats` also ``mean`` and ``rstd = 1 / sqrt(var + eps)``, (N, C) in either layout,
-        float32 for a half `x`, else of its dtype.
+        ``y``, shape and dtype of `x`; with `return_stats` also ``mean`` and ``rstd = 1 / sqrt(var + eps)``, (N, C) in
+        either layout, float32 for a half `x`, else of its dtype.
 
     Raises
     ------
     ShapeError
-        `x` has a single value in space (or no spatial axes), which has no variance; more than 5 axes; or a parameter is not (C,).
+        `x` has a single value in space (or no spatial axes), which has no variance; more than 5 axes; or a parameter is
+        not (C,).
     DTypeError
         `x` is not floating, or a parameter has a dtype that does not go with it.
     OptionError
@@ -1127,8 +1147,8 @@ def instance_norm_backward(
     mean, rstd : array (N, C), optional
         What the forward returned; found again where omitted.
     needs : tuple of str, optional
-        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
-        default) for all.
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None
+        (the default) for all.
     out : tuple of array, optional
         Where to write the gradients that are not None.
     workspace : uint8 array, optional
@@ -1167,8 +1187,9 @@ def local_response_norm(
 ) -> ArrayT:
     """Local response normalization: division by the energy of the neighbouring channels.
 
-    ``y[c] = x[c] / (k + alpha / size * sum(x[j]**2))**beta``, the sum over channels ``c - size // 2`` to ``c + (size - 1) // 2`` that
-    exist. An even window reaches one channel further down than up, as in PyTorch (ONNX has it the other way round).
+    ``y[c] = x[c] / (k + alpha / size * sum(x[j]**2))**beta``, the sum over channels ``c - size // 2`` to ``c + (size -
+    1) // 2`` that exist. An even window reaches one channel further down than up, as in PyTorch (ONNX has it the other
+    way round).
 
     Parameters
     ----------

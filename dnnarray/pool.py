@@ -55,7 +55,8 @@ __all__ = [
 
 
 def _indices_saved(name, *, returned):
-    """The `save` of a maximum: the operation `name` finds the indices; `returned` says whether the user gets them too."""
+    """The `save` of a maximum: the operation `name` finds the indices; `returned` says whether the user gets them
+    too."""
 
     def save(x, **options):
         result = find(name).function(x, **options)
@@ -83,8 +84,8 @@ def max_pool(
 ) -> ArrayT:
     """Maximum of each window.
 
-    ``y[n, c, p, q] = max over r, s of x[n, c, p * stride - before + r * dilation, q * stride - before + s * dilation]``, where only
-    what lies inside of `x` counts: the padding never wins. A window with a NaN gives NaN.
+    ``y[n, c, p, q] = max over r, s of x[n, c, p * stride - before + r * dilation, q * stride - before + s *
+    dilation]``, where only what lies inside of `x` counts: the padding never wins. A window with a NaN gives NaN.
 
     Parameters
     ----------
@@ -95,13 +96,14 @@ def max_pool(
     stride : int or tuple of int, optional
         Elements between neighbouring windows; None (the default) takes `kernel_size`.
     padding : int, tuple, or str, default 0
-        Elements around `x`: an int, one per spatial axis, one pair (before, after) per axis, ``"valid"`` for none, ``"same"`` for an
-        output of extent ceil(n / stride) with the odd element after, or ``"same_lower"`` with it before. At most the extent that the
-        window covers, less one.
+        Elements around `x`: an int, one per spatial axis, one pair (before, after) per axis, ``"valid"`` for none,
+        ``"same"`` for an output of extent ceil(n / stride) with the odd element after, or ``"same_lower"`` with it
+        before. At most the extent that the window covers, less one.
     dilation : int or tuple of int, default 1
         Elements between neighbouring taps of a window, which then covers ``(kernel_size - 1) * dilation + 1`` elements.
     ceil_mode : bool, default False
-        Also take a last window that the end of the padded input cuts, if it starts inside of the input or of the padding before it.
+        Also take a last window that the end of the padded input cuts, if it starts inside of the input or of the
+        padding before it.
     layout : str, default "channels_first"
         Order of the logical axes: ``"channels_first"`` (N C D H W) or ``"channels_last"`` (N D H W C).
     out : array, optional
@@ -112,8 +114,8 @@ def max_pool(
     Returns
     -------
     array, shape (N, C, *outputs) or (N, *outputs, C)
-        dtype and memory order of `x`. Along each axis there are ``floor((n + before + after - covered) / stride) + 1`` outputs, with
-        ceil instead of floor in `ceil_mode`.
+        dtype and memory order of `x`. Along each axis there are ``floor((n + before + after - covered) / stride) + 1``
+        outputs, with ceil instead of floor in `ceil_mode`.
 
     Raises
     ------
@@ -132,7 +134,8 @@ def max_pool(
 
     Notes
     -----
-    With a dilation, all taps of a window may miss a short input; such a window gives -inf (for integers the least number).
+    With a dilation, all taps of a window may miss a short input; such a window gives -inf (for integers the least
+    number).
 
     Examples
     --------
@@ -165,7 +168,8 @@ def max_pool_backward(
 ) -> ArrayT:
     """Gradient of `max_pool` with respect to `x`: each element of `grad` goes to the maximum of its window.
 
-    Of equal maxima the first gets it; where windows overlap, an element collects the gradients of all that it is the maximum of.
+    Of equal maxima the first gets it; where windows overlap, an element collects the gradients of all that it is the
+    maximum of.
 
     Parameters
     ----------
@@ -214,7 +218,8 @@ def max_pool_with_indices(
 ) -> MaxPoolOutput[ArrayT]:
     """Maximum of each window and where it stands.
 
-    As `max_pool`, with the flat position of each maximum in the spatial extent of its channel: ``h * W + w`` in two dimensions.
+    As `max_pool`, with the flat position of each maximum in the spatial extent of its channel: ``h * W + w`` in two
+    dimensions.
 
     Parameters
     ----------
@@ -230,8 +235,9 @@ def max_pool_with_indices(
     Returns
     -------
     MaxPoolOutput
-        Named tuple of ``y``, as from `max_pool`, and ``indices``, int64 of the same shape. Of equal maxima the first is named, of several
-        NaN the last (as in PyTorch). A window with no element in it (see the notes of `max_pool`) has index -1.
+        Named tuple of ``y``, as from `max_pool`, and ``indices``, int64 of the same shape. Of equal maxima the first is
+        named, of several NaN the last (as in PyTorch). A window with no element in it (see the notes of `max_pool`) has
+        index -1.
 
     Raises
     ------
@@ -324,8 +330,9 @@ def avg_pool(
 ) -> ArrayT:
     """Mean of each window.
 
-    The sum of the elements of each window that lie inside of `x`, divided by how many there are; with `count_include_pad` the elements
-    of the padding count as zeros. What a last window of `ceil_mode` has beyond the padding never counts.
+    The sum of the elements of each window that lie inside of `x`, divided by how many there are; with
+    `count_include_pad` the elements of the padding count as zeros. What a last window of `ceil_mode` has beyond the
+    padding never counts.
 
     Parameters
     ----------
@@ -379,7 +386,8 @@ def avg_pool_backward(
     out: Array | None = None,
     workspace: Array | None = None,
 ) -> ArrayT:
-    """Gradient of `avg_pool` with respect to `x`: each element of `grad`, divided as in the forward, goes to its whole window.
+    """Gradient of `avg_pool` with respect to `x`: each element of `grad`, divided as in the forward, goes to its whole
+    window.
 
     Parameters
     ----------
@@ -427,8 +435,8 @@ def lp_pool(
 ) -> ArrayT:
     """Lp norm of each window.
 
-    ``y = (sum over the window of |x|^p)^(1/p)``; the padding adds nothing. Windows are scaled by their largest element, so that the
-    powers neither overflow nor vanish where the norm itself does not.
+    ``y = (sum over the window of |x|^p)^(1/p)``; the padding adds nothing. Windows are scaled by their largest element,
+    so that the powers neither overflow nor vanish where the norm itself does not.
 
     Parameters
     ----------
@@ -455,8 +463,8 @@ def lp_pool(
 
     Notes
     -----
-    PyTorch's ``lp_pool`` sums ``x^p`` without the magnitude, which differs for negative elements and odd `p`, and in `ceil_mode` weighs
-    a window that is cut at the end as if it were whole.
+    PyTorch's ``lp_pool`` sums ``x^p`` without the magnitude, which differs for negative elements and odd `p`, and in
+    `ceil_mode` weighs a window that is cut at the end as if it were whole.
 
     Examples
     --------
@@ -485,10 +493,12 @@ def lp_pool_backward(
     out: Array | None = None,
     workspace: Array | None = None,
 ) -> ArrayT:
-    """Gradient of `lp_pool` with respect to `x`: ``grad * sign(x) * (|x| / y)^(p - 1)``, summed over the windows of each element.
+    """Gradient of `lp_pool` with respect to `x`: ``grad * sign(x) * (|x| / y)^(p - 1)``, summed over the windows of
+    each element.
 
-    It is 0 where ``x`` is 0. For infinite `p` it goes to the first element of largest magnitude. Of an infinite norm, also one beyond the range
-    of numbers, and `p` above 1, finite elements get 0 and infinite ones NaN; of a norm that is NaN all do.
+    It is 0 where ``x`` is 0. For infinite `p` it goes to the first element of largest magnitude. Of an infinite norm,
+    also one beyond the range of numbers, and `p` above 1, finite elements get 0 and infinite ones NaN; of a norm that
+    is NaN all do.
 
     Parameters
     ----------
@@ -542,8 +552,8 @@ def adaptive_avg_pool(
     x : array, shape (N, C, *space) or (N, *space, C)
         1 to 3 spatial axes; float64, float32, float16 or bfloat16.
     output_size : int or tuple of int or None
-        Spatial extents of the output: one for all axes or one per axis; a None inside of a tuple keeps the extent of `x`. It may be
-        larger than that of `x`. An extent of 0 gives an empty result.
+        Spatial extents of the output: one for all axes or one per axis; a None inside of a tuple keeps the extent of
+        `x`. It may be larger than that of `x`. An extent of 0 gives an empty result.
     layout : str, default "channels_first"
         Order of the logical axes: ``"channels_first"`` (N C D H W) or ``"channels_last"`` (N D H W C).
     out : array, optional
@@ -712,7 +722,9 @@ def adaptive_max_pool_backward(
     """
 
 
-@operation(problems.with_indices(problems.adaptive), save=_indices_saved("adaptive_max_pool_with_indices", returned=True))
+@operation(
+    problems.with_indices(problems.adaptive), save=_indices_saved("adaptive_max_pool_with_indices", returned=True)
+)
 def adaptive_max_pool_with_indices(
     x: ArrayT,
     /,
@@ -742,8 +754,8 @@ def adaptive_max_pool_with_indices(
     Returns
     -------
     MaxPoolOutput
-        Named tuple of ``y``, as from `adaptive_max_pool`, and ``indices``, int64 of the same shape. Of equal maxima the first is named, of
-        several NaN the last (as in PyTorch).
+        Named tuple of ``y``, as from `adaptive_max_pool`, and ``indices``, int64 of the same shape. Of equal maxima the
+        first is named, of several NaN the last (as in PyTorch).
 
     Raises
     ------
@@ -770,7 +782,8 @@ def adaptive_max_pool_with_indices_backward(
     out: Array | None = None,
     workspace: Array | None = None,
 ) -> ArrayT:
-    """Gradient of ``y`` of `adaptive_max_pool_with_indices` with respect to `x`; the same as `adaptive_max_pool_backward`.
+    """Gradient of ``y`` of `adaptive_max_pool_with_indices` with respect to `x`; the same as
+    `adaptive_max_pool_backward`.
 
     Parameters
     ----------
@@ -826,7 +839,8 @@ def max_unpool(
     x : array, shape (N, C, *space) or (N, *space, C)
         1 to 3 spatial axes; float64, float32, float16 or bfloat16.
     indices : integer array, shape of `x`
-        Flat positions in `output_size`. They should be different within a channel, as those of windows that do not overlap are.
+        Flat positions in `output_size`. They should be different within a channel, as those of windows that do not
+        overlap are.
     output_size : int or tuple of int
         Spatial extents of the output, for all axes or one per axis: those of the input of the pooling.
     layout, out, workspace
@@ -835,7 +849,8 @@ def max_unpool(
     Returns
     -------
     array, shape (N, C, *output_size) or (N, *output_size, C)
-        dtype and memory order of `x`. A position that is named twice holds one of the values, the last in the order of the spatial axes.
+        dtype and memory order of `x`. A position that is named twice holds one of the values, the last in the order of
+        the spatial axes.
 
     Raises
     ------
@@ -850,7 +865,8 @@ def max_unpool(
 
     Notes
     -----
-    On a GPU the values of `indices` are not looked at before: one that is no position is left out, and its gradient is 0.
+    On a GPU the values of `indices` are not looked at before: one that is no position is left out, and its gradient is
+    0.
 
     References
     ----------

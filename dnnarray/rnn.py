@@ -132,18 +132,19 @@ def rnn(
 ) -> Any:
     """Elman recurrent network over a sequence, of one or more layers and one or two directions.
 
-    ``h(t) = f(w_ih x(t) + b_ih + w_hh h(t-1) + b_hh)`` with f = tanh or relu; ``y(t) = h(t)`` is the input of the next layer. A
-    reversed direction takes the time steps from the last to the first; with two directions the output holds the forward
-    state and the reversed one side by side.
+    ``h(t) = f(w_ih x(t) + b_ih + w_hh h(t-1) + b_hh)`` with f = tanh or relu; ``y(t) = h(t)`` is the input of the next
+    layer. A reversed direction takes the time steps from the last to the first; with two directions the output holds
+    the forward state and the reversed one side by side.
 
     Parameters
     ----------
     x : array (T, N, I), or (N, T, I) with ``layout="NTC"``
-        T time steps of N sequences with I features: float64, float32, float16 or bfloat16. Half types are computed in float32.
+        T time steps of N sequences with I features: float64, float32, float16 or bfloat16. Half types are computed in
+        float32.
     weights : list or tuple of RNNWeights
         One for each layer and direction: layer 0 forward, layer 0 reversed, layer 1 forward, ... With H hidden units, D
-        directions and G = 1 gate: w_ih (G*H, I), from layer 1 on (G*H, D*H), w_hh (G*H, H), b_ih and b_hh (G*H,) or None. The
-        dtype of `x`.
+        directions and G = 1 gate: w_ih (G*H, I), from layer 1 on (G*H, D*H), w_hh (G*H, H), b_ih and b_hh (G*H,) or
+        None. The dtype of `x`.
     h0 : array (layers*D, N, H), optional
         States before the first step; 0 where omitted.
     activation : {"tanh", "relu"}
@@ -153,10 +154,12 @@ def rnn(
     reverse : bool
         The one direction is the reversed one; ``y[t]`` still belongs to ``x[t]``.
     lengths : integer array (N,), optional
-        Steps of each sequence, 0 to T, in any order; T where omitted. Steps past the end give 0 in y and do not change the state,
-        whatever `x` holds there; a reversed direction begins at each sequence's own end. A sequence of length 0 keeps h0.
+        Steps of each sequence, 0 to T, in any order; T where omitted. Steps past the end give 0 in y and do not change
+        the state, whatever `x` holds there; a reversed direction begins at each sequence's own end. A sequence of
+        length 0 keeps h0.
     dropout : float, 0 to 1
-        Probability to drop an element of the output of each layer but the last; the others are divided by ``1 - dropout``.
+        Probability to drop an element of the output of each layer but the last; the others are divided by ``1 -
+        dropout``.
     seed : int, optional
         Seed of the dropout; required where `dropout` is above 0.
     offset : int
@@ -174,28 +177,29 @@ def rnn(
     Returns
     -------
     HiddenOutput, or TapedHiddenOutput with `return_tape`
-        ``y`` (T, N, D*H), or (N, T, D*H), the output of the last layer; ``h`` (layers*D, N, H), the states after the last step;
-        ``tape``, one axis, of the dtype of `x` (float32 beside a half `x`): for the gradient of the same call, in an order that may
-        change from version to version.
+        ``y`` (T, N, D*H), or (N, T, D*H), the output of the last layer; ``h`` (layers*D, N, H), the states after the
+        last step; ``tape``, one axis, of the dtype of `x` (float32 beside a half `x`): for the gradient of the same
+        call, in an order that may change from version to version.
 
     Raises
     ------
     ShapeError
-        An array has the wrong shape, or the number of weights does not fit the directions; the message names layer and direction.
+        An array has the wrong shape, or the number of weights does not fit the directions; the message names layer and
+        direction.
     DTypeError
         An array is not floating, or not of the dtype of `x`; `lengths` are no integers.
     ArrayTypeError
         `weights` is no list of `RNNWeights`, or an argument is no array.
     OptionError
-        An option or a length is out of range; `seed` is missing; a projection or a peephole is given; `reverse` together
-        with `bidirectional`.
+        An option or a length is out of range; `seed` is missing; a projection or a peephole is given; `reverse`
+        together with `bidirectional`.
     UnsupportedError
         `return_tape` on a GPU, where the gradient always runs the forward again.
 
     References
     ----------
-    Elman, "Finding structure in time", Cognitive Science 14, 1990. Schuster and Paliwal, "Bidirectional recurrent neural
-    networks", IEEE Transactions on Signal Processing 45, 1997.
+    Elman, "Finding structure in time", Cognitive Science 14, 1990. Schuster and Paliwal, "Bidirectional recurrent
+    neural networks", IEEE Transactions on Signal Processing 45, 1997.
 
     Examples
     --------
@@ -288,7 +292,8 @@ def gru(
     Parameters
     ----------
     x : array (T, N, I), or (N, T, I) with ``layout="NTC"``
-        T time steps of N sequences with I features: float64, float32, float16 or bfloat16. Half types are computed in float32.
+        T time steps of N sequences with I features: float64, float32, float16 or bfloat16. Half types are computed in
+        float32.
     weights : list or tuple of RNNWeights
         As in `rnn`, with G = 3 gates.
     h0 : array (layers*D, N, H), optional
@@ -315,7 +320,8 @@ def gru(
 
     References
     ----------
-    Cho et al., "Learning phrase representations using RNN encoder-decoder for statistical machine translation", EMNLP 2014.
+    Cho et al., "Learning phrase representations using RNN encoder-decoder for statistical machine translation", EMNLP
+    2014.
 
     Examples
     --------
@@ -414,16 +420,18 @@ def lstm(
     Parameters
     ----------
     x : array (T, N, I), or (N, T, I) with ``layout="NTC"``
-        T time steps of N sequences with I features: float64, float32, float16 or bfloat16. Half types are computed in float32.
+        T time steps of N sequences with I features: float64, float32, float16 or bfloat16. Half types are computed in
+        float32.
     weights : list or tuple of RNNWeights
-        As in `rnn`, with G = 4 gates. With w_hr (P, H), in all layers or in none, h has P elements: w_hh is (4*H, P) and w_ih of
-        the layers from 1 on (4*H, D*P); P = H without. `peephole` (3, H) in the order i f o.
+        As in `rnn`, with G = 4 gates. With w_hr (P, H), in all layers or in none, h has P elements: w_hh is (4*H, P)
+        and w_ih of the layers from 1 on (4*H, D*P); P = H without. `peephole` (3, H) in the order i f o.
     h0 : array (layers*D, N, P), optional
         States before the first step; 0 where omitted.
     c0 : array (layers*D, N, H), optional
         Cell states before the first step; 0 where omitted.
     cell_clip : float above 0, optional
-        Bound of the cell state; no gradient passes where it was reached. (The `clip` of ONNX bounds the gates' inputs instead.)
+        Bound of the cell state; no gradient passes where it was reached. (The `clip` of ONNX bounds the gates' inputs
+        instead.)
     bidirectional, reverse, lengths, dropout, seed, offset, layout, return_tape
         As in `rnn`, with P in the place of H.
     out : tuple of array, optional
@@ -434,8 +442,8 @@ def lstm(
     Returns
     -------
     RNNOutput, or TapedRNNOutput with `return_tape`
-        ``y`` (T, N, D*P), or (N, T, D*P), the output of the last layer; ``h`` (layers*D, N, P) and ``c`` (layers*D, N, H), the
-        states after the last step; ``tape`` as in `rnn`.
+        ``y`` (T, N, D*P), or (N, T, D*P), the output of the last layer; ``h`` (layers*D, N, P) and ``c`` (layers*D, N,
+        H), the states after the last step; ``tape`` as in `rnn`.
 
     Raises
     ------
@@ -446,7 +454,8 @@ def lstm(
     ----------
     Hochreiter and Schmidhuber, "Long short-term memory", Neural Computation 9, 1997. Gers, Schraudolph and Schmidhuber,
     "Learning precise timing with LSTM recurrent networks", JMLR 3, 2002 (peepholes). Sak, Senior and Beaufays, "Long
-    short-term memory based recurrent neural network architectures for large vocabulary speech recognition", 2014 (projection).
+    short-term memory based recurrent neural network architectures for large vocabulary speech recognition", 2014
+    (projection).
 
     Examples
     --------
@@ -499,8 +508,8 @@ def rnn_backward(
     activation, bidirectional, reverse, lengths, dropout, seed, offset, layout, return_tape
         As in `rnn`; the same seed and offset give the same dropout. `return_tape` changes nothing here.
     needs : tuple of str, optional
-        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
-        default) for all.
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None
+        (the default) for all.
     out : tuple of array, optional
         Where to write the gradients, in the order of x, the arrays of the weights that are given, h0.
     workspace : uint8 array, optional
@@ -509,8 +518,8 @@ def rnn_backward(
     Returns
     -------
     RNNGradients
-        ``x``; ``weights``, a tuple of `RNNWeights`, None where an array is absent; ``h0``, None where it was omitted. The relu's
-        slope at 0 is 0.
+        ``x``; ``weights``, a tuple of `RNNWeights`, None where an array is absent; ``h0``, None where it was omitted.
+        The relu's slope at 0 is 0.
 
     Raises
     ------
@@ -572,8 +581,8 @@ def gru_backward(
     linear_before_reset, bidirectional, reverse, lengths, dropout, seed, offset, layout, return_tape
         As in `gru`; the same seed and offset give the same dropout. `return_tape` changes nothing here.
     needs : tuple of str, optional
-        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
-        default) for all.
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None
+        (the default) for all.
     out, workspace
         As in `rnn_backward`.
 
@@ -641,15 +650,16 @@ def lstm_backward(
     cell_clip, bidirectional, reverse, lengths, dropout, seed, offset, layout, return_tape
         As in `lstm`; the same seed and offset give the same dropout. `return_tape` changes nothing here.
     needs : tuple of str, optional
-        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
-        default) for all.
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None
+        (the default) for all.
     out, workspace
         As in `rnn_backward`; c0 follows h0.
 
     Returns
     -------
     LSTMGradients
-        ``x``; ``weights``, a tuple of `RNNWeights`, None where an array is absent; ``h0`` and ``c0``, None where omitted.
+        ``x``; ``weights``, a tuple of `RNNWeights`, None where an array is absent; ``h0`` and ``c0``, None where
+        omitted.
 
     Raises
     ------
@@ -788,8 +798,8 @@ def lstm_cell(
     x : array (N, I)
         One time step of N sequences with I features: float64, float32, float16 or bfloat16.
     weights : RNNWeights
-        w_ih (4*H, I), w_hh (4*H, P), b_ih and b_hh (4*H,) or None, gates in the order i f g o; w_hr (P, H) and peephole (3, H)
-        or None. P = H without w_hr.
+        w_ih (4*H, I), w_hh (4*H, P), b_ih and b_hh (4*H,) or None, gates in the order i f g o; w_hr (P, H) and peephole
+        (3, H) or None. P = H without w_hr.
     h : array (N, P)
         The state before the step.
     c : array (N, H)
@@ -845,8 +855,8 @@ def rnn_cell_backward(
     activation : {"tanh", "relu"}
         As in `rnn_cell`.
     needs : tuple of str, optional
-        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
-        default) for all.
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None
+        (the default) for all.
     out : tuple of array, optional
         Where to write the gradients, in the order of x, the arrays of the weights that are given, h.
     workspace : uint8 array, optional
@@ -895,8 +905,8 @@ def gru_cell_backward(
     linear_before_reset : bool
         As in `gru`.
     needs : tuple of str, optional
-        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
-        default) for all.
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None
+        (the default) for all.
     out, workspace
         As in `rnn_cell_backward`.
 
@@ -944,8 +954,8 @@ def lstm_cell_backward(
     cell_clip : float above 0, optional
         As in `lstm`.
     needs : tuple of str, optional
-        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
-        default) for all.
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None
+        (the default) for all.
     out, workspace
         As in `rnn_cell_backward`; c follows h.
 

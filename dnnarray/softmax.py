@@ -63,7 +63,14 @@ def softmax(x: ArrayT, /, *, axis: int = -1, out: Array | None = None, workspace
 
 @operation(problems.softmax_backward, arrays=("y",))
 def softmax_backward(
-    grad: ArrayT, x: Array, /, *, axis: int = -1, y: Array | None = None, out: Array | None = None, workspace: Array | None = None
+    grad: ArrayT,
+    x: Array,
+    /,
+    *,
+    axis: int = -1,
+    y: Array | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
 ) -> ArrayT:
     """Gradient of `softmax` with respect to `x`: ``y * (grad - sum(grad * y))``.
 
@@ -76,8 +83,8 @@ def softmax_backward(
     axis : int, optional
         As in `softmax`.
     y : array, shape of `x`, optional
-        Output of the forward; computed again where it is not given. `vjp` keeps it for float64 and float32; rounded to a half
-        type it would cost the gradient accuracy.
+        Output of the forward; computed again where it is not given. `vjp` keeps it for float64 and float32; rounded to
+        a half type it would cost the gradient accuracy.
     out, workspace : array, optional
         As in `softmax`.
 
@@ -143,7 +150,14 @@ def log_softmax(x: ArrayT, /, *, axis: int = -1, out: Array | None = None, works
 
 @operation(problems.softmax_backward, arrays=("y",))
 def log_softmax_backward(
-    grad: ArrayT, x: Array, /, *, axis: int = -1, y: Array | None = None, out: Array | None = None, workspace: Array | None = None
+    grad: ArrayT,
+    x: Array,
+    /,
+    *,
+    axis: int = -1,
+    y: Array | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
 ) -> ArrayT:
     """Gradient of `log_softmax` with respect to `x`: ``grad - exp(y) * sum(grad)``.
 
@@ -156,8 +170,8 @@ def log_softmax_backward(
     axis : int, optional
         As in `log_softmax`.
     y : array, shape of `x`, optional
-        Output of the forward; computed again where it is not given. `vjp` keeps it for float64 and float32; rounded to a half
-        type it would cost the gradient accuracy.
+        Output of the forward; computed again where it is not given. `vjp` keeps it for float64 and float32; rounded to
+        a half type it would cost the gradient accuracy.
     out, workspace : array, optional
         As in `log_softmax`.
 
@@ -223,7 +237,14 @@ def softmin(x: ArrayT, /, *, axis: int = -1, out: Array | None = None, workspace
 
 @operation(problems.softmax_backward, arrays=("y",))
 def softmin_backward(
-    grad: ArrayT, x: Array, /, *, axis: int = -1, y: Array | None = None, out: Array | None = None, workspace: Array | None = None
+    grad: ArrayT,
+    x: Array,
+    /,
+    *,
+    axis: int = -1,
+    y: Array | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
 ) -> ArrayT:
     """Gradient of `softmin` with respect to `x`: ``y * (sum(grad * y) - grad)``.
 
@@ -236,8 +257,8 @@ def softmin_backward(
     axis : int, optional
         As in `softmin`.
     y : array, shape of `x`, optional
-        Output of the forward; computed again where it is not given. `vjp` keeps it for float64 and float32; rounded to a half
-        type it would cost the gradient accuracy.
+        Output of the forward; computed again where it is not given. `vjp` keeps it for float64 and float32; rounded to
+        a half type it would cost the gradient accuracy.
     out, workspace : array, optional
         As in `softmin`.
 

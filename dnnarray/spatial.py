@@ -48,8 +48,8 @@ def grid_sample(
     """Sample `x` at the places that `grid` names.
 
     ``y[n, c, p, q] = sum over taps (i, j) of weight(i - h) * weight(j - w) * x[n, c, i, j]``, where ``(w, h)`` is
-    ``grid[n, p, q]`` in pixels; with three spatial axes likewise. A coordinate of the grid runs from -1 to 1 over an axis and the
-    components stand in the order x, y, z: the last axis of `x` comes first.
+    ``grid[n, p, q]`` in pixels; with three spatial axes likewise. A coordinate of the grid runs from -1 to 1 over an
+    axis and the components stand in the order x, y, z: the last axis of `x` comes first.
 
     Parameters
     ----------
@@ -58,11 +58,11 @@ def grid_sample(
     grid : array, (N, P, Q, 2) or (N, O, P, Q, 3)
         Where to sample, dtype of `x`.
     mode : {"bilinear", "nearest", "bicubic"}, optional
-        "bilinear" has two taps an axis (trilinear for a 5-dimensional `x`), "nearest" one (halves go to the even pixel), "bicubic"
-        four with the cubic convolution kernel of parameter -0.75 (4-dimensional `x` only).
+        "bilinear" has two taps an axis (trilinear for a 5-dimensional `x`), "nearest" one (halves go to the even
+        pixel), "bicubic" four with the cubic convolution kernel of parameter -0.75 (4-dimensional `x` only).
     padding_mode : {"zeros", "border", "reflection"}, optional
-        What stands outside of `x`: 0, the nearest border pixel, or the image mirrored at its border. For "bicubic" each tap by itself
-        is read so.
+        What stands outside of `x`: 0, the nearest border pixel, or the image mirrored at its border. For "bicubic" each
+        tap by itself is read so.
     align_corners : bool, optional
         Whether -1 and 1 mean the centres of the first and the last pixel; otherwise (the default) their outer edges.
     algorithm : str, optional
@@ -90,13 +90,13 @@ def grid_sample(
 
     Notes
     -----
-    A NaN coordinate gives NaN under "zeros" and in mode "bicubic", 0 for "nearest" under "zeros", and is taken for the first pixel
-    otherwise: what PyTorch does for a 4-dimensional `x`, here for both ranks.
+    A NaN coordinate gives NaN under "zeros" and in mode "bicubic", 0 for "nearest" under "zeros", and is taken for the
+    first pixel otherwise: what PyTorch does for a 4-dimensional `x`, here for both ranks.
 
     References
     ----------
-    Jaderberg et al., "Spatial transformer networks", NeurIPS 2015. Keys, "Cubic convolution interpolation for digital image
-    processing", IEEE Transactions on Acoustics, Speech, and Signal Processing, 1981.
+    Jaderberg et al., "Spatial transformer networks", NeurIPS 2015. Keys, "Cubic convolution interpolation for digital
+    image processing", IEEE Transactions on Acoustics, Speech, and Signal Processing, 1981.
 
     Examples
     --------
@@ -123,8 +123,8 @@ def grid_sample_backward(
 ) -> GridSampleGradients[ArrayT]:
     """Gradients of `grid_sample` with respect to `x` and `grid`.
 
-    Each output's gradient goes to its taps by their weights; that of a coordinate is the sum over taps of the weight's slope times
-    the pixel. It is 0 for "nearest", and where "border" or "reflection" hold the place at the border.
+    Each output's gradient goes to its taps by their weights; that of a coordinate is the sum over taps of the weight's
+    slope times the pixel. It is 0 for "nearest", and where "border" or "reflection" hold the place at the border.
 
     Parameters
     ----------
@@ -135,8 +135,8 @@ def grid_sample_backward(
     mode, padding_mode, align_corners : optional
         As in `grid_sample`.
     needs : tuple of str, optional
-        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
-        default) for all.
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None
+        (the default) for all.
     out : tuple of array, optional
         Where to write the results.
     workspace : uint8 array, optional
@@ -167,7 +167,13 @@ def grid_sample_backward(
 
 @operation(problems.affine_grid)
 def affine_grid(
-    theta: ArrayT, /, shape: Sequence[int], *, align_corners: bool = False, out: Array | None = None, workspace: Array | None = None
+    theta: ArrayT,
+    /,
+    shape: Sequence[int],
+    *,
+    align_corners: bool = False,
+    out: Array | None = None,
+    workspace: Array | None = None,
 ) -> ArrayT:
     """The grid of an affine map, for `grid_sample`.
 
@@ -180,8 +186,8 @@ def affine_grid(
     shape : tuple of int, (N, C, H, W) or (N, C, D, H, W)
         Shape of the image that sampling with the grid is to give; C is of no account.
     align_corners : bool, optional
-        Whether the coordinates -1 and 1 mean the centres of the first and the last pixel; otherwise (the default) their outer edges.
-        An axis of one pixel has the coordinate 0.
+        Whether the coordinates -1 and 1 mean the centres of the first and the last pixel; otherwise (the default) their
+        outer edges. An axis of one pixel has the coordinate 0.
     out : array, optional
         Where to write the result.
     workspace : uint8 array, optional
@@ -272,7 +278,8 @@ def interpolate(
 ) -> ArrayT:
     """Resize the spatial axes of `x`.
 
-    ``y[n, c, p, q] = sum over (i, j) of a[p, i] * b[q, j] * x[n, c, i, j]``: each axis has weights of its own, which the mode sets.
+    ``y[n, c, p, q] = sum over (i, j) of a[p, i] * b[q, j] * x[n, c, i, j]``: each axis has weights of its own, which
+    the mode sets.
 
     Parameters
     ----------
@@ -281,19 +288,19 @@ def interpolate(
     size : int or tuple of int
         The new extents, one for all axes or one each. Exactly one of `size` and `scale` is given.
     scale : float or tuple of float
-        How many times longer the axes become: ``floor(n * scale)``. Positions follow this number, not the ratio of the extents
-        (except for "area" and with `align_corners`).
+        How many times longer the axes become: ``floor(n * scale)``. Positions follow this number, not the ratio of the
+        extents (except for "area" and with `align_corners`).
     mode : {"nearest", "nearest_exact", "linear", "cubic", "area"}, optional
-        With ``step`` input pixels for each output pixel ``i``: "nearest" reads pixel ``floor(i * step)``; "nearest_exact" the one
-        nearest to the centre, ``floor((i + 0.5) * step)``; "linear" and "cubic" weigh the 2 or 4 pixels around
-        ``(i + 0.5) * step - 0.5`` (cubic convolution of parameter -0.75, the border repeated); "area" is the mean of all pixels that
-        the output pixel touches, as in `adaptive_avg_pool`.
+        With ``step`` input pixels for each output pixel ``i``: "nearest" reads pixel ``floor(i * step)``;
+        "nearest_exact" the one nearest to the centre, ``floor((i + 0.5) * step)``; "linear" and "cubic" weigh the 2 or
+        4 pixels around ``(i + 0.5) * step - 0.5`` (cubic convolution of parameter -0.75, the border repeated); "area"
+        is the mean of all pixels that the output pixel touches, as in `adaptive_avg_pool`.
     align_corners : bool, optional
-        For "linear" and "cubic": the first and last pixels of input and output lie on each other, ``step = (n - 1) / (m - 1)`` from
-        n to m pixels.
+        For "linear" and "cubic": the first and last pixels of input and output lie on each other, ``step = (n - 1) / (m
+        - 1)`` from n to m pixels.
     antialias : bool, optional
-        For "linear" and "cubic": when an axis shrinks, stretch the kernel by ``step`` so that every input pixel counts. The cubic
-        kernel then has the parameter -0.5. Both are what PyTorch and Pillow do.
+        For "linear" and "cubic": when an axis shrinks, stretch the kernel by ``step`` so that every input pixel counts.
+        The cubic kernel then has the parameter -0.5. Both are what PyTorch and Pillow do.
     layout : {"channels_first", "channels_last"}, optional
         Where the channels stand.
     out : array, optional
@@ -313,19 +320,19 @@ def interpolate(
     DTypeError
         `x` is not floating.
     OptionError
-        Not exactly one of `size` and `scale`, an extent below 1, an unknown mode or layout, or `align_corners` or `antialias` for a
-        mode without them.
+        Not exactly one of `size` and `scale`, an extent below 1, an unknown mode or layout, or `align_corners` or
+        `antialias` for a mode without them.
 
     Notes
     -----
-    Positions are computed in float64, for `size` in mode "nearest" in whole numbers; PyTorch takes float32 for some dtypes, so it
-    can read the neighbouring pixel where a position falls on the edge between two. As in PyTorch, "linear" and antialiased axes that
-    keep their extent are copied, whatever the scale.
+    Positions are computed in float64, for `size` in mode "nearest" in whole numbers; PyTorch takes float32 for some
+    dtypes, so it can read the neighbouring pixel where a position falls on the edge between two. As in PyTorch,
+    "linear" and antialiased axes that keep their extent are copied, whatever the scale.
 
     References
     ----------
-    Keys, "Cubic convolution interpolation for digital image processing", IEEE Transactions on Acoustics, Speech, and Signal
-    Processing, 1981.
+    Keys, "Cubic convolution interpolation for digital image processing", IEEE Transactions on Acoustics, Speech, and
+    Signal Processing, 1981.
 
     Examples
     --------
@@ -397,8 +404,9 @@ def roi_align(
 ) -> ArrayT:
     """Pool each box of an image to a fixed number of bins, from samples between the pixels.
 
-    A box is divided into P by Q bins of equal size and each bin into a grid of samples; a sample is the bilinear interpolation of
-    `x` at its place (the border pixel up to one pixel outside of `x`, 0 further out). The result of a bin is the mean of its samples.
+    A box is divided into P by Q bins of equal size and each bin into a grid of samples; a sample is the bilinear
+    interpolation of `x` at its place (the border pixel up to one pixel outside of `x`, 0 further out). The result of a
+    bin is the mean of its samples.
 
     Parameters
     ----------
@@ -411,12 +419,14 @@ def roi_align(
     spatial_scale : float, optional
         What the coordinates are multiplied with to be in pixels of `x`.
     sampling_ratio : int, optional
-        Samples of a bin along each axis, up to 1024; 0 (the default) takes ``ceil(box extent / bins)``, for each box and axis its own.
+        Samples of a bin along each axis, up to 1024; 0 (the default) takes ``ceil(box extent / bins)``, for each box
+        and axis its own.
     aligned : bool, optional
-        Shift the coordinates by half a pixel, so that pixel centres stand at whole numbers plus a half. Without it, boxes are made
-        at least one pixel wide and high. ONNX calls True "half_pixel", False "output_half_pixel".
+        Shift the coordinates by half a pixel, so that pixel centres stand at whole numbers plus a half. Without it,
+        boxes are made at least one pixel wide and high. ONNX calls True "half_pixel", False "output_half_pixel".
     mode : {"avg", "max"}, optional
-        "max" takes, as ONNX does, the largest of the four weighted pixels of all samples (not the largest interpolated sample).
+        "max" takes, as ONNX does, the largest of the four weighted pixels of all samples (not the largest interpolated
+        sample).
     out : array, optional
         Where to write the result.
     workspace : uint8 array, optional
@@ -434,12 +444,13 @@ def roi_align(
     DTypeError
         An array is not floating, or the dtypes differ.
     OptionError
-        An option is outside of its values, a batch index names no image, or a coordinate is NaN, infinite or 2**24 pixels
-        and more away.
+        An option is outside of its values, a batch index names no image, or a coordinate is NaN, infinite or 2**24
+        pixels and more away.
 
     Notes
     -----
-    On a GPU nothing looks at the boxes before the work: one with such a batch index or coordinate gives NaN, and has no gradient.
+    On a GPU nothing looks at the boxes before the work: one with such a batch index or coordinate gives NaN, and has no
+    gradient.
 
     References
     ----------
@@ -472,8 +483,8 @@ def roi_align_backward(
 ) -> ArrayT:
     """Gradient of `roi_align` with respect to `x`; the boxes have none.
 
-    Each bin's gradient goes to the pixels of its samples by their weights over the number of samples; for "max", to the pixel of the
-    largest contribution (the first of equal ones) by its weight.
+    Each bin's gradient goes to the pixels of its samples by their weights over the number of samples; for "max", to the
+    pixel of the largest contribution (the first of equal ones) by its weight.
 
     Parameters
     ----------
@@ -506,12 +517,18 @@ def roi_align_backward(
 
 @operation(problems.pixel_shuffle)
 def pixel_shuffle(
-    x: ArrayT, /, factor: int, *, layout: Layout = "channels_first", out: Array | None = None, workspace: Array | None = None
+    x: ArrayT,
+    /,
+    factor: int,
+    *,
+    layout: Layout = "channels_first",
+    out: Array | None = None,
+    workspace: Array | None = None,
 ) -> ArrayT:
     """Turn channels into pixels: every axis of the image grows by `factor`, the channels shrink by its power.
 
-    ``y[n, c, h * f + i, w * f + j] = x[n, (c * f + i) * f + j, h, w]``, for any number of spatial axes. ONNX calls it DepthToSpace
-    in the mode "CRD".
+    ``y[n, c, h * f + i, w * f + j] = x[n, (c * f + i) * f + j, h, w]``, for any number of spatial axes. ONNX calls it
+    DepthToSpace in the mode "CRD".
 
     Parameters
     ----------
@@ -540,8 +557,8 @@ def pixel_shuffle(
 
     References
     ----------
-    Shi et al., "Real-time single image and video super-resolution using an efficient sub-pixel convolutional neural network",
-    CVPR 2016.
+    Shi et al., "Real-time single image and video super-resolution using an efficient sub-pixel convolutional neural
+    network", CVPR 2016.
 
     Examples
     --------
@@ -554,7 +571,14 @@ def pixel_shuffle(
 
 @operation(problems.undone(problems.pixel_shuffle))
 def pixel_shuffle_backward(
-    grad: ArrayT, x: Array, /, factor: int, *, layout: Layout = "channels_first", out: Array | None = None, workspace: Array | None = None
+    grad: ArrayT,
+    x: Array,
+    /,
+    factor: int,
+    *,
+    layout: Layout = "channels_first",
+    out: Array | None = None,
+    workspace: Array | None = None,
 ) -> ArrayT:
     """Gradient of `pixel_shuffle`: the elements of `grad` moved back.
 
@@ -587,7 +611,13 @@ def pixel_shuffle_backward(
 
 @operation(problems.pixel_unshuffle)
 def pixel_unshuffle(
-    x: ArrayT, /, factor: int, *, layout: Layout = "channels_first", out: Array | None = None, workspace: Array | None = None
+    x: ArrayT,
+    /,
+    factor: int,
+    *,
+    layout: Layout = "channels_first",
+    out: Array | None = None,
+    workspace: Array | None = None,
 ) -> ArrayT:
     """Turn pixels into channels: the inverse of `pixel_shuffle`.
 
@@ -620,8 +650,8 @@ def pixel_unshuffle(
 
     References
     ----------
-    Shi et al., "Real-time single image and video super-resolution using an efficient sub-pixel convolutional neural network",
-    CVPR 2016.
+    Shi et al., "Real-time single image and video super-resolution using an efficient sub-pixel convolutional neural
+    network", CVPR 2016.
 
     Examples
     --------
@@ -633,7 +663,14 @@ def pixel_unshuffle(
 
 @operation(problems.undone(problems.pixel_unshuffle))
 def pixel_unshuffle_backward(
-    grad: ArrayT, x: Array, /, factor: int, *, layout: Layout = "channels_first", out: Array | None = None, workspace: Array | None = None
+    grad: ArrayT,
+    x: Array,
+    /,
+    factor: int,
+    *,
+    layout: Layout = "channels_first",
+    out: Array | None = None,
+    workspace: Array | None = None,
 ) -> ArrayT:
     """Gradient of `pixel_unshuffle`: the elements of `grad` moved back.
 
@@ -667,7 +704,13 @@ def pixel_unshuffle_backward(
 
 @operation(problems.channel_shuffle)
 def channel_shuffle(
-    x: ArrayT, /, groups: int, *, layout: Layout = "channels_first", out: Array | None = None, workspace: Array | None = None
+    x: ArrayT,
+    /,
+    groups: int,
+    *,
+    layout: Layout = "channels_first",
+    out: Array | None = None,
+    workspace: Array | None = None,
 ) -> ArrayT:
     """Interleave groups of channels: channel ``k`` of group ``g`` becomes channel ``g`` of group ``k``.
 
@@ -712,7 +755,14 @@ def channel_shuffle(
 
 @operation(problems.undone(problems.channel_shuffle))
 def channel_shuffle_backward(
-    grad: ArrayT, x: Array, /, groups: int, *, layout: Layout = "channels_first", out: Array | None = None, workspace: Array | None = None
+    grad: ArrayT,
+    x: Array,
+    /,
+    groups: int,
+    *,
+    layout: Layout = "channels_first",
+    out: Array | None = None,
+    workspace: Array | None = None,
 ) -> ArrayT:
     """Gradient of `channel_shuffle`: the elements of `grad` moved back.
 
@@ -745,7 +795,13 @@ def channel_shuffle_backward(
 
 @operation(problems.embedding, values=problems.embedding_values, gradients=("weight",))
 def embedding(
-    indices: Array, weight: ArrayT, /, *, padding_index: int | None = None, out: Array | None = None, workspace: Array | None = None
+    indices: Array,
+    weight: ArrayT,
+    /,
+    *,
+    padding_index: int | None = None,
+    out: Array | None = None,
+    workspace: Array | None = None,
 ) -> ArrayT:
     """Rows of a table: ``y[*i] = weight[indices[*i]]``.
 
@@ -840,7 +896,9 @@ def embedding_backward(
 
 
 @operation(problems.one_hot, values=problems.one_hot_values)
-def one_hot(indices: ArrayT, /, num_classes: int, *, out: Array | None = None, workspace: Array | None = None) -> ArrayT:
+def one_hot(
+    indices: ArrayT, /, num_classes: int, *, out: Array | None = None, workspace: Array | None = None
+) -> ArrayT:
     """One-hot vectors: ``y[*i, k]`` is 1 where ``k`` is ``indices[*i]``, else 0.
 
     Parameters

@@ -1,4 +1,5 @@
-"""Calls drawn at random, told without data: the cases with other extents and options, and convolutions with everything that gradients make of them."""
+"""Calls drawn at random, told without data: the cases with other extents and options, and convolutions with everything
+that gradients make of them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Every compiled algorithm on every case, forward and gradient, with all arrays beside a page that must not be touched: a read or a write too far ends the process.
+"""Every compiled algorithm on every case, forward and gradient, with all arrays beside a page that must not be touched:
+a read or a write too far ends the process.
 
     python -m tests.guard_pages --at end [--only conv] [--dtype float32]
 
-writes a line before each call, so that the last one names what died, and at the end how many calls there were and which kernels none of them started.
-"""
+writes a line before each call, so that the last one names what died, and at the end how many calls there were and which
+kernels none of them started."""
 
 from __future__ import annotations
 
@@ -68,10 +69,22 @@ _LARGER = [
     Case("conv", "pointwise", (normal(2, 37, 5, 3), normal(19, 37, 1, 1), normal(19), None)),
     Case("conv", "pointwise-rows", (normal(2, 45, 301), normal(21, 45, 1), None, None)),
     Case("conv", "nine-taps", (normal(2, 3, 21, 41), normal(3, 1, 3, 3), normal(3), None), {"groups": 3, "padding": 1}),
-    Case("conv", "tiles", (normal(2, 17, 13, 19), normal(35, 17, 3, 3), normal(35), None), {"padding": 1, "activation": "relu"}),
+    Case(
+        "conv",
+        "tiles",
+        (normal(2, 17, 13, 19), normal(35, 17, 3, 3), normal(35), None),
+        {"padding": 1, "activation": "relu"},
+    ),
     Case("conv", "many-channels", (normal(1, 70, 9, 11), normal(70, 70, 3, 3), None, None), {"padding": 1}),
-    Case("conv_backward_weight", "tiles", (normal(2, 16, 12, 13), normal(2, 9, 12, 13)), {"weight_shape": (16, 9, 3, 3), "padding": 1}),
-    Case("conv", "strided", (normal(1, 24, 15, 17), normal(33, 24, 3, 2), None, None), {"padding": 2, "stride": (2, 3)}),
+    Case(
+        "conv_backward_weight",
+        "tiles",
+        (normal(2, 16, 12, 13), normal(2, 9, 12, 13)),
+        {"weight_shape": (16, 9, 3, 3), "padding": 1},
+    ),
+    Case(
+        "conv", "strided", (normal(1, 24, 15, 17), normal(33, 24, 3, 2), None, None), {"padding": 2, "stride": (2, 3)}
+    ),
     Case(
         "max_pool_with_indices",
         "many-windows",
@@ -83,7 +96,8 @@ _LARGER = [
 
 
 def calls(case: Case, dtype: np.dtype) -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:
-    """The call of a case, and those of its gradient: of all arrays, of each array alone, and of all from what the forward saved."""
+    """The call of a case, and those of its gradient: of all arrays, of each array alone, and of all from what the
+    forward saved."""
     arrays, op = case.draw(dtype), find(case.op)
     yield op.base, arrays, case.options
     backward = operations().get(f"{op.base}_backward")
@@ -123,7 +137,12 @@ def lying(guarded: Guarded, arrays: tuple[Any, ...], channels_inner: bool) -> tu
 
 def run_all(at_end: bool, dtype: np.dtype, words: list[str]) -> tuple[Counter[tuple[str, str]], set[str]]:
     """How often each algorithm ran, and the kernels that did not."""
-    guarded, counts, started, algorithms = Guarded(at_end), Counter[tuple[str, str]](), set[str](), compiled_algorithms()
+    guarded, counts, started, algorithms = (
+        Guarded(at_end),
+        Counter[tuple[str, str]](),
+        set[str](),
+        compiled_algorithms(),
+    )
     tables = [engine.methods(find(op)) for op in algorithms if any(word in op for word in words)]
     for unit in units(tables, [dtype.name]):
         unit.wait()

@@ -1,4 +1,5 @@
-"""The modules of the package and what each imports at import time; ``python -m tests.import_graph FILE`` draws them by layers."""
+"""The modules of the package and what each imports at import time; ``python -m tests.import_graph FILE`` draws them by
+layers."""
 
 from __future__ import annotations
 
@@ -9,7 +10,19 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 _ROOT = Path(__file__).parents[1] / "dnnarray"
-_FAMILIES = {"activation", "softmax", "dropout", "linear", "conv", "pool", "norm", "rnn", "attention", "loss", "spatial"}
+_FAMILIES = {
+    "activation",
+    "softmax",
+    "dropout",
+    "linear",
+    "conv",
+    "pool",
+    "norm",
+    "rnn",
+    "attention",
+    "loss",
+    "spatial",
+}
 
 
 def modules() -> dict[str, Path]:
@@ -22,7 +35,8 @@ def modules() -> dict[str, Path]:
 
 
 def imports() -> dict[str, set[str]]:
-    """Module to the modules that it imports when it is imported; imports inside of functions and those for type checkers are left out."""
+    """Module to the modules that it imports when it is imported; imports inside of functions and those for type
+    checkers are left out."""
     known = modules()
     return {name: set(_imported(ast.parse(path.read_text()), known)) for name, path in known.items()}
 
@@ -38,13 +52,16 @@ def _imported(node: ast.AST, known: dict[str, Path]):
                 yield from (a.name for a in names if a.name in known)
             case ast.ImportFrom(module=str(module), names=names):
                 both = ((f"{module}.{a.name}", module) for a in names)
-                yield from (inner if inner in known else outer for inner, outer in both if inner in known or outer in known)
+                yield from (
+                    inner if inner in known else outer for inner, outer in both if inner in known or outer in known
+                )
             case _:
                 yield from _imported(child, known)
 
 
 def layer_of(module: str) -> str:
-    """What stands for a module in the drawing: the public families together, a package of the engines as a whole, any other module itself."""
+    """What stands for a module in the drawing: the public families together, a package of the engines as a whole, any
+    other module itself."""
     parts = module.split(".")[1:] or ["__init__"]
     if parts[0] in _FAMILIES:
         return "public functions"

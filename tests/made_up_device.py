@@ -1,4 +1,5 @@
-"""A device that is not there: its driver only writes down what it is asked for, its memory is addresses that nobody reads."""
+"""A device that is not there: its driver only writes down what it is asked for, its memory is addresses that nobody
+reads."""
 
 from contextlib import contextmanager
 from itertools import count
@@ -38,7 +39,8 @@ class MadeUp:
         return MemoryPointer(UnownedMemory(next(self._addresses), size, None, 0), 0)
 
     def array(self, like, offset=0, spread=False):
-        """An array of the shape and dtype of another, `offset` bytes behind where an allocation begins, and every second place along each axis if `spread`."""
+        """An array of the shape and dtype of another, `offset` bytes behind where an allocation begins, and every
+        second place along each axis if `spread`."""
         like = np.asarray(like)
         shape = tuple(2 * n for n in like.shape) if spread else like.shape
         memory = self.allocate(int(np.prod(shape)) * like.dtype.itemsize + offset) + offset

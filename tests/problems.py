@@ -1,4 +1,5 @@
-"""What the kernels are planned for in tests: every case with its gradient, and large calls for the kernels that no case reaches.
+"""What the kernels are planned for in tests: every case with its gradient, and large calls for the kernels that no case
+reaches.
 
 Told without data: an array is its `Spec`.
 """
@@ -19,13 +20,16 @@ from dnnarray._spec import FLOAT32, FLOAT64, INT32, INT64, Spec
 from tests.registry import CASES
 from tests.support import Case, Draw
 
-METHODS = {op: table for family in FAMILIES for op, table in import_module(f"dnnarray._cuda.{family}").ALGORITHMS.items()}
+METHODS = {
+    op: table for family in FAMILIES for op, table in import_module(f"dnnarray._cuda.{family}").ALGORITHMS.items()
+}
 
 Integers = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 
 
 class Call(NamedTuple):
-    """A call of an operation: arrays, or specs of them, in signature order, and every option by name; how integers are drawn."""
+    """A call of an operation: arrays, or specs of them, in signature order, and every option by name; how integers are
+    drawn."""
 
     op: str
     arrays: tuple[Any, ...]
@@ -91,7 +95,18 @@ def _calls_of_cases() -> Iterator[Call]:
 
 def large(dtype: np.dtype) -> Iterator[Call]:
     """The calls in floating-point arrays of this dtype."""
-    for family in (_by_result, _pool, _pool_gradients, _unpool, _spatial, _softmax_and_losses, _norm, _conv, _few_channels, _depthwise):
+    for family in (
+        _by_result,
+        _pool,
+        _pool_gradients,
+        _unpool,
+        _spatial,
+        _softmax_and_losses,
+        _norm,
+        _conv,
+        _few_channels,
+        _depthwise,
+    ):
         yield from family(dtype)
 
 
@@ -124,7 +139,11 @@ def _pool(dtype: np.dtype) -> Iterator[Call]:
         yield _call(op, last, kernel_size=64, layout="channels_last")
     for size in (4, 7, 12):
         yield _call("avg_pool", wide, kernel_size=size, stride=2, layout="channels_last")
-    for options in ({"kernel_size": 5, "stride": 2, "padding": 2}, {"kernel_size": 4, "stride": 2}, {"kernel_size": 5, "stride": 1}):
+    for options in (
+        {"kernel_size": 5, "stride": 2, "padding": 2},
+        {"kernel_size": 4, "stride": 2},
+        {"kernel_size": 5, "stride": 1},
+    ):
         for op in ("max_pool", "max_pool_with_indices"):
             yield _call(op, Spec((32, 60, 60, 64), dtype), layout="channels_last", **options)
     for shape in ((2, 64, 112, 112), (16, 64, 28, 28)):
@@ -145,7 +164,9 @@ def _pool_gradients(dtype: np.dtype) -> Iterator[Call]:
         sliding = {"kernel_size": 3, "stride": 1, "padding": 1, "layout": layout}
         yield _call("avg_pool", near, **sliding)
         yield _call("avg_pool_backward", near, near, **sliding)
-    yield _call("max_pool_backward", near, near, Spec(near.shape, INT64), integers=_winners(64, 3, 1, 1, last=True), **sliding)
+    yield _call(
+        "max_pool_backward", near, near, Spec(near.shape, INT64), integers=_winners(64, 3, 1, 1, last=True), **sliding
+    )
     for size, stride in ((2, 1), (3, 1), (5, 1), (3, 2), (4, 2), (5, 2)):
         padding = (size - stride) // 2
         side = (64 + 2 * padding - size) // stride + 1
@@ -166,7 +187,16 @@ def _gradients_of_planes(dtype: np.dtype, size: int, stride: int) -> Iterator[Ca
     for places in ((), (INT64,), (INT32,)):
         given = (Spec(grad.shape, saved) for saved in places)
         winners = _winners(112, size, stride, padding)
-        yield _call("max_pool_backward", grad, planes, *given, integers=winners, kernel_size=size, stride=stride, padding=padding)
+        yield _call(
+            "max_pool_backward",
+            grad,
+            planes,
+            *given,
+            integers=winners,
+            kernel_size=size,
+            stride=stride,
+            padding=padding,
+        )
 
 
 def _winners(side: int, size: int, stride: int, padding: int, last: bool = False) -> Integers:
@@ -190,7 +220,9 @@ def _unpool(dtype: np.dtype) -> Iterator[Call]:
 
     first, last = (2, 3, 4, 4), (2, 4, 4, 16)
     yield _call("max_unpool", Spec(first, dtype), Spec(first, INT64), integers=apart, output_size=(512, 512))
-    yield _call("max_unpool", Spec(last, dtype), Spec(last, INT64), integers=apart, output_size=(96, 96), layout="channels_last")
+    yield _call(
+        "max_unpool", Spec(last, dtype), Spec(last, INT64), integers=apart, output_size=(96, 96), layout="channels_last"
+    )
 
 
 def _spatial(dtype: np.dtype) -> Iterator[Call]:
@@ -271,7 +303,12 @@ def _depthwise(dtype: np.dtype) -> Iterator[Call]:
         yield _call("conv_backward_input", image, weight, input_shape=image.shape, **options)
         yield _call("conv_backward_weight", image, image, weight_shape=weight.shape, **options)
     for space, window in (((56, 56), (7, 7)), ((8, 28, 56), (3, 3, 3))):
-        image, options = Spec((8, *space, 64), dtype), {"groups": 64, "padding": window[0] // 2, "layout": "channels_last"}
+        image, options = (
+            Spec((8, *space, 64), dtype),
+            {"groups": 64, "padding": window[0] // 2, "layout": "channels_last"},
+        )
         yield _call("conv_backward_weight", image, image, weight_shape=(64, *window, 1), **options)
     image, weight, grad = Spec((64, 56, 56, 96), dtype), Spec((192, 3, 3, 1), dtype), Spec((64, 56, 56, 192), dtype)
-    yield _call("conv_backward_input", grad, weight, input_shape=image.shape, groups=96, padding=1, layout="channels_last")
+    yield _call(
+        "conv_backward_input", grad, weight, input_shape=image.shape, groups=96, padding=1, layout="channels_last"
+    )

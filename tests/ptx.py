@@ -1,4 +1,5 @@
-"""Which parameters of a kernel its accesses to global memory come from, and how wide they are: read from the PTX that NVRTC makes, without a GPU."""
+"""Which parameters of a kernel its accesses to global memory come from, and how wide they are: read from the PTX that
+NVRTC makes, without a GPU."""
 
 from __future__ import annotations
 
@@ -49,14 +50,17 @@ def compile_ptx(kernel: Kernel, architecture: str) -> str:
 
 
 def accesses(text: str) -> set[Access]:
-    """All loads, stores, copies and atomic operations of a kernel that may touch global memory; addresses that were loaded from memory come from nowhere."""
+    """All loads, stores, copies and atomic operations of a kernel that may touch global memory; addresses that were
+    loaded from memory come from nowhere."""
     head, _, body = text[text.index(".entry") :].partition("{")
     numbers = {name: i for i, (name, _) in enumerate(_PARAMETER.findall(head))}
     instructions = list(_instructions(body))
     origins = _origins(list(_read(instructions, numbers)), list(_steps(instructions)))
     return {
         Access(
-            operation, _bytes(operation, operands), frozenset().union(*(origins.get(r, frozenset()) for r in _REGISTER.findall(address)))
+            operation,
+            _bytes(operation, operands),
+            frozenset().union(*(origins.get(r, frozenset()) for r in _REGISTER.findall(address))),
         )
         for operation, operands in instructions
         if _touches_memory(operation)
@@ -68,7 +72,9 @@ def _instructions(body: str) -> Iterator[tuple[str, str]]:
     """(operation, operands) of each instruction, without its predicate."""
     for line in re.split(r"[;\n]", body):
         found = re.match(r"\s*(?:@!?%?\w+\s+)?([a-z][\w.:]*)\s+(.*)$", line)
-        assert found or "[" not in line or line.lstrip().startswith("."), f"an instruction that is not understood: {line}"
+        assert found or "[" not in line or line.lstrip().startswith("."), (
+            f"an instruction that is not understood: {line}"
+        )
         if found:
             yield found[1], found[2]
 
@@ -80,7 +86,8 @@ def _split(operands: str) -> tuple[list[str], str]:
 
 
 def _read(instructions: list[tuple[str, str]], numbers: dict[str, int]) -> Iterator[tuple[str, Place]]:
-    """The registers that members of the parameters are loaded into: by the name of a parameter, or by a register that holds its address."""
+    """The registers that members of the parameters are loaded into: by the name of a parameter, or by a register that
+    holds its address."""
     names: dict[str, str] = {}
     for operation, operands in instructions:
         targets, sources = _split(operands)
@@ -119,12 +126,15 @@ def _origins(read: list[tuple[str, Place]], steps: list[tuple[list[str], list[st
 def _touches_memory(operation: str) -> bool:
     kind = operation.partition(".")[0]
     if kind == "cp":
-        return operation.startswith("cp.async") and not operation.startswith(("cp.async.commit", "cp.async.wait", "cp.async.mbarrier"))
+        return operation.startswith("cp.async") and not operation.startswith(
+            ("cp.async.commit", "cp.async.wait", "cp.async.mbarrier")
+        )
     return kind in ("ld", "ldu", "st", "atom", "red") and not any(space in operation for space in _ELSEWHERE)
 
 
 def _addresses(operation: str, operands: str) -> list[str]:
-    """What stands in the brackets that speak of global memory; both sides of a bulk copy, of which one is shared memory that no parameter leads to."""
+    """What stands in the brackets that speak of global memory; both sides of a bulk copy, of which one is shared memory
+    that no parameter leads to."""
     found = re.findall(r"\[([^\]]*)\]", operands)
     if operation.startswith("cp.async.bulk"):
         return found
@@ -137,5 +147,8 @@ def _bytes(operation: str, operands: str) -> int:
     if operation.startswith("cp.async"):
         return int(operands.rpartition("]")[2].strip(" ,").partition(",")[0])
     parts = operation.split(".")
-    size = next((int(found[1]) // 8 * (2 if found[2] else 1) for part in reversed(parts) if (found := _BYTES.fullmatch(part))), 0)
+    size = next(
+        (int(found[1]) // 8 * (2 if found[2] else 1) for part in reversed(parts) if (found := _BYTES.fullmatch(part))),
+        0,
+    )
     return size * next((int(part[1:]) for part in parts if re.fullmatch(r"v\d", part)), 1)

@@ -18,5 +18,7 @@ def _gather(package: Any, attribute: str) -> list[Any]:
 
 
 CASES: list[Case] = [case for table in _gather(tests.cases, "CASES") for case in table]
-ORACLES: dict[str, Callable[..., Any]] = {op: oracle for table in _gather(tests.oracles, "ORACLES") for op, oracle in table.items()}
+ORACLES: dict[str, Callable[..., Any]] = {
+    op: oracle for table in _gather(tests.oracles, "ORACLES") for op, oracle in table.items()
+}
 FIRST: list[Case] = list({case.op: case for case in reversed(CASES)}.values())[::-1]

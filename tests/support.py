@@ -42,7 +42,8 @@ def uniform(low: float, high: float, *shape: int) -> Draw:
 
 
 def distinct(*shape: int) -> Draw:
-    """Numbers at least 1/8 apart in any order, exact in every dtype up to 2048 of them: no ties, no kinks for a maximum."""
+    """Numbers at least 1/8 apart in any order, exact in every dtype up to 2048 of them: no ties, no kinks for a
+    maximum."""
     return Draw(lambda rng: (rng.permutation(math.prod(shape)).reshape(shape) - math.prod(shape) // 2) / 8 + 1 / 16)
 
 
@@ -70,10 +71,9 @@ def float32_beside_half(draw: Draw) -> Draw:
 class Case:
     """One call of one operation.
 
-    `arrays` in signature order (None where omitted, tuples where nested), `options` by name. `reduction` is the longest sum
-    behind one element of a result, `condition` how much a rounding error of an input can grow (with its reason in `reason`).
-    `gradient` False leaves the finite differences out; `dtypes` restricts the dtypes.
-    """
+    `arrays` in signature order (None where omitted, tuples where nested), `options` by name. `reduction` is the longest
+    sum behind one element of a result, `condition` how much a rounding error of an input can grow (with its reason in
+    `reason`). `gradient` False leaves the finite differences out; `dtypes` restricts the dtypes."""
 
     op: str
     id: str
@@ -114,7 +114,9 @@ def call(op: str, arrays: tuple[Any, ...], options: dict[str, Any]) -> Any:
     return operation.call(bound, chosen | plain)
 
 
-def call_by(algorithm: str, op: str, arrays: tuple[Any, ...], options: dict[str, Any], out: Any = None, workspace: Any = None) -> Any:
+def call_by(
+    algorithm: str, op: str, arrays: tuple[Any, ...], options: dict[str, Any], out: Any = None, workspace: Any = None
+) -> Any:
     """`call` by the algorithm of this name, also where the public function has no argument for it."""
     operation = find(op)
     bound, chosen = operation.bind(arrays, options)
@@ -143,23 +145,26 @@ def tolerance(
 ) -> np.ndarray:
     """The largest error allowed for each element of `expected`.
 
-    A result is rounded once to its own dtype: eps(dtype) * |expected| (a whole ulp, for a double rounding), and the smallest
-    subnormal. Before that, in the arithmetic dtype (float64, or float32 for all others), each of `reduction` terms carries up to
-    `_ROUNDINGS` roundings of random sign: `_ROUNDINGS` * eps * sqrt(reduction) * scale, where scale is the largest magnitude of
-    the result. `condition` is the growth of an input's rounding error that the mathematics itself brings.
+    A result is rounded once to its own dtype: eps(dtype) * |expected| (a whole ulp, for a double rounding), and the
+    smallest subnormal. Before that, in the arithmetic dtype (float64, or float32 for all others), each of `reduction`
+    terms carries up to `_ROUNDINGS` roundings of random sign: `_ROUNDINGS` * eps * sqrt(reduction) * scale, where scale
+    is the largest magnitude of the result. `condition` is the growth of an input's rounding error that the mathematics
+    itself brings.
 
-    An algorithm that `rounds` to its own dtype before a product adds to each term t of the sum an error of at most eps(dtype) / 2 * |t|,
-    independent of the others: of mean square (eps(dtype) * t)**2 / 22, since such errors are even over +-eps / 2 / m for a number m * 2**k and
-    the mean of 1 / m**2 is 0.54 for m in [1, 2) by Benford's law. The sum is then off by r * eps(dtype) / 4.7 in the root mean square, where r is the root
-    of the sum of squares of the terms, which is what a sum of terms of any sign amounts to and scale is not below. eps(dtype) * scale is 4.7 times that:
-    one element in 400,000 would be farther off if all were as large as scale.
-    """
+    An algorithm that `rounds` to its own dtype before a product adds to each term t of the sum an error of at most
+    eps(dtype) / 2 * |t|, independent of the others: of mean square (eps(dtype) * t)**2 / 22, since such errors are even
+    over +-eps / 2 / m for a number m * 2**k and the mean of 1 / m**2 is 0.54 for m in [1, 2) by Benford's law. The sum
+    is then off by r * eps(dtype) / 4.7 in the root mean square, where r is the root of the sum of squares of the terms,
+    which is what a sum of terms of any sign amounts to and scale is not below. eps(dtype) * scale is 4.7 times that:
+    one element in 400,000 would be farther off if all were as large as scale."""
     arithmetic = _EPS[FLOAT64] if dtype == FLOAT64 else _EPS[FLOAT32]
     rounding = _EPS[dtype] * (np.abs(expected) + rounds * scale) + _TINY[dtype]
     return rounding + _ROUNDINGS * arithmetic * math.sqrt(max(reduction, 1)) * scale * condition
 
 
-def assert_close(actual: Any, expected: Any, reduction: int = 1, condition: float = 1.0, note: str = "", rounds: bool = False) -> None:
+def assert_close(
+    actual: Any, expected: Any, reduction: int = 1, condition: float = 1.0, note: str = "", rounds: bool = False
+) -> None:
     """`actual` agrees with the float64 `expected` within `tolerance`; NaN and infinity stand in the same places."""
     actual, expected = np.asarray(actual), np.asarray(expected)
     assert actual.shape == expected.shape, f"{note} shape {actual.shape}, expected {expected.shape}"
@@ -176,7 +181,8 @@ def assert_close(actual: Any, expected: Any, reduction: int = 1, condition: floa
     error = np.abs(got - expected)
     worst = int(np.argmax(error - allowed))
     assert (np.isfinite(got) & (error <= allowed)).all(), (
-        f"{note} {actual.dtype}: got {got.flat[worst]!r}, expected {expected.flat[worst]!r}, error {error.flat[worst]:.3g} over the "
+        f"{note} {actual.dtype}: got {got.flat[worst]!r}, expected {expected.flat[worst]!r}, error "
+        f"{error.flat[worst]:.3g} over the "
         f"allowed {allowed.flat[worst]:.3g}; {(error > allowed).sum()} of {error.size} elements"
     )
 
@@ -184,7 +190,9 @@ def assert_close(actual: Any, expected: Any, reduction: int = 1, condition: floa
 def check_forward(case: Case, dtype: np.dtype, oracle: Callable[..., Any], algorithm: str | None = None) -> None:
     """The engine's result for a case agrees with its oracle."""
     arrays = case.draw(dtype)
-    actual = flat(call(case.op, arrays, case.options) if algorithm is None else call_by(algorithm, case.op, arrays, case.options))
+    actual = flat(
+        call(case.op, arrays, case.options) if algorithm is None else call_by(algorithm, case.op, arrays, case.options)
+    )
     expected = flat(oracle(*as_float64(arrays), **case.options))
     assert len(actual) == len(expected), f"{len(actual)} results, the oracle gives {len(expected)}"
     for i, (a, e) in enumerate(zip(actual, expected, strict=True)):
@@ -197,7 +205,8 @@ _FD_ELEMENTS = 40  # elements of each array that are differentiated one by one
 
 
 def gradient_call(case: Case, arrays: tuple[Any, ...]) -> tuple[str, tuple[Any, ...], dict[str, Any]] | None:
-    """The call of the gradient for a drawn gradient of the first result: operation, arrays and options; None where there is none."""
+    """The call of the gradient for a drawn gradient of the first result: operation, arrays and options; None where
+    there is none."""
     operation = find(case.op)
     if f"{operation.base}_backward" not in operations():
         return None
@@ -253,9 +262,13 @@ def _pairs(array: Any, gradient: Any) -> list[tuple[np.ndarray, np.ndarray]]:
     return [(array, gradient)]
 
 
-def _check_leaf(note: str, objective: Callable[[], float], array: np.ndarray, gradient: np.ndarray, rng: np.random.Generator) -> None:
+def _check_leaf(
+    note: str, objective: Callable[[], float], array: np.ndarray, gradient: np.ndarray, rng: np.random.Generator
+) -> None:
     assert gradient.shape == array.shape, f"{note}: gradient of shape {gradient.shape} for {array.shape}"
-    chosen = np.arange(array.size) if array.size <= _FD_ELEMENTS else rng.choice(array.size, _FD_ELEMENTS, replace=False)
+    chosen = (
+        np.arange(array.size) if array.size <= _FD_ELEMENTS else rng.choice(array.size, _FD_ELEMENTS, replace=False)
+    )
     expected = np.empty(len(chosen))
     for k, i in enumerate(chosen):
         index, kept = np.unravel_index(i, array.shape), array.flat[i]

@@ -37,7 +37,9 @@ _ROUNDED = 2 / 3  # so that a result which is off by no more than its last round
 _ULP = 2.0  # of each number of an elementwise operation: what libraries of functions give
 _LEAST = 2.0**-102  # numbers below it, squared or multiplied, leave the range of float32
 _CANCELLED = 2.0**-30  # of terms, of which nothing is left in float32
-_INTERPOLATED = {"winograd_4x4": 4.0}  # times a plain sum's error: see "Winograd at highest" in docs/development/decisions.md
+_INTERPOLATED = {
+    "winograd_4x4": 4.0
+}  # times a plain sum's error: see "Winograd at highest" in docs/development/decisions.md
 
 
 @dataclass(frozen=True)
@@ -191,10 +193,15 @@ def _wrong(row: Row, scale: float) -> Iterator[str]:
                 if found.dtype != np.float32:
                     continue
                 every, least = (found, moved[name], theirs.get(name)), _least(call, exact[name])
-                mine, spread, peer = (None if a is None else _error(a, exact[name], row.elementwise, least) for a in every)
+                mine, spread, peer = (
+                    None if a is None else _error(a, exact[name], row.elementwise, least) for a in every
+                )
                 limit = _largest(row, found.size, peer, spread, factor)
                 if mine.whole > limit.whole or mine.each > limit.each:
-                    yield f"{call.op} by {algorithm}, inputs of {scale:g}, {name}: {mine}, allowed {limit}, PyTorch {peer}"
+                    yield (
+                        f"{call.op} by {algorithm}, inputs of {scale:g}, {name}: {mine}, allowed {limit}, PyTorch "
+                        f"{peer}"
+                    )
 
 
 @pytest.mark.filterwarnings("ignore")

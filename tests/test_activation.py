@@ -99,7 +99,9 @@ def test_arguments_of_gated_units_are_checked():
     with pytest.raises(dnn.ShapeError, match=r"glu_backward: grad is of shape \(2, 4\); expected \(2, 2\)"):
         dnn.glu_backward(np.ones((2, 4)), np.ones((2, 4)))
     for name in ("swiglu", "geglu"):
-        with pytest.raises(dnn.ShapeError, match=rf"{name}: gate is of shape \(2,\); expected \(3\,\) \(the shape of x\)"):
+        with pytest.raises(
+            dnn.ShapeError, match=rf"{name}: gate is of shape \(2,\); expected \(3\,\) \(the shape of x\)"
+        ):
             getattr(dnn, name)(np.ones(2), np.ones(3))
         with pytest.raises(dnn.DTypeError, match=f"{name}: gate is float32; expected float64"):
             getattr(dnn, name)(np.ones(2, np.float32), np.ones(2))
@@ -120,7 +122,9 @@ def test_arguments_of_bias_activation_are_checked():
     with pytest.raises(dnn.ShapeError, match="bias_activation: x is 0-dimensional"):
         dnn.bias_activation(np.ones(()), np.ones(1), activation="relu")
     for bad in ("prelu", "threshold", "swish", 3):
-        with pytest.raises(dnn.OptionError, match=r"bias_activation: activation is .*; expected None or one of 'relu', 'relu6'"):
+        with pytest.raises(
+            dnn.OptionError, match=r"bias_activation: activation is .*; expected None or one of 'relu', 'relu6'"
+        ):
             dnn.bias_activation(x, np.ones(3), activation=bad)
     with pytest.raises(dnn.ShapeError, match="bias_activation_backward: grad"):
         dnn.bias_activation_backward(x[0], x, np.ones(3), activation="relu")
@@ -148,7 +152,15 @@ def test_large_arguments_do_not_overflow(name, dtype):
     assert (slope <= 1.06).all()
 
 
-_FLAT = {"relu": -1.0, "relu6": 7.0, "clipped_relu": 7.0, "hard_sigmoid": 4.0, "hard_tanh": 2.0, "hard_swish": -4.0, "threshold": 0.0}
+_FLAT = {
+    "relu": -1.0,
+    "relu6": 7.0,
+    "clipped_relu": 7.0,
+    "hard_sigmoid": 4.0,
+    "hard_tanh": 2.0,
+    "hard_swish": -4.0,
+    "threshold": 0.0,
+}
 
 
 @pytest.mark.parametrize("dtype", _DTYPES)
@@ -172,18 +184,27 @@ _UP_AND_DOWN = np.concatenate([np.linspace(-1, 1, 4001), [1 - 2**-24, 1 - 2**-11
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", _BY_RESULT)
 def test_gradients_from_the_result(name, dtype):
-    """By every algorithm, with the input or without it, which is not read; also where the result is next to 1, in float64 by definition."""
+    """By every algorithm, with the input or without it, which is not read; also where the result is next to 1, in
+    float64 by definition."""
     y = np.abs(_UP_AND_DOWN).astype(dtype) if name == "sigmoid" else _UP_AND_DOWN.astype(dtype)
     grad = (_RNG.standard_normal(y.size) * 3).astype(dtype)
-    exact = [Fraction(float(g)) * (Fraction(float(v)) if name == "sigmoid" else 1 + Fraction(float(v))) * (1 - Fraction(float(v)))
-             for g, v in zip(grad, y, strict=True)]  # fmt: skip
+    exact = [
+        Fraction(float(g))
+        * (Fraction(float(v)) if name == "sigmoid" else 1 + Fraction(float(v)))
+        * (1 - Fraction(float(v)))
+        for g, v in zip(grad, y, strict=True)
+    ]
     exact = np.array(list(map(float, exact)))
     for x in (None, np.full_like(y, np.nan)):
         for algorithm in candidates(f"{name}_backward", (grad, x, y), {}):
             found = call_by(algorithm, f"{name}_backward", (grad, x, y), {})
             assert found.dtype == dtype
             error = np.abs(found.astype(np.float64) - exact)
-            assert (error <= 4 * float(ml_dtypes.finfo(dtype).eps) * np.abs(exact) + float(ml_dtypes.finfo(dtype).smallest_subnormal)).all()
+            assert (
+                error
+                <= 4 * float(ml_dtypes.finfo(dtype).eps) * np.abs(exact)
+                + float(ml_dtypes.finfo(dtype).smallest_subnormal)
+            ).all()
 
 
 @pytest.mark.parametrize("name", _BY_RESULT)
@@ -208,7 +229,8 @@ def test_gradients_from_the_result_in_any_memory(name):
 def test_arguments_of_gradients_from_the_result_are_checked(name):
     backward, ones = getattr(dnn, f"{name}_backward"), np.ones(3)
     with pytest.raises(
-        dnn.ArrayTypeError, match=f"{name}_backward: x is None; expected an array, unless y, the result of the forward, is given"
+        dnn.ArrayTypeError,
+        match=f"{name}_backward: x is None; expected an array, unless y, the result of the forward, is given",
     ):
         backward(ones)
     with pytest.raises(dnn.ShapeError, match=rf"{name}_backward: grad is of shape \(3,\); expected \(2,\)"):
@@ -237,11 +259,26 @@ def _torch_function(name):
     torch = pytest.importorskip("torch", reason="torch is not installed")
     f = torch.nn.functional
     return torch, {
-        "relu": f.relu, "relu6": f.relu6, "clipped_relu": lambda x: f.hardtanh(x, 0, 6), "leaky_relu": f.leaky_relu, "elu": f.elu,
-        "selu": f.selu, "celu": f.celu, "sigmoid": f.sigmoid, "hard_sigmoid": f.hardsigmoid, "log_sigmoid": f.logsigmoid,
-        "tanh": f.tanh, "hard_tanh": f.hardtanh, "softplus": f.softplus, "softsign": f.softsign, "gelu": f.gelu, "silu": f.silu,
-        "hard_swish": f.hardswish, "mish": f.mish, "threshold": lambda x: f.threshold(x, 0.5, 2.0),
-    }[name]  # fmt: skip
+        "relu": f.relu,
+        "relu6": f.relu6,
+        "clipped_relu": lambda x: f.hardtanh(x, 0, 6),
+        "leaky_relu": f.leaky_relu,
+        "elu": f.elu,
+        "selu": f.selu,
+        "celu": f.celu,
+        "sigmoid": f.sigmoid,
+        "hard_sigmoid": f.hardsigmoid,
+        "log_sigmoid": f.logsigmoid,
+        "tanh": f.tanh,
+        "hard_tanh": f.hardtanh,
+        "softplus": f.softplus,
+        "softsign": f.softsign,
+        "gelu": f.gelu,
+        "silu": f.silu,
+        "hard_swish": f.hardswish,
+        "mish": f.mish,
+        "threshold": lambda x: f.threshold(x, 0.5, 2.0),
+    }[name]
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
@@ -290,7 +327,9 @@ def test_pytorch_agrees_on_prelu(shape):
 def test_pytorch_agrees_on_glu():
     torch = pytest.importorskip("torch", reason="torch is not installed")
     x = _RNG.standard_normal((3, 6, 2))
-    np.testing.assert_allclose(dnn.glu(x, axis=1), torch.nn.functional.glu(torch.from_numpy(x), dim=1).numpy(), rtol=1e-14)
+    np.testing.assert_allclose(
+        dnn.glu(x, axis=1), torch.nn.functional.glu(torch.from_numpy(x), dim=1).numpy(), rtol=1e-14
+    )
 
 
 # --- fused use --------------------------------------------------------------------------------------------------------
@@ -343,7 +382,8 @@ def test_apply_without_an_activation_copies():
     assert apply_gradient(None, x, out) is x
 
 
-# --- the normal distribution -------------------------------------------------------------------------------------------
+# --- the normal distribution
+# -------------------------------------------------------------------------------------------
 
 
 def _normal(x):
@@ -354,7 +394,12 @@ def _normal(x):
 
 def test_the_normal_distribution_in_float64():
     x = np.concatenate(
-        [np.linspace(-13, 13, 7001), np.linspace(0.65, 0.75, 2001), np.linspace(-5.7, -5.6, 2001), np.geomspace(1e-37, 1, 501)]
+        [
+            np.linspace(-13, 13, 7001),
+            np.linspace(0.65, 0.75, 2001),
+            np.linspace(-5.7, -5.6, 2001),
+            np.geomspace(1e-37, 1, 501),
+        ]
     )
     # z = -x / sqrt(2) and its square are rounded, which the exponential turns into 3 z^2 roundings
     bound = (4 + 1.5 * np.minimum(x, 0) ** 2) * np.finfo(float).eps
@@ -377,7 +422,9 @@ def test_gelu_in_float32_rounds_no_more_than_its_formula():
     assert np.abs(y - x * share).max() <= 3e-7  # PyTorch's is 3.7e-7
     assert np.abs(slope - (share + x * density)).max() <= 3e-7
     normal = np.abs(x * share) >= np.finfo(np.float32).tiny
-    assert np.abs(y[normal] / (x * share)[normal] - 1).max() <= 1e-5  # the formula 1 + erf has lost all digits from -5.5 on
+    assert (
+        np.abs(y[normal] / (x * share)[normal] - 1).max() <= 1e-5
+    )  # the formula 1 + erf has lost all digits from -5.5 on
 
 
 def test_gelu_in_float32_far_from_zero():
@@ -387,11 +434,28 @@ def test_gelu_in_float32_far_from_zero():
         gelu_single(x, y)
         gelu_gradient_single(np.ones_like(x), x, slope)
     np.testing.assert_array_equal(y[:9], np.array([np.nan, np.inf, np.nan, 0, 1e38, 0, 50, 0, 6.5], np.float32))
-    np.testing.assert_array_equal(slope[:9], [np.nan, np.nan, np.nan, 0.5, 1, 0, 1, 0, 1])  # at infinity x times a density of 0
+    np.testing.assert_array_equal(
+        slope[:9], [np.nan, np.nan, np.nan, 0.5, 1, 0, 1, 0, 1]
+    )  # at infinity x times a density of 0
 
 
 _CURVES = [
-    *((name, {}) for name in ("elu", "selu", "celu", "sigmoid", "log_sigmoid", "tanh", "softplus", "softsign", "gelu", "silu", "mish")),
+    *(
+        (name, {})
+        for name in (
+            "elu",
+            "selu",
+            "celu",
+            "sigmoid",
+            "log_sigmoid",
+            "tanh",
+            "softplus",
+            "softsign",
+            "gelu",
+            "silu",
+            "mish",
+        )
+    ),
     ("gelu", {"approximate": "tanh"}),
     ("silu", {"beta": 1.5}),
     ("softplus", {"threshold": 600.0}),
@@ -418,7 +482,8 @@ def _difference(function, x):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("name", "options"), _CURVES, ids=str)
 def test_tails_are_exact_until_they_are_no_normal_numbers(name, options, dtype):
-    """By every algorithm; the exponential of a number that large is not, so the relative error grows with the argument."""
+    """By every algorithm; the exponential of a number that large is not, so the relative error grows with the
+    argument."""
     steps = np.geomspace(1.5, 690 if dtype is np.float64 else 120, 500).astype(dtype)
     x, least = np.concatenate([-steps, steps]), float(np.finfo(dtype).tiny)
 

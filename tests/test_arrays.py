@@ -89,10 +89,16 @@ def _forward_and_gradient(case):
     grads = tuple(rng.standard_normal(a.shape) for a in flat(call(case.op, arrays, case.options)))
     named = dict(zip(find(case.op).arrays, arrays, strict=False))
     of_backward = (grads if "grad" in backward.nested else grads[0], *(named.get(name) for name in backward.arrays[1:]))
-    yield backward.name, of_backward, {n: v for n, v in case.options.items() if n in (*backward.arrays, *backward.defaults)}
+    yield (
+        backward.name,
+        of_backward,
+        {n: v for n, v in case.options.items() if n in (*backward.arrays, *backward.defaults)},
+    )
 
 
-@pytest.mark.parametrize("memory", [_fortran, _every_other, _backwards, _unaligned], ids=lambda f: f.__name__.strip("_"))
+@pytest.mark.parametrize(
+    "memory", [_fortran, _every_other, _backwards, _unaligned], ids=lambda f: f.__name__.strip("_")
+)
 @pytest.mark.parametrize("case", _FLOAT_CASES, ids=str)
 def test_every_algorithm_writes_into_any_memory_and_nothing_beside(case, memory):
     for op, arrays, options in _forward_and_gradient(case):
@@ -201,7 +207,9 @@ def test_lists_and_mixed_namespaces_are_refused(case):
     if sum(isinstance(a, np.ndarray) for a in arrays) > 1:
         xp = pytest.importorskip("array_api_strict", reason="array-api-strict is not installed")
         first = next(i for i, a in enumerate(arrays) if isinstance(a, np.ndarray))
-        mixed = tuple(xp.asarray(a) if i == first and a.dtype in (FLOAT64, FLOAT32) else a for i, a in enumerate(arrays))
+        mixed = tuple(
+            xp.asarray(a) if i == first and a.dtype in (FLOAT64, FLOAT32) else a for i, a in enumerate(arrays)
+        )
         if mixed[first] is not arrays[first]:
             with pytest.raises(dnn.ArrayTypeError, match=find(case.op).name):
                 call(case.op, mixed, case.options)
@@ -213,7 +221,9 @@ def test_byte_swapped_half_types_are_converted_on_every_call():
         np.testing.assert_array_equal(dnn.gelu(_swapped(x)), dnn.gelu(x))
 
 
-@pytest.mark.parametrize("memory", [_fortran, _every_other, _backwards, _channels_last_memory, lambda a: np.broadcast_to(a[:1], a.shape)])
+@pytest.mark.parametrize(
+    "memory", [_fortran, _every_other, _backwards, _channels_last_memory, lambda a: np.broadcast_to(a[:1], a.shape)]
+)
 def test_a_byte_swapped_array_is_described_as_the_copy_that_a_call_takes(memory):
     x = memory(np.arange(24.0, dtype=np.float32).reshape(2, 2, 3, 2))
     swapped = _swapped_in_place(x)
@@ -231,7 +241,8 @@ def _swapped_in_place(x):
 
 
 def test_the_workspace_that_infer_tells_is_enough_for_byte_swapped_arrays_of_any_order():
-    """A sequence that runs backwards is copied in the order of its axes, and so is the gradient, which then needs scratch memory."""
+    """A sequence that runs backwards is copied in the order of its axes, and so is the gradient, which then needs
+    scratch memory."""
     rng = np.random.default_rng(0)
     x, h, c = (rng.standard_normal(shape) for shape in ((17, 5), (17, 4), (17, 4)))
     weights = dnn.RNNWeights(rng.standard_normal((16, 5)), rng.standard_normal((16, 4)), None, None)
@@ -239,7 +250,9 @@ def test_the_workspace_that_infer_tells_is_enough_for_byte_swapped_arrays_of_any
     arrays = ((h, None), turned, weights, h, c)
     size = dnn.infer("lstm_cell_backward", *arrays, algorithm="steps").workspace
     given = call_by("steps", "lstm_cell_backward", arrays, {}, workspace=np.empty(size, np.uint8))
-    for result, right in zip(flat(given), flat(call("lstm_cell_backward", ((h, None), x, weights, h, c), {})), strict=True):
+    for result, right in zip(
+        flat(given), flat(call("lstm_cell_backward", ((h, None), x, weights, h, c), {})), strict=True
+    ):
         np.testing.assert_allclose(result, right, rtol=1e-12)
 
 

@@ -15,7 +15,19 @@ from dnnarray._cpu.compiled import compiler
 from dnnarray._cpu.philox import bernoulli_keep
 from tests.cases.attention import CASES
 from tests.oracles.attention import ORACLES
-from tests.support import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, assert_close, call, call_by, candidates, check_forward, check_gradient, flat
+from tests.support import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    assert_close,
+    call,
+    call_by,
+    candidates,
+    check_forward,
+    check_gradient,
+    flat,
+)
 
 RNG = np.random.default_rng(11)
 
@@ -68,7 +80,9 @@ def test_what_padding_holds_does_not_matter(options):
     for array in (q[0, :, 3:], grad[0, :, 3:], k[0, :, 4:], v[0, :, 4:], k[1, :, 6:], v[1, :, 6:]):
         array[...] = np.nan
     np.testing.assert_array_equal(dnn.attention(q, k, v, **lengths, **options), y)
-    for again, before in zip(flat(dnn.attention_backward(grad, q, k, v, **lengths, **options)), flat(gradients), strict=True):
+    for again, before in zip(
+        flat(dnn.attention_backward(grad, q, k, v, **lengths, **options)), flat(gradients), strict=True
+    ):
         np.testing.assert_array_equal(again, before)
 
 
@@ -98,7 +112,9 @@ def test_a_row_that_sees_nothing_gives_zero_and_its_sink():
 def test_a_sink_of_minus_infinity_is_none():
     q, k, v = qkv()
     # The two calls may go by different algorithms, which sum in different orders.
-    np.testing.assert_allclose(dnn.attention(q, k, v, sink=np.full(4, -np.inf)), dnn.attention(q, k, v), rtol=1e-13, atol=1e-13)
+    np.testing.assert_allclose(
+        dnn.attention(q, k, v, sink=np.full(4, -np.inf)), dnn.attention(q, k, v), rtol=1e-13, atol=1e-13
+    )
 
 
 def _blocked(*arrays, **options):
@@ -155,7 +171,9 @@ def test_saved_results_give_the_same_gradient(dtype):
     again = dnn.attention_backward(grad, q, k, v, causal=True)
     tolerance = {FLOAT64: 1e-14, FLOAT32: 1e-6, FLOAT16: 2e-3, BFLOAT16: 2e-2}[dtype]
     for a, b in zip(flat(given), flat(again), strict=True):
-        np.testing.assert_allclose(a.astype(FLOAT64), b.astype(FLOAT64), rtol=0, atol=tolerance * np.abs(b.astype(FLOAT64)).max())
+        np.testing.assert_allclose(
+            a.astype(FLOAT64), b.astype(FLOAT64), rtol=0, atol=tolerance * np.abs(b.astype(FLOAT64)).max()
+        )
 
 
 @pytest.mark.parametrize("queries", [1, 2, 5])
@@ -164,7 +182,10 @@ def test_the_log_sum_exp_of_more_keys_gives_a_part_of_the_gradient(queries):
     q, k, v, grad = draw(2, 4, queries, 3), draw(2, 2, 70, 3), draw(2, 2, 70, 2), draw(2, 4, queries, 2)
     y, lse = dnn.attention(q, k, v, return_lse=True)
     whole = dnn.attention_backward(grad, q, k, v, output=y, lse=lse)
-    parts = [dnn.attention_backward(grad, q, k[:, :, at], v[:, :, at], output=y, lse=lse) for at in (slice(0, 30), slice(30, 70))]
+    parts = [
+        dnn.attention_backward(grad, q, k[:, :, at], v[:, :, at], output=y, lse=lse)
+        for at in (slice(0, 30), slice(30, 70))
+    ]
     np.testing.assert_allclose(parts[0].q + parts[1].q, whole.q, rtol=0, atol=1e-13)
     for name in ("k", "v"):
         both = np.concatenate([getattr(part, name) for part in parts], axis=2)
@@ -190,7 +211,9 @@ def test_memory_grows_with_the_sequence_and_not_with_its_square():
     results = sum(a.nbytes for a in (y, lse, *gradients[:3]))
     # Each core that has a share of the queries adds up gradients of all keys and values; the scores would be 1 GB.
     sums = 9e6 * max(threads.cores() - 2, 0)
-    assert peak - results < 20e6 + sums, f"{(peak - results) / 1e6:.0f} MB over the results, {time.perf_counter() - start:.1f} s"
+    assert peak - results < 20e6 + sums, (
+        f"{(peak - results) / 1e6:.0f} MB over the results, {time.perf_counter() - start:.1f} s"
+    )
     sample = ORACLES["attention"](q[:, :, 16380:].astype(float), k.astype(float), v.astype(float))
     assert_close(y[:, :, 16383:], sample[:, :, 3:], 16384)
 
@@ -198,14 +221,18 @@ def test_memory_grows_with_the_sequence_and_not_with_its_square():
 def test_a_window_skips_what_it_does_not_reach(monkeypatch):
     seen = []
     product = attention_blocks.Part.product
-    monkeypatch.setattr(attention_blocks.Part, "product", lambda part, a, b, n: seen.append(b.shape[3]) or product(part, a, b, n))
+    monkeypatch.setattr(
+        attention_blocks.Part, "product", lambda part, a, b, n: seen.append(b.shape[3]) or product(part, a, b, n)
+    )
     q = draw(1, 1, 4096, 2, dtype=FLOAT32)
     dnn.attention(q, q, q, causal=True, window=(100, 0))
     assert sum(seen) * attention_blocks.BLOCK_QUERIES < 4096 * 512
     table = np.arange(64).reshape(1, 64)
     cache = draw(64, 16, 1, 2)
     cache[:60] = np.nan  # never read
-    assert np.isfinite(dnn.paged_attention(draw(1, 1, 2), cache, cache, table, np.array([1024]), window=(63, None))).all()
+    assert np.isfinite(
+        dnn.paged_attention(draw(1, 1, 2), cache, cache, table, np.array([1024]), window=(63, None))
+    ).all()
 
 
 # --- drawn options ----------------------------------------------------------------------------------------------------
@@ -232,17 +259,31 @@ def dense_calls(draw_):
     layout = draw_(st.sampled_from(["BHSD", "BSHD"]))
     arrays = [a if layout == "BHSD" else a.swapaxes(1, 2) for a in arrays]
     optional = [
-        maybe(rng.standard_normal(shape)), maybe(rng.random(shape) < 0.7), offset, slopes, maybe(rng.standard_normal(heads)),
-        maybe(rng.integers(0, queries + 1, batch)), maybe(rng.integers(0, keys + 1, batch)),
-    ]  # fmt: skip
+        maybe(rng.standard_normal(shape)),
+        maybe(rng.random(shape) < 0.7),
+        offset,
+        slopes,
+        maybe(rng.standard_normal(heads)),
+        maybe(rng.integers(0, queries + 1, batch)),
+        maybe(rng.integers(0, keys + 1, batch)),
+    ]
     options = {
-        "causal": causal, "window": window, "scale": maybe(0.7), "softcap": maybe(2.5), "layout": layout, "return_lse": draw_(st.booleans()),
-        "dropout": draw_(st.sampled_from([0.0, 0.0, 0.3])), "seed": 5, "offset": n(0, 9),
-    }  # fmt: skip
+        "causal": causal,
+        "window": window,
+        "scale": maybe(0.7),
+        "softcap": maybe(2.5),
+        "layout": layout,
+        "return_lse": draw_(st.booleans()),
+        "dropout": draw_(st.sampled_from([0.0, 0.0, 0.3])),
+        "seed": 5,
+        "offset": n(0, 9),
+    }
     return (*arrays, *optional), options
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
 @given(call_=dense_calls(), blocks=st.sampled_from([(256, 512), (2, 3), (1, 2)]))
 def test_any_options_agree_with_the_definition(call_, blocks):
     arrays, options = call_
@@ -289,7 +330,9 @@ def test_packed_sequences_are_dense_ones(lengths, causal):
     for n in range(len(lengths)):
         rows, columns = (slice(b[n], b[n + 1]) for b in bounds)
         dense = q[None, rows], k[None, columns], v[None, columns]
-        np.testing.assert_allclose(y[rows], dnn.attention(*dense, causal=causal, layout="BSHD")[0], rtol=1e-13, atol=1e-13)
+        np.testing.assert_allclose(
+            y[rows], dnn.attention(*dense, causal=causal, layout="BSHD")[0], rtol=1e-13, atol=1e-13
+        )
         alone = dnn.attention_backward(grad[None, rows], *dense, causal=causal, layout="BSHD")
         for whole, part, where in zip(gradients[:3], alone[:3], (rows, columns, columns), strict=True):
             np.testing.assert_allclose(whole[where], part[0], rtol=1e-13, atol=1e-13)
@@ -350,8 +393,12 @@ def test_nan_and_infinity_spread_as_in_torch():
     for name, value in (("q", np.nan), ("k", np.nan), ("v", np.nan), ("v", np.inf), ("v", -np.inf), ("q", np.inf)):
         arrays = dict(zip("qkv", (np.abs(a) + 0.1 for a in qkv_once()), strict=True))
         arrays[name][1, 0, 2, 0] = value
-        expected = torch.nn.functional.scaled_dot_product_attention(*map(torch.from_numpy, arrays.values()), enable_gqa=True)
-        np.testing.assert_allclose(dnn.attention(*arrays.values()), expected.numpy(), rtol=1e-12, err_msg=f"{name} {value}")
+        expected = torch.nn.functional.scaled_dot_product_attention(
+            *map(torch.from_numpy, arrays.values()), enable_gqa=True
+        )
+        np.testing.assert_allclose(
+            dnn.attention(*arrays.values()), expected.numpy(), rtol=1e-12, err_msg=f"{name} {value}"
+        )
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -363,9 +410,26 @@ def test_multi_head_attention_agrees_with_torch(causal):
     tx, tw, tb = leaves[0].transpose(0, 1), leaves[1:5], leaves[5:]
     hidden = torch.ones(S, S, dtype=torch.bool).triu(1) if causal else None
     expected, _ = torch.nn.functional.multi_head_attention_forward(
-        tx, tx, tx, E, H, None, torch.cat(tb[:3]), None, None, False, 0.0, tw[3], tb[3], need_weights=False, attn_mask=hidden,
-        use_separate_proj_weight=True, q_proj_weight=tw[0], k_proj_weight=tw[1], v_proj_weight=tw[2],
-    )  # fmt: skip
+        tx,
+        tx,
+        tx,
+        E,
+        H,
+        None,
+        torch.cat(tb[:3]),
+        None,
+        None,
+        False,
+        0.0,
+        tw[3],
+        tb[3],
+        need_weights=False,
+        attn_mask=hidden,
+        use_separate_proj_weight=True,
+        q_proj_weight=tw[0],
+        k_proj_weight=tw[1],
+        v_proj_weight=tw[2],
+    )
     grad = draw(B, S, E)
     expected.transpose(0, 1).backward(torch.from_numpy(grad))
     output, pullback = dnn.vjp("multi_head_attention", x, x, x, *w, *b, num_heads=H, causal=causal)
@@ -381,8 +445,12 @@ def test_multi_head_attention_agrees_with_torch(causal):
 def test_many_heads_in_one_block_agree_with_torch(shape, dtype):
     torch = pytest.importorskip("torch")
     q, k, v = (draw(*shape, dtype=dtype) for _ in range(3))
-    expected = torch.nn.functional.scaled_dot_product_attention(*map(torch.from_numpy, (q, k, v)), is_causal=True).numpy()
-    np.testing.assert_allclose(dnn.attention(q, k, v, causal=True), expected, rtol=0, atol=2e-6 if dtype == FLOAT32 else 1e-13)
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        *map(torch.from_numpy, (q, k, v)), is_causal=True
+    ).numpy()
+    np.testing.assert_allclose(
+        dnn.attention(q, k, v, causal=True), expected, rtol=0, atol=2e-6 if dtype == FLOAT32 else 1e-13
+    )
 
 
 # --- the log-sum-exp beside a sink ------------------------------------------------------------------------------------
@@ -391,14 +459,17 @@ def test_many_heads_in_one_block_agree_with_torch(shape, dtype):
 @pytest.mark.parametrize("dtype", [FLOAT64, FLOAT32, FLOAT16, BFLOAT16], ids=str)
 @pytest.mark.parametrize("sink", [1.5, -0.25, -np.inf], ids=str)
 def test_lse_counts_the_sink(dtype, sink):
-    """In every algorithm: what the weights are divided by; the sink itself for a query that sees no key, -inf past the length."""
+    """In every algorithm: what the weights are divided by; the sink itself for a query that sees no key, -inf past the
+    length."""
     q, k, v = qkv(dtype)
     mask = np.ones((2, 1, 5, 7), bool)
     mask[:, :, 1] = False
     q_lengths, sinks = np.array([4, 5]), np.full(4, sink, dtype)
     options = {"mask": mask, "softcap": 2.0, "q_lengths": q_lengths, "return_lse": True}
     plain = dnn.attention(q, k, v, **options)
-    for algorithm in candidates("attention", (q, k, v, None, mask, None, None, sinks, q_lengths), {"softcap": 2.0, "return_lse": True}):
+    for algorithm in candidates(
+        "attention", (q, k, v, None, mask, None, None, sinks, q_lengths), {"softcap": 2.0, "return_lse": True}
+    ):
         arrays = (q, k, v, None, mask, None, None, sinks, q_lengths, None)
         y, lse = call_by(algorithm, "attention", arrays, {"softcap": 2.0, "return_lse": True})
         assert lse.dtype == (FLOAT64 if dtype == FLOAT64 else FLOAT32)
@@ -419,7 +490,8 @@ def test_parts_of_the_keys_are_joined_by_their_lse_where_one_part_has_the_sink(s
     whole = dnn.attention(q, k, v, sink=sink, return_lse=True)
     bounds = np.linspace(0, 7, splits + 2).astype(int)
     parts = [
-        dnn.attention(q, k[:, :, a:b], v[:, :, a:b], sink=sink if a == 0 else None, return_lse=True) for a, b in itertools.pairwise(bounds)
+        dnn.attention(q, k[:, :, a:b], v[:, :, a:b], sink=sink if a == 0 else None, return_lse=True)
+        for a, b in itertools.pairwise(bounds)
     ]
     lse = np.logaddexp.reduce([p.lse for p in parts])
     assert_close(lse, whole.lse, 7)

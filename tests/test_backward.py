@@ -22,9 +22,12 @@ def test_gradient_agrees_with_finite_differences(case):
     check_gradient(case)
 
 
-@pytest.mark.parametrize(("case", "dtype"), [(c, d) for c in _DIFFERENTIABLE for d in c.dtypes if d != FLOAT64], ids=str)
+@pytest.mark.parametrize(
+    ("case", "dtype"), [(c, d) for c in _DIFFERENTIABLE for d in c.dtypes if d != FLOAT64], ids=str
+)
 def test_gradient_agrees_with_float64(case, dtype):
-    """The float64 gradient is held to finite differences above; the other dtypes are held to it, on the same rounded inputs."""
+    """The float64 gradient is held to finite differences above; the other dtypes are held to it, on the same rounded
+    inputs."""
     arrays = case.draw(dtype)
     output, pullback = dnn.vjp(case.op, *arrays, **case.options)
     _, exact_pullback = dnn.vjp(case.op, *as_float64(arrays), **case.options)

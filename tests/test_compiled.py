@@ -1,4 +1,5 @@
-"""The compiled algorithms beside their oracles: threads, forks, caches, the compiler in the background, a missing or broken Numba."""
+"""The compiled algorithms beside their oracles: threads, forks, caches, the compiler in the background, a missing or
+broken Numba."""
 
 import os
 import subprocess
@@ -55,7 +56,12 @@ def _normal(*shape):
     return np.random.default_rng(5).standard_normal(shape, dtype=np.float32)
 
 
-_WIDE, _HEADS, _IMAGES, _MANY = _normal(427, 1031), _normal(2, 3, 200, 16), _normal(3, 7, 60, 61), _normal(4, 24, 60, 62)
+_WIDE, _HEADS, _IMAGES, _MANY = (
+    _normal(427, 1031),
+    _normal(2, 3, 200, 16),
+    _normal(3, 7, 60, 61),
+    _normal(4, 24, 60, 62),
+)
 _NUMPY_CALLS = {
     "gelu": ("elementwise", (_WIDE,), {}),
     "gelu_backward": ("elementwise", (_WIDE, _WIDE[::-1].copy()), {}),
@@ -93,7 +99,9 @@ def test_large_calls_hold_the_blas_at_one_thread(monkeypatch):
     if blas.threads() is None:
         pytest.skip("the BLAS behind NumPy does not say how many threads it takes")
     held, product = [], np.matmul
-    monkeypatch.setattr(np, "matmul", lambda *a, **options: held.append(blas._functions()[0]()) or product(*a, **options))
+    monkeypatch.setattr(
+        np, "matmul", lambda *a, **options: held.append(blas._functions()[0]()) or product(*a, **options)
+    )
     before, rows = blas.threads(), np.ones((256, 256), np.float32)
     call_by("gemm", "linear", (rows, rows), {})
     assert set(held) == {1}
@@ -158,9 +166,15 @@ x = np.random.default_rng(0).standard_normal((300, 400), dtype=np.float32)
 for _ in range(3):
     dnn.softmax(x); compiler.settle()
 (item,) = [i for i in dnn.check().items if i.name == "Numba"]
-print(item.ok, "made for another Python" in item.found, dnn.warmup("softmax"), "cannot be imported" in str(dnn.explain("softmax", x)))
+explained = str(dnn.explain("softmax", x))
+print(item.ok, "made for another Python" in item.found, dnn.warmup("softmax"), "cannot be imported" in explained)
 """
-    assert _python(code, PYTHONPATH=f"{tmp_path}{os.pathsep}{_ROOT}", DNNARRAY_NUMBA="1") == ["False", "True", "0", "True"]
+    assert _python(code, PYTHONPATH=f"{tmp_path}{os.pathsep}{_ROOT}", DNNARRAY_NUMBA="1") == [
+        "False",
+        "True",
+        "0",
+        "True",
+    ]
 
 
 # --- the compiler in the background -----------------------------------------------------------------------------------
@@ -209,7 +223,12 @@ def test_a_cache_folder_that_cannot_be_written_is_replaced(tmp_path):
 def test_warmup_compiles_counts_and_draws(capsys):
     assert dnn.warmup("relu", "one_hot", dtypes=["float16", "float32"], progress=True) == 1
     assert "1/1" in capsys.readouterr().err
-    assert dnn.warmup("relu", dtypes=["bfloat16"]) == dnn.warmup("relu", dtypes="bfloat16") == dnn.warmup("relu", dtypes=np.float16) == 1
+    assert (
+        dnn.warmup("relu", dtypes=["bfloat16"])
+        == dnn.warmup("relu", dtypes="bfloat16")
+        == dnn.warmup("relu", dtypes=np.float16)
+        == 1
+    )
     with pytest.raises(dnn.OptionError):
         dnn.warmup("no_such_operation")
     with pytest.raises(dnn.DTypeError, match="int8"):
@@ -259,7 +278,10 @@ _STRAIGHT = {
     "rms_norm_backward": (lambda x: dnn.rms_norm_backward(x, x, x[0]), _WIDE),
     "group_norm": (lambda x: dnn.group_norm(x, num_groups=5), _PICTURES),
     "batch_norm": (lambda x: dnn.batch_norm(x, _CHANNELS, _CHANNELS), _PICTURES),
-    "batch_norm_train_backward": (lambda x: dnn.batch_norm_train_backward(x, x, mean=_CHANNELS, rstd=_CHANNELS), _PICTURES),
+    "batch_norm_train_backward": (
+        lambda x: dnn.batch_norm_train_backward(x, x, mean=_CHANNELS, rstd=_CHANNELS),
+        _PICTURES,
+    ),
     "max_pool": (lambda x: dnn.max_pool(x, kernel_size=3, stride=2), _PICTURES),
     "avg_pool": (lambda x: dnn.avg_pool(x, kernel_size=2), _PICTURES),
     "interpolate": (lambda x: dnn.interpolate(x, scale=2, mode="linear"), _PICTURES),
@@ -278,16 +300,21 @@ def _unaligned(array):
 @needs_numba
 @pytest.mark.parametrize("name", _STRAIGHT)
 def test_warm_calls_go_straight_to_the_kernels_and_give_the_same_bits(name, monkeypatch):
-    """Every other one goes from the end of each part to its beginning. Arrays whose elements lie across words take the way that looks at each.
+    """Every other one goes from the end of each part to its beginning. Arrays whose elements lie across words take the
+    way that looks at each.
 
-    The algorithm is the first compiled one of the table, as if it had been measured to be the fastest: which one is predicted to be depends on the processor.
-    """
+    The algorithm is the first compiled one of the table, as if it had been measured to be the fastest: which one is
+    predicted to be depends on the processor."""
     dnn.warmup(name)
     dnn._dispatch.forget()
-    chosen = next(entry for entry in engine.methods(getattr(dnn, name).operation) if isinstance(entry.run, compiled.Compiled))
+    chosen = next(
+        entry for entry in engine.methods(getattr(dnn, name).operation) if isinstance(entry.run, compiled.Compiled)
+    )
     monkeypatch.setattr(engine, "_measured", lambda *_: {chosen.name: 1e-3})
     looked, usual = [], compiled.Compiled.__call__
-    monkeypatch.setattr(compiled.Compiled, "__call__", lambda run, *given, **named: looked.append(run) or usual(run, *given, **named))
+    monkeypatch.setattr(
+        compiled.Compiled, "__call__", lambda run, *given, **named: looked.append(run) or usual(run, *given, **named)
+    )
     call, x = _STRAIGHT[name]
     with dnn.options(threads=2):
         first = _bits(call(x))
@@ -387,8 +414,30 @@ _DROPPED = {
     "bias_dropout_add": lambda x: (x, x[0] + 1, x[::-1].copy()),
     "bias_dropout_add_backward": lambda x: (x, x, x[0], x),
 }
-_OFFSETS = [0, 1, 29, 2**34 - 130, 2**34 + 3, 2**64 - 1]  # inside of a group, before and behind a counter of more than 32 bits, the largest
-_LENGTHS = [1, 3, 4, 5, 15, 17, 31, 32, 33, 127, 255, 256, 257, 1031]  # around a block of four, the vector, a group, a run
+_OFFSETS = [
+    0,
+    1,
+    29,
+    2**34 - 130,
+    2**34 + 3,
+    2**64 - 1,
+]  # inside of a group, before and behind a counter of more than 32 bits, the largest
+_LENGTHS = [
+    1,
+    3,
+    4,
+    5,
+    15,
+    17,
+    31,
+    32,
+    33,
+    127,
+    255,
+    256,
+    257,
+    1031,
+]  # around a block of four, the vector, a group, a run
 
 
 @needs_numba

@@ -1,4 +1,5 @@
-"""Attention with both of its products on the matrix unit, beside the definition in float64: sizes, options, numbers that pieces cannot hold, threads."""
+"""Attention with both of its products on the matrix unit, beside the definition in float64: sizes, options, numbers
+that pieces cannot hold, threads."""
 
 import threading
 
@@ -32,7 +33,9 @@ def _normal(*shape, seed=0):
 
 def _attend(q, k, v, causal_offset=None, out=None, workspace=None, algorithm="split_tiled", **options):
     operation = find("attention")
-    bound, chosen = operation.bind((q, k, v), options | ({} if causal_offset is None else {"causal_offset": causal_offset}))
+    bound, chosen = operation.bind(
+        (q, k, v), options | ({} if causal_offset is None else {"causal_offset": causal_offset})
+    )
     static, runtime = (tuple(chosen[n] for n in names) for names in (operation.static, operation.runtime))
     return dispatch(operation, bound, static, runtime, out, workspace, algorithm)
 
@@ -67,7 +70,9 @@ def test_all_options_at_sizes_that_do_not_come_out_even(queries, keys, options, 
     assert not ordinary
 
 
-@pytest.mark.parametrize("width, value_width", [(8, 8), (40, 64), (64, 64), (72, 40), (128, 72), (1, 128), (33, 1), (130, 200)])
+@pytest.mark.parametrize(
+    "width, value_width", [(8, 8), (40, 64), (64, 64), (72, 40), (128, 72), (1, 128), (33, 1), (130, 200)]
+)
 def test_widths_of_heads(width, value_width, ordinary):
     q, k, v = _normal(1, 3, 77, width), _normal(1, 1, 90, width), _normal(1, 1, 90, value_width)
     for options in ({}, {"causal": True}):
@@ -140,7 +145,9 @@ def test_what_the_pieces_cannot_hold_goes_by_the_ordinary_kernels(which, value, 
     assert len(ordinary) == 2
 
 
-@pytest.mark.parametrize("scales", [(2.0**-20, 2.0**-20, 2.0**-20), (2.0**20, 2.0**-20, 2.0**40), (2.0**-30, 1, 2.0**-30), (8, 8, 1)])
+@pytest.mark.parametrize(
+    "scales", [(2.0**-20, 2.0**-20, 2.0**-20), (2.0**20, 2.0**-20, 2.0**40), (2.0**-30, 1, 2.0**-30), (8, 8, 1)]
+)
 def test_large_and_small_numbers_that_they_hold(scales, ordinary):
     q, k, v = (_normal(1, 2, 90, 24, seed=i) for i in range(3))
     q, k, v = (np.where(np.abs(a) < 2.0**-10, 0, a) * np.float32(s) for a, s in zip((q, k, v), scales, strict=True))
@@ -181,7 +188,9 @@ def test_weights_far_below_the_largest_are_nothing(ordinary):
 def test_long_sums_round_no_more_than_those_of_vectors(keys):
     q, k, v = _normal(1, 2, 64, 64), _normal(1, 2, keys, 64), _normal(1, 2, keys, 64, seed=1)
     expected = oracle(*(a.astype(np.float64) for a in (q, k, v)))
-    error = {name: np.sqrt(np.mean((_attend(q, k, v, algorithm=name) - expected) ** 2)) for name in ("split_tiled", "tiled")}
+    error = {
+        name: np.sqrt(np.mean((_attend(q, k, v, algorithm=name) - expected) ** 2)) for name in ("split_tiled", "tiled")
+    }
     assert error["split_tiled"] <= error["tiled"]
 
 
@@ -270,7 +279,11 @@ def test_what_it_does_not_do_is_refused():
 def test_it_is_chosen_where_it_is_faster(pytestconfig):
     if pytestconfig.getoption("--compiled"):
         pytest.skip("all compiled algorithms are as fast as each other then")
-    large, small, few = ((1, 8, 512, 64), (1, 8, 512, 64)), ((1, 2, 16, 16), (1, 2, 16, 16)), ((1, 8, 1, 64), (1, 8, 4096, 64))
+    large, small, few = (
+        ((1, 8, 512, 64), (1, 8, 512, 64)),
+        ((1, 2, 16, 16), (1, 2, 16, 16)),
+        ((1, 8, 1, 64), (1, 8, 4096, 64)),
+    )
     for (query, key), name in ((large, "split_tiled"), (small, "tiled"), (few, "tiled")):
         q, k, v = _normal(*query), _normal(*key), _normal(*key)
         call_by("tiled", "attention", (q, k, v) + (None,) * 7, {})

@@ -38,7 +38,9 @@ def _oracle(grad, q, k, v, seen):
 
 
 @pytest.mark.parametrize("cores", [1, 2, 3])
-@pytest.mark.parametrize("causal, window", [(False, (9999, 9999)), (True, (9999, 0)), (False, (40, 20)), (True, (150, 0))])
+@pytest.mark.parametrize(
+    "causal, window", [(False, (9999, 9999)), (True, (9999, 0)), (False, (40, 20)), (True, (150, 0))]
+)
 @pytest.mark.parametrize("queries, keys", [(257, 301), (301, 97), (130, 96), (65, 5)])
 def test_bands_of_keys_add_up(queries, keys, causal, window, cores, monkeypatch):
     from dnnarray._cpu.compiled import attention_backward

@@ -1,4 +1,5 @@
-"""Compiled convolution and attention: nothing is read or written beyond an array, any number of threads gives the same bits."""
+"""Compiled convolution and attention: nothing is read or written beyond an array, any number of threads gives the same
+bits."""
 
 import threading
 
@@ -44,7 +45,11 @@ _GRADIENTS = {
     "first layer": ((2, 3, 37, 41), (8, 3, 7, 7), {"padding": 3, "stride": 2}),
     "first layer, many outputs": ((3, 3, 41, 83), (70, 3, 7, 7), {"padding": 3, "stride": 2}),
     "wide images": ((3, 5, 11, 301), (33, 5, 3, 3), {"padding": (2, 0)}),
-    "many outputs of groups": ((2, 6, 21, 19), (66, 3, 5, 3), {"groups": 2, "padding": 1, "stride": (1, 3), "dilation": (2, 1)}),
+    "many outputs of groups": (
+        (2, 6, 21, 19),
+        (66, 3, 5, 3),
+        {"groups": 2, "padding": 1, "stride": (1, 3), "dilation": (2, 1)},
+    ),
     "tiles of many images": ((7, 19, 9, 10), (35, 19, 3, 3), {"padding": 1}),
     "tiles wider than an image": ((2, 40, 2, 3), (17, 40, 3, 3), {"padding": 2}),
 }
@@ -152,7 +157,9 @@ def test_gradients_of_weight_and_input_stay_within_their_arrays(name, layout, dt
         (dnn.conv_backward_input, 2, "input_shape", "channel_lanes"),
     ):
         options_of = options | {target: drawn[3 - other].shape}
-        if algorithm == "winograd_4x4" and not (window[2:] == (3, 3) and options.keys() <= {"padding", "groups", "layout"}):
+        if algorithm == "winograd_4x4" and not (
+            window[2:] == (3, 3) and options.keys() <= {"padding", "groups", "layout"}
+        ):
             continue
         expected = function(grad, drawn[other], **options_of, algorithm="gemm")
         out = guarded.like(np.zeros_like(expected), at_end)
@@ -172,7 +179,8 @@ def _added_one_by_one(x, weight):
 
 @pytest.mark.parametrize("channels", [12, 16, 64])
 def test_winograd_is_as_exact_as_a_sequential_sum(channels):
-    """Its class is "highest": the largest float32 error stays within four times that of adding up one product after the other."""
+    """Its class is "highest": the largest float32 error stays within four times that of adding up one product after the
+    other."""
     x, weight = _drawn(((2, channels, 21, 22), (channels, channels, 3, 3)))
     exact = dnn.conv(x.astype(np.float64), weight.astype(np.float64), algorithm="gemm")
     most = 4 * np.abs(_added_one_by_one(x, weight) - exact).max()
@@ -190,7 +198,9 @@ def test_winograd_of_few_channels_is_left_out_at_the_highest_precision(channels)
     dnn.conv(x, weight, algorithm="winograd_4x4")  # who names it has decided
     dnn.conv_backward_input(grad, weight, input_shape=x.shape, algorithm="winograd_4x4")
     assert "winograd_4x4" not in _named("conv", x, weight)
-    assert "winograd_4x4" in _named("conv_backward_input", grad, weight, input_shape=x.shape)  # which sums over the outputs
+    assert "winograd_4x4" in _named(
+        "conv_backward_input", grad, weight, input_shape=x.shape
+    )  # which sums over the outputs
     assert "winograd_4x4" in _named("conv", x.astype(np.float64), weight.astype(np.float64))
     with dnn.options(float32_precision="high"):
         assert "winograd_4x4" in _named("conv", x, weight)
@@ -243,7 +253,8 @@ def test_strided_views_and_read_only_arrays_go_by_channel_lanes():
     _assert_near(found, expected)
     grad = _drawn((expected.shape,))[0]
     found, expected = (
-        dnn.conv_backward_input(grad, weight, input_shape=x.shape, **options, algorithm=a) for a in ("channel_lanes", "gemm")
+        dnn.conv_backward_input(grad, weight, input_shape=x.shape, **options, algorithm=a)
+        for a in ("channel_lanes", "gemm")
     )
     _assert_near(found, expected)
 
@@ -295,7 +306,8 @@ def test_gradients_of_attention_stay_within_their_arrays(queries, width, values,
 
 
 def test_one_query_rounds_little():
-    """A log-sum-exp in float32 is off by up to 5e-7 here, and so would all weights be; one chain of 4096 values gives 11e-7."""
+    """A log-sum-exp in float32 is off by up to 5e-7 here, and so would all weights be; one chain of 4096 values gives
+    11e-7."""
     dnn.warmup("attention", dtypes=["float32"], progress=False)
     dnn.warmup("attention_backward", dtypes=["float32"], progress=False)
     q, k, v, grad = _drawn(((1, 8, 1, 64), (1, 8, 4096, 64), (1, 8, 4096, 64), (1, 8, 1, 64)))
@@ -347,7 +359,9 @@ def test_callers_on_several_threads_do_not_meet():
 
 def test_the_tile_follows_the_target():
     tile = pytest.importorskip("dnnarray._cpu.compiled.tile")
-    assert [tile.vector_bytes(f) for f in ("+sse2,+avx,+avx512f", "+sse2,+avx2,+avx", "+sse2", "+neon", "-avx512f,+avx")] == [
+    assert [
+        tile.vector_bytes(f) for f in ("+sse2,+avx,+avx512f", "+sse2,+avx2,+avx", "+sse2", "+neon", "-avx512f,+avx")
+    ] == [
         64,
         32,
         16,

@@ -28,7 +28,8 @@ def _weight_gradient_one_by_one(grad, x):
 
 @pytest.mark.parametrize("size", [12, 17, 32])
 def test_weight_gradient_of_winograd_is_as_exact_as_a_sequential_sum(size):
-    """Its class is "highest" where so many pixels are added up: within four times the largest error of adding up one product after the other."""
+    """Its class is "highest" where so many pixels are added up: within four times the largest error of adding up one
+    product after the other."""
     x, grad = _drawn((1, 16, size + 2, size + 2), (1, 24, size, size))
     options = {"weight_shape": (24, 16, 3, 3)}
     exact = dnn.conv_backward_weight(grad.astype(np.float64), x.astype(np.float64), **options, algorithm="gemm")
@@ -54,7 +55,9 @@ def test_what_is_not_finite_stays_in_its_taps(place, value):
     options = {"weight_shape": (17, 5, 3, 3), "padding": 1}
     for array in (x, grad):
         before, array[place] = array[place], value
-        found, expected = (dnn.conv_backward_weight(grad, x, **options, algorithm=a) for a in ("winograd_4x4", "direct"))
+        found, expected = (
+            dnn.conv_backward_weight(grad, x, **options, algorithm=a) for a in ("winograd_4x4", "direct")
+        )
         assert not np.isfinite(expected).all()
         np.testing.assert_array_equal(np.isfinite(found), np.isfinite(expected))
         array[place] = before

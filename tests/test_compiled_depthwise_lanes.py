@@ -1,4 +1,5 @@
-"""Depthwise convolution whose channels lie side by side, compiled: every direction beside the definition in float64, and nothing read or written beside the arrays."""
+"""Depthwise convolution whose channels lie side by side, compiled: every direction beside the definition in float64,
+and nothing read or written beside the arrays."""
 
 import numpy as np
 import pytest
@@ -57,7 +58,9 @@ def test_close_to_the_definition_and_within_its_arrays(name, dtype, at_end):
         out = guarded.like(np.zeros(exact.shape, dtype), at_end)
         function(*(guarded.like(a, at_end) for a in arrays), algorithm="depthwise_lanes", out=out, **options)
         tolerance = 2e-6 if dtype == "float32" else 1e-13
-        np.testing.assert_allclose(out, exact, rtol=0, atol=tolerance * max(np.abs(exact).max(), 1), err_msg=function.__name__)
+        np.testing.assert_allclose(
+            out, exact, rtol=0, atol=tolerance * max(np.abs(exact).max(), 1), err_msg=function.__name__
+        )
 
 
 @pytest.mark.parametrize("name", ["3x3", "channels between two vectors", "stride 2"])

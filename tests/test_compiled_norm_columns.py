@@ -1,4 +1,5 @@
-"""Norms of channels that are innermost in memory, compiled: beside the formulas in float64, in both ways to say so, and within their arrays."""
+"""Norms of channels that are innermost in memory, compiled: beside the formulas in float64, in both ways to say so, and
+within their arrays."""
 
 import math
 from fractions import Fraction
@@ -13,9 +14,23 @@ from tests.support import call_by
 
 pytestmark = pytest.mark.skipif(compiler.missing() is not None, reason="Numba is not installed")
 
-_SHAPES = [(5, 8), (3, 7, 9, 24), (2, 5, 6, 64), (4, 33, 100), (1, 130, 20), (2, 2, 3, 4, 40), (70, 200), (3, 65, 8), (2, 300, 12)]
+_SHAPES = [
+    (5, 8),
+    (3, 7, 9, 24),
+    (2, 5, 6, 64),
+    (4, 33, 100),
+    (1, 130, 20),
+    (2, 2, 3, 4, 40),
+    (70, 200),
+    (3, 65, 8),
+    (2, 300, 12),
+]
 _EPS = 1e-5
-_EACH = {"batch_norm_train": None, "instance_norm": 1, "group_norm": 4}  # channels of a statistic's group; all samples together for None
+_EACH = {
+    "batch_norm_train": None,
+    "instance_norm": 1,
+    "group_norm": 4,
+}  # channels of a statistic's group; all samples together for None
 
 
 def _draw(shape, dtype, seed=0, mean=0.3, spread=1.7):
@@ -38,7 +53,14 @@ def _formula(op, x, weight, bias, grad):
     u = (u - mean) * rstd
     h = g * w
     dx = rstd * (h - h.mean((1, 3), keepdims=True) - u * (h * u).mean((1, 3), keepdims=True))
-    return (u * w + b).reshape(x.shape), dx.reshape(x.shape), (g * u).sum((0, 1)).ravel(), g.sum((0, 1)).ravel(), mean, variance
+    return (
+        (u * w + b).reshape(x.shape),
+        dx.reshape(x.shape),
+        (g * u).sum((0, 1)).ravel(),
+        g.sum((0, 1)).ravel(),
+        mean,
+        variance,
+    )
 
 
 def _forward(op, x, weight, bias, layout="channels_last"):
@@ -114,7 +136,9 @@ def test_without_parameters(op):
     if op == "batch_norm_train":
         saved, found, expected = found[1:3], found[0], expected[0]
     np.testing.assert_array_equal(found, expected)
-    np.testing.assert_array_equal(_backward(op, grad, x, None, None, saved)[0], _backward(op, grad, x, ones, zeros, saved)[0])
+    np.testing.assert_array_equal(
+        _backward(op, grad, x, None, None, saved)[0], _backward(op, grad, x, ones, zeros, saved)[0]
+    )
 
 
 @pytest.mark.parametrize("at", [1e4, -3e5])
@@ -125,7 +149,9 @@ def test_data_far_from_0(op, at):
     one, zero = np.ones(16, np.float32), np.zeros(16, np.float32)
     found = _forward(op, x, one, zero)
     y = _formula(op, x, one, zero, x)[0]
-    np.testing.assert_allclose(found[0] if op == "batch_norm_train" else found, y, rtol=0, atol=1e-6 * np.abs(y).max() + abs(at) * 6e-8)
+    np.testing.assert_allclose(
+        found[0] if op == "batch_norm_train" else found, y, rtol=0, atol=1e-6 * np.abs(y).max() + abs(at) * 6e-8
+    )
     x[:, :250] -= np.float32(at)
     found = _forward(op, x, one, zero)
     y = _formula(op, x, one, zero, x)[0]
@@ -134,7 +160,12 @@ def test_data_far_from_0(op, at):
 
 def _exact(op, x):
     """The normalised x, whose mean is a fraction and rounds nowhere."""
-    groups = x.reshape(1 if op == "batch_norm_train" else x.shape[0], -1, _groups(op, x.shape[-1]), x.shape[-1] // _groups(op, x.shape[-1]))
+    groups = x.reshape(
+        1 if op == "batch_norm_train" else x.shape[0],
+        -1,
+        _groups(op, x.shape[-1]),
+        x.shape[-1] // _groups(op, x.shape[-1]),
+    )
     y = np.empty_like(groups)
     for sample, group in np.ndindex(groups.shape[0], groups.shape[2]):
         values = groups[sample, :, group]
@@ -170,11 +201,17 @@ def test_what_is_no_number_stays_in_its_statistic(op):
 @pytest.mark.parametrize("op", ["instance_norm", "group_norm"])
 def test_within_its_arrays(op, at_end):
     for channels in (8, 12, 20, 84):
-        x, grad, w = _draw((2, 13, channels), np.float32), _draw((2, 13, channels), np.float32, 1), _draw(channels, np.float32, 2)
+        x, grad, w = (
+            _draw((2, 13, channels), np.float32),
+            _draw((2, 13, channels), np.float32, 1),
+            _draw(channels, np.float32, 2),
+        )
         expected, gradients = _forward(op, x, w, w), _backward(op, grad, x, w, w)
         placed = [guarded.like(a, at_end) for a in (x, grad, w)]
         np.testing.assert_array_equal(_forward(op, placed[0], placed[2], placed[2]), expected)
-        for got, right in zip(_backward(op, placed[1], placed[0], placed[2], placed[2])[:3], gradients[:3], strict=True):
+        for got, right in zip(
+            _backward(op, placed[1], placed[0], placed[2], placed[2])[:3], gradients[:3], strict=True
+        ):
             np.testing.assert_array_equal(got, right)
 
 
@@ -195,7 +232,8 @@ def test_the_same_bits_with_any_number_of_threads(op):
 
 @pytest.mark.parametrize("op", _EACH)
 def test_rounds_no_more_than_by_planes(op):
-    """The root mean square error of y, of dx and of the parameters' gradients beside that of the same norm over planes of channels."""
+    """The root mean square error of y, of dx and of the parameters' gradients beside that of the same norm over planes
+    of channels."""
     x, grad = _draw((4, 24, 25, 32), np.float32, mean=2.0), _draw((4, 24, 25, 32), np.float32, 1)
     weight, bias = _draw(32, np.float32, 2), _draw(32, np.float32, 3)
     y, dx, dweight, dbias, *_ = _formula(op, x, weight, bias, grad)
@@ -203,7 +241,10 @@ def test_rounds_no_more_than_by_planes(op):
     if op == "batch_norm_train":
         found, saved = found[0], found[1:3]
     for got, exact, bound in zip(
-        (found, *_backward(op, grad, x, weight, bias, saved)[:3]), (y, dx, dweight, dbias), (1e-7, 1.2e-7, 4e-7, 4e-7), strict=True
+        (found, *_backward(op, grad, x, weight, bias, saved)[:3]),
+        (y, dx, dweight, dbias),
+        (1e-7, 1.2e-7, 4e-7, 4e-7),
+        strict=True,
     ):
         assert np.sqrt(np.mean((got - exact) ** 2) / np.mean(exact**2)) < bound
 
@@ -211,7 +252,9 @@ def test_rounds_no_more_than_by_planes(op):
 def test_running_statistics():
     x, w = _draw((6, 5, 24), np.float32), np.ones(24, np.float32)
     mean, variance = _draw(24, np.float32, 4), np.abs(_draw(24, np.float32, 5))
-    found = call_by("columns", "batch_norm_train", (x, w, w, mean, variance, None), {"layout": "channels_last", "momentum": 0.25})
+    found = call_by(
+        "columns", "batch_norm_train", (x, w, w, mean, variance, None), {"layout": "channels_last", "momentum": 0.25}
+    )
     flat = x.reshape(-1, 24).astype(np.float64)
     np.testing.assert_allclose(found[3], 0.75 * mean + 0.25 * flat.mean(0), atol=1e-6)
     np.testing.assert_allclose(found[4], 0.75 * variance + 0.25 * flat.var(0, ddof=1), atol=1e-6)

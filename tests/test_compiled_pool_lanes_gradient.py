@@ -62,8 +62,8 @@ def _gradient(shape, dtype):
 
 
 def _assert_sums(found, expected, note=""):
-    """Sums of up to 42 numbers of size 1, each addition off by up to 4 eps, which NumPy may add in float64 instead; a place
-    that nothing goes to holds 0."""
+    """Sums of up to 42 numbers of size 1, each addition off by up to 4 eps, which NumPy may add in float64 instead; a
+    place that nothing goes to holds 0."""
     np.testing.assert_allclose(found, expected, rtol=0, atol=64 * np.finfo(expected.dtype).eps, err_msg=note)
     assert not found[expected == 0].any(), note
 
@@ -106,7 +106,9 @@ def _means(grad, x, options):
         ends = [start + w for start, w in zip(starts, window, strict=True)]
         inside = tuple(slice(max(a, 0), max(min(b, n), 0)) for a, b, n in zip(starts, ends, space, strict=True))
         padded = math.prod(min(b, n + p[1]) - a for a, b, n, p in zip(starts, ends, space, pads, strict=True))
-        count = padded if options.get("count_include_pad", True) else math.prod(max(s.stop - s.start, 0) for s in inside)
+        count = (
+            padded if options.get("count_include_pad", True) else math.prod(max(s.stop - s.start, 0) for s in inside)
+        )
         share = grad[(slice(None), *place)].astype(np.float64) / max(count, 1)
         out[(slice(None), *inside)] += share.reshape(len(share), *(1,) * rank, -1)
     return out
@@ -172,7 +174,8 @@ def test_nothing_is_read_or_written_beside_the_arrays(channels, dtype, at_end):
 
 
 @pytest.mark.parametrize(
-    "name", ["3 by 2", "many rows", "dilation", "pixels of many windows", "one axis", "adaptive", "adaptive, one window"]
+    "name",
+    ["3 by 2", "many rows", "dilation", "pixels of many windows", "one axis", "adaptive", "adaptive, one window"],
 )
 def test_the_number_of_threads_changes_no_bit(name):
     """On images large enough for threads, and twice, since every other call goes from its end to its beginning."""
@@ -224,7 +227,10 @@ def test_given_places_may_lie_outside_of_their_windows(dtype):
     nowhere = indices.copy()
     nowhere[0, 0, 0, :5] = -1
     for places in (rng.integers(0, 15 * 17, indices.shape).astype(dtype), strange, nowhere):
-        a, b = (call_by(way, "max_pool_backward", (grad, x), options | {"indices": places}) for way in ("scatter", "compiled"))
+        a, b = (
+            call_by(way, "max_pool_backward", (grad, x), options | {"indices": places})
+            for way in ("scatter", "compiled")
+        )
         _assert_sums(b, a)
 
 
@@ -235,7 +241,13 @@ def test_a_place_outside_of_the_image_is_an_error(wrong):
     indices[1, 3, 2, 18] = wrong
     out = np.full_like(x, 7)
     with pytest.raises(dnn.OptionError, match=r"indices is .* expected flat spatial positions from -1 to 254"):
-        call_by("compiled", "max_pool_backward", (_gradient(indices.shape, "float32"), x), options | {"indices": indices}, out)
+        call_by(
+            "compiled",
+            "max_pool_backward",
+            (_gradient(indices.shape, "float32"), x),
+            options | {"indices": indices},
+            out,
+        )
     assert (out == 7).all()
 
 
@@ -244,7 +256,9 @@ def test_tables_of_windows():
     pool_pixels = importlib.import_module("dnnarray._cpu.compiled.pool_pixels")
     rng = np.random.default_rng(4)
     drawn = [
-        Axis(*(int(rng.integers(low, high)) for low, high in ((1, 30), (1, 12), (1, 9), (1, 7), (1, 7), (0, 9), (0, 9))))
+        Axis(
+            *(int(rng.integers(low, high)) for low, high in ((1, 30), (1, 12), (1, 9), (1, 7), (1, 7), (0, 9), (0, 9)))
+        )
         for _ in range(500)
     ]
     drawn += [AdaptiveAxis(n, o) for n in range(1, 12) for o in range(1, 12)]
@@ -257,7 +271,8 @@ def test_tables_of_windows():
 
 @pytest.mark.parametrize("name", _CASES)
 def test_close_to_the_definition(name):
-    """Places and maxima are the oracle's; gradients go to its places, and are those of its means for each element by itself."""
+    """Places and maxima are the oracle's; gradients go to its places, and are those of its means for each element by
+    itself."""
     shape, options = _CASES[name]
     rng, options = np.random.default_rng(8), options | {"layout": "channels_last"}
     x = rng.standard_normal((*shape, 5))
@@ -275,7 +290,9 @@ def test_close_to_the_definition(name):
         np.testing.assert_allclose(np.asarray(got).reshape(expected.shape), expected, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("name", ["side by side", "3 by 2", "3 by 1", "cut at the end, padded", "uneven padding", "one axis"])
+@pytest.mark.parametrize(
+    "name", ["side by side", "3 by 2", "3 by 1", "cut at the end, padded", "uneven padding", "one axis"]
+)
 @pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
 def test_the_gradient_of_a_mean_is_that_of_each_element(name, layout):
     shape, options = _CASES[name]

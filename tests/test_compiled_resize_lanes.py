@@ -1,4 +1,5 @@
-"""Compiled resizing of any memory order: beside the definition in float64 and NumPy's algorithm, the same bits by any number of threads, nothing read or written beside the arrays."""
+"""Compiled resizing of any memory order: beside the definition in float64 and NumPy's algorithm, the same bits by any
+number of threads, nothing read or written beside the arrays."""
 
 import numpy as np
 import pytest
@@ -113,17 +114,24 @@ def test_the_gradient_is_that_of_the_definition(name, layout):
 
 
 @pytest.mark.parametrize("channels", [1, 5, 64])
-@pytest.mark.parametrize("name", ["linear, twice", "cubic, half", "nearest, a third", "long rows in blocks", "three axes, linear", "area"])
+@pytest.mark.parametrize(
+    "name", ["linear, twice", "cubic, half", "nearest, a third", "long rows in blocks", "three axes, linear", "area"]
+)
 def test_any_order_of_memory_gives_the_same(name, channels):
-    """Channels-last memory under either layout gives the same bits; an `out` in another order, and half types, are taken too."""
+    """Channels-last memory under either layout gives the same bits; an `out` in another order, and half types, are
+    taken too."""
     x, grad, options = _drawn(name, channels, "float32")
-    y, dx = (call_by("compiled", op, a, options) for op, a in (("interpolate", (x,)), ("interpolate_backward", (grad, x))))
+    y, dx = (
+        call_by("compiled", op, a, options) for op, a in (("interpolate", (x,)), ("interpolate_backward", (grad, x)))
+    )
     first = {**options, "layout": "channels_first"}
     views = [np.moveaxis(a, -1, 1) for a in (x, grad)]
     found = call_by("compiled", "interpolate", (views[0],), first)
     assert np.moveaxis(found, 1, -1).flags.c_contiguous
     np.testing.assert_array_equal(np.moveaxis(found, 1, -1), y)
-    np.testing.assert_array_equal(np.moveaxis(call_by("compiled", "interpolate_backward", (views[1], views[0]), first), 1, -1), dx)
+    np.testing.assert_array_equal(
+        np.moveaxis(call_by("compiled", "interpolate_backward", (views[1], views[0]), first), 1, -1), dx
+    )
     out = np.zeros(found.shape, np.float32)
     call_by("compiled", "interpolate", (views[0],), first, out=out)
     np.testing.assert_array_equal(np.moveaxis(out, 1, -1), y)
@@ -145,7 +153,9 @@ def test_planes_under_the_layout_channels_last_give_the_same(name):
 
 
 @pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
-@pytest.mark.parametrize("options", [{"scale": 2.0, "mode": "linear"}, {"scale": 0.5, "mode": "cubic"}, {"size": (9, 700)}])
+@pytest.mark.parametrize(
+    "options", [{"scale": 2.0, "mode": "linear"}, {"scale": 0.5, "mode": "cubic"}, {"size": (9, 700)}]
+)
 def test_any_number_of_threads_gives_the_same_bits(options, layout):
     rng = np.random.default_rng(1)
     x = rng.standard_normal((3, 90, 60, 24) if layout == "channels_last" else (3, 24, 90, 60)).astype(np.float32)
@@ -180,7 +190,8 @@ def test_nothing_is_read_where_nothing_was_taken():
     assert (dx == 0).sum() == dx.size - 18
 
 
-# --- bilinear sampling of channels that lie side by side ----------------------------------------------------------------
+# --- bilinear sampling of channels that lie side by side
+# ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("at_end", [True, False], ids=["end", "start"])
@@ -191,7 +202,10 @@ def test_sampling_close_to_the_definition_and_within_its_arrays(channels, align_
     rng = np.random.default_rng(2)
     options = {"padding_mode": padding_mode, "align_corners": align_corners}
     for dtype, tolerance in (("float32", 3e-6), ("float64", 1e-14)):
-        x, grid = rng.standard_normal((3, 7, 9, channels)).astype(dtype), rng.uniform(-1.4, 1.4, (3, 5, 61, 2)).astype(dtype)
+        x, grid = (
+            rng.standard_normal((3, 7, 9, channels)).astype(dtype),
+            rng.uniform(-1.4, 1.4, (3, 5, 61, 2)).astype(dtype),
+        )
         first = np.moveaxis(guarded.like(x, at_end), -1, 1)
         out = np.moveaxis(guarded.like(np.full((3, 5, 61, channels), np.nan, dtype), at_end), -1, 1)
         call_by("compiled", "grid_sample", (first, guarded.like(grid, at_end)), options, out=out)
@@ -202,7 +216,10 @@ def test_sampling_close_to_the_definition_and_within_its_arrays(channels, align_
 def test_sampling_gives_the_same_bits_in_any_order_of_memory_and_by_any_number_of_threads():
     """Also beside infinity, outside of the image and at places that are NaN."""
     rng = np.random.default_rng(3)
-    x, grid = rng.standard_normal((5, 33, 40, 24)).astype(np.float32), rng.uniform(-1.3, 1.3, (5, 70, 31, 2)).astype(np.float32)
+    x, grid = (
+        rng.standard_normal((5, 33, 40, 24)).astype(np.float32),
+        rng.uniform(-1.3, 1.3, (5, 70, 31, 2)).astype(np.float32),
+    )
     x[1, 4, 5, 6], x[2, 7, 8] = np.inf, np.nan
     grid[3, 2, 1, 0], grid[4, 5, 6] = np.nan, np.nan
     last, found = np.moveaxis(x, -1, 1), []

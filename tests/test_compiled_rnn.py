@@ -1,4 +1,5 @@
-"""The compiled recurrent layers: shares of the batch, directions side by side, the last units of a panel, and their exactness in float32."""
+"""The compiled recurrent layers: shares of the batch, directions side by side, the last units of a panel, and their
+exactness in float32."""
 
 import numpy as np
 import pytest
@@ -13,14 +14,18 @@ from tests.support import assert_close, call_by, flat
 
 pytestmark = pytest.mark.skipif(compiler.missing() is not None, reason="Numba is not installed")
 GATES = {"gru": 3, "lstm": 4}
-# (T, N, I, H): batches that threads do not divide, units that panels do not and some that they do, more sequences than products held at a time, several terms of a sum at a time.
+# (T, N, I, H): batches that threads do not divide, units that panels do not and some that they do, more sequences than
+# products held at a time, several terms of a sum at a time.
 EXTENTS = ((7, 13, 6, 33), (3, 50, 32, 64), (1, 5, 4, 16), (0, 3, 4, 5), (3, 131, 3, 7), (2, 9, 5, 260), (4, 1, 3, 1))
 
 
 def network(rng, kind, inputs, hidden, layers, directions, dtype):
     rows = GATES[kind] * hidden
     extents = [inputs if k < directions else directions * hidden for k in range(layers * directions)]
-    return [dnn.RNNWeights(*(drawn(rng, s, dtype) * hidden**-0.5 for s in ((rows, n), (rows, hidden), (rows,), (rows,)))) for n in extents]
+    return [
+        dnn.RNNWeights(*(drawn(rng, s, dtype) * hidden**-0.5 for s in ((rows, n), (rows, hidden), (rows,), (rows,))))
+        for n in extents
+    ]
 
 
 def drawn(rng, shape, dtype):
@@ -86,7 +91,12 @@ def test_float32_is_as_exact_as_in_torch(kind):
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(6)
     x, weights = drawn(rng, (20, 8, 40), np.float32), network(rng, kind, 40, 72, 1, 1, np.float32)
-    exact = call_by("steps", kind, (x.astype(float), [dnn.RNNWeights(*(None if a is None else a.astype(float) for a in w)) for w in weights]), {}).y  # fmt: skip
+    exact = call_by(
+        "steps",
+        kind,
+        (x.astype(float), [dnn.RNNWeights(*(None if a is None else a.astype(float) for a in w)) for w in weights]),
+        {},
+    ).y
     zero = torch.zeros(1, 8, 72)
     tensors = [torch.from_numpy(np.array(a)) for a in weights[0][:4]]
     theirs = getattr(torch, kind)(
@@ -120,7 +130,8 @@ def test_the_workspace_that_infer_told_before_anything_was_compiled_is_enough(mo
 
 @pytest.fixture
 def in_pieces(in_shares, monkeypatch):
-    """The products of all inputs go by the matrix unit, however small; gives what its kernels said of each direction."""
+    """The products of all inputs go by the matrix unit, however small; gives what its kernels said of each
+    direction."""
     if matrix_unit.missing() is not None:
         pytest.skip(matrix_unit.missing())
     from dnnarray._cpu.compiled import rnn_split
@@ -144,7 +155,9 @@ def test_inputs_in_pieces_give_the_definition(in_pieces, kind, extents, ragged):
     rng, (T, N, inputs, hidden) = np.random.default_rng(3), extents
     x, lengths = drawn(rng, (T, N, inputs), np.float32), rng.integers(0, T + 1, N) if ragged else None
     weights, states = network(rng, kind, inputs, hidden, 2, 2, np.float32), (None,) * (2 if kind == "lstm" else 1)
-    expected = flat(call_by("steps", kind, (x.astype(float), doubled(weights), *states, lengths), {"bidirectional": True}))
+    expected = flat(
+        call_by("steps", kind, (x.astype(float), doubled(weights), *states, lengths), {"bidirectional": True})
+    )
     found = []
     for count in (1, 2, 8):
         with dnn.options(threads=count):
@@ -166,10 +179,16 @@ def test_the_forward_of_a_gradient_takes_inputs_in_pieces(in_pieces, kind):
         drawn(rng, (9, 20, 96), np.float32),
     )
     states, options = (None,) * (2 if kind == "lstm" else 1), {"bidirectional": True}
-    expected = flat(call_by("steps", f"{kind}_backward", (grad.astype(float), x.astype(float), doubled(weights), *states, None), options))
+    expected = flat(
+        call_by(
+            "steps", f"{kind}_backward", (grad.astype(float), x.astype(float), doubled(weights), *states, None), options
+        )
+    )
     got = flat(call_by("fused_steps", f"{kind}_backward", (grad, x, weights, *states, None), options))
     *_, tape = call_by("fused_steps", kind, (x, weights, *states, None), options | {"return_tape": True})
-    taped = flat(call_by("fused_steps", f"{kind}_backward", (grad, x, weights, *states, None), options | {"tape": tape}))
+    taped = flat(
+        call_by("fused_steps", f"{kind}_backward", (grad, x, weights, *states, None), options | {"tape": tape})
+    )
     for a, b, e in zip(got, taped, expected, strict=True):
         assert_close(a, e, 9 * 20 * 3, condition=2)
         np.testing.assert_array_equal(a, b)
@@ -220,8 +239,13 @@ def test_numbers_that_pieces_cannot_hold_go_by_the_blas(in_pieces, kind, value, 
 @pytest.mark.parametrize("kind", GATES)
 def test_small_inputs_are_not_lost(in_pieces, kind):
     """Rows of 1e-25 with weights of 1e-20 beside ordinary ones: their share is a float32 that the unit takes for 0."""
-    x, weights = np.full((1, 20, 32), 1e-20, np.float32), network(np.random.default_rng(7), kind, 32, 16, 1, 1, np.float32)
-    weights = [dnn.RNNWeights(np.full_like(w.w_ih, 1e-20), w.w_hh, *(np.zeros_like(b) for b in w[2:4])) for w in weights]
+    x, weights = (
+        np.full((1, 20, 32), 1e-20, np.float32),
+        network(np.random.default_rng(7), kind, 32, 16, 1, 1, np.float32),
+    )
+    weights = [
+        dnn.RNNWeights(np.full_like(w.w_ih, 1e-20), w.w_hh, *(np.zeros_like(b) for b in w[2:4])) for w in weights
+    ]
     got, expected = (call_by(name, kind, (x, weights), {}).y for name in ("fused_steps", "steps"))
     assert (expected != 0).all()
     np.testing.assert_allclose(got, expected, rtol=1e-4)
@@ -249,5 +273,7 @@ def test_inputs_in_pieces_round_no_more_than_the_blas(in_pieces, kind):
     rng = np.random.default_rng(8)
     x, weights = drawn(rng, (12, 16, 300), np.float32), network(rng, kind, 300, 64, 1, 1, np.float32)
     exact = call_by("steps", kind, (x.astype(float), doubled(weights)), {}).y
-    own, numpys = (np.sqrt(((call_by(name, kind, (x, weights), {}).y - exact) ** 2).mean()) for name in ("fused_steps", "steps"))
+    own, numpys = (
+        np.sqrt(((call_by(name, kind, (x, weights), {}).y - exact) ** 2).mean()) for name in ("fused_steps", "steps")
+    )
     assert own <= numpys

@@ -1,4 +1,5 @@
-"""Products of float32 in three pieces on the matrix unit, beside float64: shapes, strides, numbers that the pieces cannot hold, machines without the unit."""
+"""Products of float32 in three pieces on the matrix unit, beside float64: shapes, strides, numbers that the pieces
+cannot hold, machines without the unit."""
 
 import errno
 import os
@@ -82,7 +83,12 @@ _LYING = {
 @pytest.mark.parametrize("rows", _SIZES)
 def test_linear_layers_of_all_sizes(rows):
     for number, (columns, depth) in enumerate((c, k) for c in _SIZES for k in _DEPTHS):
-        x, weight, bias, residual = _normal(rows, depth), _normal(columns, depth, seed=1), _normal(columns), _normal(rows, columns)
+        x, weight, bias, residual = (
+            _normal(rows, depth),
+            _normal(columns, depth, seed=1),
+            _normal(columns),
+            _normal(rows, columns),
+        )
         options = {"activation": (None, "relu")[number % 2]}
         given = (x, weight, (None, bias)[number // 2 % 2], (None, residual)[number // 3 % 2])
         y = _split("linear", given, **options)
@@ -93,10 +99,17 @@ def test_linear_layers_of_all_sizes(rows):
 @pytest.mark.parametrize("rows", _SIZES)
 def test_gradients_of_linear_layers_of_all_sizes(rows):
     for number, (columns, depth) in enumerate((c, k) for c in _SIZES for k in (1, 31, 33, 129, 300)):
-        grad, x, weight, bias = _normal(rows, columns), _normal(rows, depth), _normal(columns, depth, seed=1), _normal(columns)
+        grad, x, weight, bias = (
+            _normal(rows, columns),
+            _normal(rows, depth),
+            _normal(columns, depth, seed=1),
+            _normal(columns),
+        )
         options = {"activation": (None, "relu")[number % 2]}
         got = _split("linear_backward", (grad, x, weight, bias, grad), **options)
-        for a, e, terms in zip(got, _gradients(grad, x, weight, bias, grad, **options), (columns, rows, rows, 1), strict=True):
+        for a, e, terms in zip(
+            got, _gradients(grad, x, weight, bias, grad, **options), (columns, rows, rows, 1), strict=True
+        ):
             assert_close(a, e, terms, note=f"{rows} {columns} {depth}")
 
 
@@ -139,7 +152,10 @@ def test_rows_that_are_one_row_and_axes_before_the_rows():
 def test_linear_layers_stay_within_their_arrays(at_end):
     for rows, columns, depth in ((33, 47, 61), (32, 48, 128), (17, 16, 32), (16, 33, 160), (1, 1, 1)):
         grad, x, weight = _normal(rows, columns), _normal(rows, depth), _normal(columns, depth, seed=1)
-        placed = [guarded.like(a, at_end) for a in (grad, x, weight, np.zeros_like(grad), np.zeros_like(x), np.zeros_like(weight))]
+        placed = [
+            guarded.like(a, at_end)
+            for a in (grad, x, weight, np.zeros_like(grad), np.zeros_like(x), np.zeros_like(weight))
+        ]
         assert_close(_split("linear", placed[1:3], out=placed[3]), _product(x, weight), depth)
         got = _split("linear_backward", placed[:3], out=tuple(placed[4:]))
         for a, e, terms in zip(got[:2], _gradients(grad, x, weight), (columns, rows), strict=False):
@@ -327,7 +343,9 @@ def test_forked_and_spawned_processes_compute_too(tmp_path):
 def _python(*arguments, **environment):
     """What a fresh interpreter prints."""
     variables = os.environ | {"PYTHONPATH": str(_ROOT)} | environment
-    done = subprocess.run([sys.executable, *map(str, arguments)], capture_output=True, text=True, env=variables, timeout=300)
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)], capture_output=True, text=True, env=variables, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 
@@ -353,7 +371,8 @@ _NUMBERS = {
 
 
 def _as_exact(got, x, weight, depth):
-    """Each row by itself agrees with float64 rounded to float32: NaN and infinity at the same places, and rows of small numbers as exact as others."""
+    """Each row by itself agrees with float64 rounded to float32: NaN and infinity at the same places, and rows of small
+    numbers as exact as others."""
     exact = _product(x, weight)
     expected = exact.astype(np.float32).astype(np.float64)
     for row in range(len(got)):
@@ -383,10 +402,12 @@ def test_numbers_that_pieces_hold_and_do_not(name, where):
 
 @needs_unit
 @pytest.mark.parametrize(
-    "power", [-149, -140, -127, -120, -110, -108, -107, -105, -104, -103, -102, -101, -91, -90, -70, -64, -63, -52, -51, -50]
+    "power",
+    [-149, -140, -127, -120, -110, -108, -107, -105, -104, -103, -102, -101, -91, -90, -70, -64, -63, -52, -51, -50],
 )
 def test_sizes_from_the_least_to_the_ordinary(power):
-    """Each size beside numbers that lift the product to ordinary ones, leave it, make it subnormal, and cancel; some rows of it beside large ones."""
+    """Each size beside numbers that lift the product to ordinary ones, leave it, make it subnormal, and cancel; some
+    rows of it beside large ones."""
     rng = np.random.default_rng(power + 200)
     drawn = [(rng.choice([-1, 1], (40, 131)) * rng.uniform(1, 2, (40, 131))).astype(np.float32) for _ in range(2)]
     for other in (0, 60, 100, *(min(-power - less, 100) for less in (0, 95, 100, 130))):
@@ -403,7 +424,8 @@ def test_sizes_from_the_least_to_the_ordinary(power):
 
 @needs_unit
 def test_products_of_small_numbers_are_not_lost():
-    """1e-20 * 1e-20 is a float32, 1e-40, which the unit takes for 0: beside zeros, which are no reason to doubt, and alone."""
+    """1e-20 * 1e-20 is a float32, 1e-40, which the unit takes for 0: beside zeros, which are no reason to doubt, and
+    alone."""
     for rows, columns, depth in ((32, 32, 32), (33, 17, 31), (5, 1, 300)):
         x, weight = np.full((rows, depth), 1e-20, np.float32), np.full((columns, depth), 1e-20, np.float32)
         x[1:3] = 0
@@ -415,7 +437,8 @@ def test_products_of_small_numbers_are_not_lost():
 
 @needs_unit
 def test_zeros_go_by_the_unit(monkeypatch):
-    """Rows and columns of zeros, as behind a relu, are no reason to do the work twice; beside small numbers they are none for what is right."""
+    """Rows and columns of zeros, as behind a relu, are no reason to do the work twice; beside small numbers they are
+    none for what is right."""
     from dnnarray._cpu.compiled import linear
 
     x, weight = np.maximum(_normal(300, 129), 0), _normal(33, 129)
@@ -470,7 +493,11 @@ def test_half_types_arrive_widened(dtype):
 def test_the_workspace_that_infer_tells_is_enough_and_less_is_an_error():
     for op, arrays, expected in (
         ("linear", (_normal(70, 129), _normal(33, 129)), _product(_normal(70, 129), _normal(33, 129))),
-        ("conv", (_normal(5, 33, 7, 7), _normal(17, 33, 1, 1)), _mixed(_normal(5, 33, 7, 7), _normal(17, 33, 1, 1), "channels_first")),
+        (
+            "conv",
+            (_normal(5, 33, 7, 7), _normal(17, 33, 1, 1)),
+            _mixed(_normal(5, 33, 7, 7), _normal(17, 33, 1, 1), "channels_first"),
+        ),
     ):
         _split(op, arrays)  # a call compiles; what it would take is told only then
         told = dnn.infer(op, *arrays, algorithm="split_gemm").workspace
@@ -490,7 +517,9 @@ def test_the_workspace_that_infer_tells_is_enough_and_less_is_an_error():
 
 @needs_unit
 def test_float64_is_refused():
-    x, weight, image, window = (a.astype(np.float64) for a in (_normal(5, 7), _normal(3, 7), _normal(2, 3, 4, 4), _normal(5, 3, 1, 1)))
+    x, weight, image, window = (
+        a.astype(np.float64) for a in (_normal(5, 7), _normal(3, 7), _normal(2, 3, 4, 4), _normal(5, 3, 1, 1))
+    )
     for op, arrays in (("linear", (x, weight)), ("conv", (image, window))):
         with pytest.raises(dnn.UnsupportedError, match="float64: the matrix unit multiplies float32 in pieces"):
             _split(op, arrays)
@@ -532,7 +561,11 @@ print("dnnarray._cpu.compiled.split_tile" in sys.modules)
 @needs_numba
 @pytest.mark.parametrize(
     "variables",
-    [{"NUMBA_CPU_NAME": "x86-64"}, {"NUMBA_CPU_FEATURES": "+avx2,+fma"}, {"NUMBA_CPU_NAME": "x86-64", "NUMBA_CPU_FEATURES": ""}],
+    [
+        {"NUMBA_CPU_NAME": "x86-64"},
+        {"NUMBA_CPU_FEATURES": "+avx2,+fma"},
+        {"NUMBA_CPU_NAME": "x86-64", "NUMBA_CPU_FEATURES": ""},
+    ],
     ids=str,
 )
 def test_the_processor_that_numba_is_told_to_compile_for_has_no_unit(variables, tmp_path):
@@ -579,16 +612,26 @@ def test_a_system_that_does_not_give_its_permission(monkeypatch, linux):
     for number in (errno.EPERM, errno.EINVAL, errno.ENOSPC):
         matrix_unit._found.cache_clear()
         monkeypatch.setattr(matrix_unit, "ctypes", _System(number))
-        assert matrix_unit.missing() == f"the system does not let this process use the matrix unit ({os.strerror(number)})"
+        assert (
+            matrix_unit.missing() == f"the system does not let this process use the matrix unit ({os.strerror(number)})"
+        )
         assert matrix_unit.refuses("float32") == matrix_unit.missing()
 
 
 def test_processors_without_the_unit(monkeypatch, linux, tmp_path):
     reason, usual = "this processor has no matrix unit (amx-bf16)", Path.open
     told = tmp_path / "cpuinfo"
-    monkeypatch.setattr(matrix_unit.Path, "open", lambda path, **named: usual(told if str(path) == "/proc/cpuinfo" else path, **named))
+    monkeypatch.setattr(
+        matrix_unit.Path, "open", lambda path, **named: usual(told if str(path) == "/proc/cpuinfo" else path, **named)
+    )
     monkeypatch.setattr(matrix_unit, "ctypes", None)  # which is not asked
-    for text in (None, "", "flags\t: fpu avx2 fma\n", "flags : avx512f amx_tile amx_int8\n", "processor : 0\nmodel : amx_tile amx_bf16\n"):
+    for text in (
+        None,
+        "",
+        "flags\t: fpu avx2 fma\n",
+        "flags : avx512f amx_tile amx_int8\n",
+        "processor : 0\nmodel : amx_tile amx_bf16\n",
+    ):
         matrix_unit._found.cache_clear()
         if text is not None:
             told.write_text(text)
@@ -601,7 +644,10 @@ def test_processors_without_the_unit(monkeypatch, linux, tmp_path):
 
 def test_other_systems(monkeypatch, linux):
     reason = "the matrix unit (amx-bf16) is used on x86-64 under Linux alone"
-    for place, name, value in ((matrix_unit.sys, "platform", "darwin"), (matrix_unit.platform, "machine", lambda: "aarch64")):
+    for place, name, value in (
+        (matrix_unit.sys, "platform", "darwin"),
+        (matrix_unit.platform, "machine", lambda: "aarch64"),
+    ):
         with monkeypatch.context() as patched:
             patched.setattr(place, name, value)
             matrix_unit._found.cache_clear()

@@ -1,4 +1,5 @@
-"""Convolution on the matrix unit without im2col, beside float64: windows, strides and layouts, numbers that the pieces cannot hold, any number of threads."""
+"""Convolution on the matrix unit without im2col, beside float64: windows, strides and layouts, numbers that the pieces
+cannot hold, any number of threads."""
 
 import threading
 
@@ -31,8 +32,16 @@ _CASES = {
     "one axis": ((2, 3, 67), (5, 3, 3), {}),
     "one long axis": ((2, 40, 1201), (65, 40, 5), {"padding": 2, "stride": 2}),
     "three axes": ((1, 2, 5, 6, 7), (3, 2, 3, 3, 3), {"padding": 1}),
-    "three axes, strides": ((1, 33, 6, 7, 9), (20, 33, 3, 2, 3), {"padding": 1, "stride": (1, 2, 3), "dilation": (1, 1, 2)}),
-    "three axes, deep stride": ((1, 33, 6, 7, 9), (20, 33, 3, 2, 3), {"padding": 2, "stride": (2, 1, 1), "dilation": (2, 1, 1)}),
+    "three axes, strides": (
+        (1, 33, 6, 7, 9),
+        (20, 33, 3, 2, 3),
+        {"padding": 1, "stride": (1, 2, 3), "dilation": (1, 1, 2)},
+    ),
+    "three axes, deep stride": (
+        (1, 33, 6, 7, 9),
+        (20, 33, 3, 2, 3),
+        {"padding": 2, "stride": (2, 1, 1), "dilation": (2, 1, 1)},
+    ),
     "many channels": ((1, 129, 14, 14), (130, 129, 3, 3), {"padding": 1}),
     "several blocks": ((1, 3, 101, 113), (19, 3, 3, 3), {}),
     "groups of 2": ((2, 8, 9, 21), (12, 2, 3, 3), {"groups": 4, "padding": 1}),
@@ -73,10 +82,14 @@ def test_convolutions_and_gradients(name, layout):
     for given in ((x, weight), (x, weight, bias)):
         more = {"residual": residual, "activation": "relu"} if len(given) == 3 else {}
         y = dnn.conv(*given, **options, **more, algorithm="split_shifted")
-        assert_close(y, oracles.conv(*(a.astype(np.float64) for a in given), **options, **more), _terms(weight, weight.shape[0]))
+        assert_close(
+            y, oracles.conv(*(a.astype(np.float64) for a in given), **options, **more), _terms(weight, weight.shape[0])
+        )
     wide = grad.astype(np.float64), weight.astype(np.float64)
     dx = dnn.conv_backward_input(grad, weight, input_shape=x.shape, **options, algorithm="split_shifted")
-    assert_close(dx, oracles.conv_backward_input(*wide, input_shape=x.shape, **options), _terms(weight, weight.shape[channel]))
+    assert_close(
+        dx, oracles.conv_backward_input(*wide, input_shape=x.shape, **options), _terms(weight, weight.shape[channel])
+    )
     got = dnn.conv_backward(grad, x, weight, bias, **options, algorithm="split_shifted")
     assert got.x.tobytes() == dx.tobytes()
     exact = oracles.conv_backward_weight(wide[0], x.astype(np.float64), weight_shape=weight.shape, **options)
@@ -125,7 +138,10 @@ def test_any_number_of_threads_gives_the_same_bits(name):
 
     def results():
         y = dnn.conv(x, weight, **options, algorithm="split_shifted")
-        return y.tobytes() + dnn.conv_backward_input(grad, weight, input_shape=x.shape, **options, algorithm="split_shifted").tobytes()
+        return (
+            y.tobytes()
+            + dnn.conv_backward_input(grad, weight, input_shape=x.shape, **options, algorithm="split_shifted").tobytes()
+        )
 
     found = set()
     for count in (1, 2, 8):
@@ -155,7 +171,9 @@ def test_arrays_that_lie_otherwise(lying):
         assert_close(out, exact, 33 * 9)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, float(np.finfo(np.float32).max), 1e-40, 2.0**-104, 1e-25, 0.0])
+@pytest.mark.parametrize(
+    "value", [np.nan, np.inf, -np.inf, float(np.finfo(np.float32).max), 1e-40, 2.0**-104, 1e-25, 0.0]
+)
 @pytest.mark.parametrize("name", ["rows of 7", "whole blocks, stride", "one pixel, stride"])
 def test_numbers_that_pieces_do_not_hold(name, value):
     grad, x, weight, options = _given(name, "channels_first")
@@ -168,7 +186,9 @@ def test_numbers_that_pieces_do_not_hold(name, value):
             kept = array.copy()
             array[place] = value
             with np.errstate(all="ignore"):
-                got, ordinary = (function(image, weight, **options, **more, algorithm=a) for a in ("split_shifted", "direct"))
+                got, ordinary = (
+                    function(image, weight, **options, **more, algorithm=a) for a in ("split_shifted", "direct")
+                )
                 exact = oracle(image.astype(np.float64), weight.astype(np.float64), **options, **more)
             np.testing.assert_array_equal(np.isnan(got), np.isnan(ordinary))
             np.testing.assert_array_equal(np.isinf(got), np.isinf(ordinary))
@@ -191,7 +211,8 @@ def test_sums_round_no_more_than_those_of_the_other_algorithms(depth):
     x, weight = _drawn((1, depth, 14, 14), (48, depth, 3, 3))
     exact = oracles.conv(x.astype(np.float64), weight.astype(np.float64), padding=1)
     own, other = (
-        np.sqrt(np.square(dnn.conv(x, weight, padding=1, algorithm=a) - exact).mean()) for a in ("split_shifted", "channel_lanes")
+        np.sqrt(np.square(dnn.conv(x, weight, padding=1, algorithm=a) - exact).mean())
+        for a in ("split_shifted", "channel_lanes")
     )
     assert own <= other
 

@@ -127,7 +127,8 @@ def test_a_forked_child_has_threads_again():
 
 @pytest.fixture(scope="module")
 def counting():
-    """Kernels that count how often each element is met, one of them from the end of its parts to the beginning every other time, and one that fails."""
+    """Kernels that count how often each element is met, one of them from the end of its parts to the beginning every
+    other time, and one that fails."""
     return importlib.import_module("tests.kernels_of_tests")
 
 

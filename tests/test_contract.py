@@ -13,13 +13,17 @@ from dnnarray._names import FAMILIES
 from dnnarray._operation import operations
 
 _CONTRACT = """
-conv conv1d conv2d conv3d conv_backward_input conv_backward_weight conv_backward conv_transpose conv_transpose1d conv_transpose2d
+conv conv1d conv2d conv3d conv_backward_input conv_backward_weight conv_backward conv_transpose conv_transpose1d
+conv_transpose2d
 conv_transpose3d linear unfold fold
-max_pool max_pool1d max_pool2d max_pool3d max_pool_with_indices avg_pool avg_pool1d avg_pool2d avg_pool3d lp_pool lp_pool1d lp_pool2d
-lp_pool3d adaptive_avg_pool adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool adaptive_max_pool1d
+max_pool max_pool1d max_pool2d max_pool3d max_pool_with_indices avg_pool avg_pool1d avg_pool2d avg_pool3d lp_pool
+lp_pool1d lp_pool2d
+lp_pool3d adaptive_avg_pool adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool
+adaptive_max_pool1d
 adaptive_max_pool2d adaptive_max_pool3d max_unpool
 batch_norm batch_norm_train layer_norm rms_norm add_layer_norm add_rms_norm group_norm instance_norm local_response_norm
-relu relu6 clipped_relu leaky_relu prelu elu selu celu sigmoid hard_sigmoid log_sigmoid tanh hard_tanh softplus softsign gelu silu
+relu relu6 clipped_relu leaky_relu prelu elu selu celu sigmoid hard_sigmoid log_sigmoid tanh hard_tanh softplus softsign
+gelu silu
 hard_swish mish threshold glu swiglu geglu softmax log_softmax softmin dropout bias_activation bias_dropout_add
 RNNWeights rnn gru lstm lstm_cell gru_cell rnn_cell
 attention attention_varlen paged_attention multi_head_attention rotary_embedding
@@ -51,8 +55,14 @@ def test_the_names_of_each_family_are_those_of_its_module():
 
 
 def test_importing_a_family_module_leaves_its_name_to_the_function():
-    code = "import dnnarray, dnnarray.conv; from dnnarray.softmax import softmax; import dnnarray as d; print(callable(d.conv), d.softmax is softmax)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split() == ["True", "True"]
+    code = (
+        "import dnnarray, dnnarray.conv; from dnnarray.softmax import softmax; import dnnarray as d; "
+        "print(callable(d.conv), d.softmax is softmax)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split() == [
+        "True",
+        "True",
+    ]
 
 
 def test_an_unknown_name_is_an_attribute_error():
@@ -64,7 +74,9 @@ def test_every_operation_is_exported():
     assert set(operations()) <= set(dnn.__all__)
 
 
-@pytest.mark.parametrize("name", [op.name for op in operations().values() if op.name == op.base and "_backward" not in op.name])
+@pytest.mark.parametrize(
+    "name", [op.name for op in operations().values() if op.name == op.base and "_backward" not in op.name]
+)
 def test_every_operation_has_a_gradient(name):
     assert name in _WITHOUT_GRADIENT or f"{name}_backward" in operations()
 

@@ -90,7 +90,14 @@ def _problems(draw):
     x, weight = (n, groups * c, *space), (groups * k, c, *window)
     if layout == "channels_last":
         x, weight = (n, *space, groups * c), (groups * k, *window, c)
-    options = {"stride": stride, "dilation": dilation, "padding": pads, "groups": groups, "layout": layout, "flip": draw(st.booleans())}
+    options = {
+        "stride": stride,
+        "dilation": dilation,
+        "padding": pads,
+        "groups": groups,
+        "layout": layout,
+        "flip": draw(st.booleans()),
+    }
     return x, weight, options
 
 
@@ -112,7 +119,8 @@ def test_any_problem_by_every_algorithm(problem):
 
 
 def _near(actual, expected, first, second, note):
-    """float64 to 1e-12 of the product of the factors' norms, which bounds every sum: transforms err by it where outputs are 0, too."""
+    """float64 to 1e-12 of the product of the factors' norms, which bounds every sum: transforms err by it where outputs
+    are 0, too."""
     scale = np.linalg.norm(first) * np.linalg.norm(second)
     np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12 * scale, err_msg=note)
 
@@ -149,7 +157,9 @@ def _space(shape, options):
 
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @pytest.mark.parametrize(
-    "options", [{}, {"stride": 2, "padding": 1}, {"dilation": 2, "groups": 2}, {"stride": 3, "padding": 2, "dilation": 2}], ids=str
+    "options",
+    [{}, {"stride": 2, "padding": 1}, {"dilation": 2, "groups": 2}, {"stride": 3, "padding": 2, "dilation": 2}],
+    ids=str,
 )
 def test_convolution_and_its_gradients_are_those_of_pytorch(rank, options):
     torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -168,7 +178,12 @@ def test_convolution_and_its_gradients_are_those_of_pytorch(rank, options):
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @pytest.mark.parametrize(
     "options",
-    [{}, {"stride": 2, "padding": 1, "output_padding": 1}, {"dilation": 2, "groups": 2}, {"stride": 2, "dilation": 3, "output_padding": 2}],
+    [
+        {},
+        {"stride": 2, "padding": 1, "output_padding": 1},
+        {"dilation": 2, "groups": 2},
+        {"stride": 2, "dilation": 3, "output_padding": 2},
+    ],
     ids=str,
 )
 def test_transposed_convolution_is_that_of_pytorch(rank, options):
@@ -230,11 +245,17 @@ def _spec(array):
 
 @pytest.mark.parametrize("of_grad", ["first", "last"])
 @pytest.mark.parametrize("of_x", _ORDERS)
-@pytest.mark.parametrize(("shape", "groups"), [((16, 8, 3, 3), 1), ((8, 1, 3, 2), 8), ((1, 8, 3, 3), 1), ((6, 4, 7, 6), 2)], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "groups"), [((16, 8, 3, 3), 1), ((8, 1, 3, 2), 8), ((1, 8, 3, 3), 1), ((6, 4, 7, 6), 2)], ids=str
+)
 def test_single_gradients_lie_as_the_caller_says(shape, groups, of_x, of_grad):
-    """A Spec in the place of a shape: the gradient in the memory order of its array, whatever the order of what it is made from."""
+    """A Spec in the place of a shape: the gradient in the memory order of its array, whatever the order of what it is
+    made from."""
     rng = np.random.default_rng(3)
-    x, w = _lying(rng.standard_normal((2, 8, 7, 6)), _ORDERS[of_x]), _lying(rng.standard_normal(shape), _ORDERS[of_grad])
+    x, w = (
+        _lying(rng.standard_normal((2, 8, 7, 6)), _ORDERS[of_x]),
+        _lying(rng.standard_normal(shape), _ORDERS[of_grad]),
+    )
     grad = _lying(rng.standard_normal(dnn.conv(x, w, groups=groups).shape), _ORDERS[of_grad])
     expected = dnn.conv_backward(grad, x, w, groups=groups)
     for op, arrays, options, right, like in (
@@ -266,7 +287,9 @@ def test_images_of_one_channel_stay_channels_last(channels, width):
 
 def test_a_spec_that_fits_no_convolution_is_refused():
     grad, w = np.ones((2, 4, 5, 4)), np.ones((4, 8, 3, 3))
-    with pytest.raises(dnn.DTypeError, match="conv_backward_input: weight is float64; expected float32, the dtype of input_shape"):
+    with pytest.raises(
+        dnn.DTypeError, match="conv_backward_input: weight is float64; expected float32, the dtype of input_shape"
+    ):
         dnn.conv_backward_input(grad, w, input_shape=dnn.Spec((2, 8, 7, 6), "float32"))
     with pytest.raises(dnn.ShapeError, match="conv_backward_weight"):
         dnn.conv_backward_weight(grad, np.ones((2, 8, 7, 6)), weight_shape=dnn.Spec((4, 3, 3, 3), "float64"))
@@ -289,14 +312,19 @@ def test_winograd_is_as_exact_as_the_direct_sum():
     """Its class is "highest": the float32 error stays within four times that of the direct sum."""
     x, weight = _arrays((2, 64, 20, 20), (32, 64, 3, 3), dtype=np.float32)
     exact = dnn.conv(x.astype(np.float64), weight.astype(np.float64), padding=1, algorithm="direct")
-    errors = {a: np.abs(dnn.conv(x, weight, padding=1, algorithm=a) - exact).max() for a in ("direct", "winograd", "fft", "fft_tiled")}
+    errors = {
+        a: np.abs(dnn.conv(x, weight, padding=1, algorithm=a) - exact).max()
+        for a in ("direct", "winograd", "fft", "fft_tiled")
+    }
     assert max(errors.values()) <= 4 * errors["direct"], errors
 
 
 def test_scratch_stays_bounded():
     x, weight = dnn.Spec((64, 64, 512, 512), "float32"), dnn.Spec((64, 64, 3, 3), "float32")
     for a in dnn.algorithms("conv", x, weight, padding=1):
-        assert a.workspace < max(40e6 + 1e6 * threads.cores(), 10e6 * threads.count()), a  # a block for each thread that works
+        assert a.workspace < max(40e6 + 1e6 * threads.cores(), 10e6 * threads.count()), (
+            a
+        )  # a block for each thread that works
     with pytest.raises(dnn.UnsupportedError, match="bounded scratch memory"):
         dnn.infer("conv", x, weight, padding=1, algorithm="fft")
     smallest = min(a.workspace for a in dnn.algorithms("conv", x, weight, padding=1))
@@ -308,7 +336,9 @@ def test_large_depthwise_windows_go_by_spectra_and_pixels_by_products():
     def best(x, weight, **options):
         ranked = dnn.algorithms("conv", dnn.Spec(x, "float32"), dnn.Spec(weight, "float32"), **options)
         return next(
-            a.name for a in ranked if a.name not in ("shifted", "channel_lanes", "winograd_4x4", "split_gemm", "split_shifted")
+            a.name
+            for a in ranked
+            if a.name not in ("shifted", "channel_lanes", "winograd_4x4", "split_gemm", "split_shifted")
         )  # which are there once they are compiled
 
     assert best((2, 96, 56, 56), (96, 1, 31, 31), groups=96, padding=15) in ("fft", "fft_tiled")
@@ -507,7 +537,9 @@ def test_nan_and_infinity_stay_where_the_definition_puts_them(algorithm, bad):
 
 def test_a_stride_far_beyond_the_window_costs_no_more_phases_than_taps():
     shape = (2**31 - 1) * 2 + 3
-    inferred = dnn.infer("conv_transpose", dnn.Spec((1, 1, 3), "float32"), dnn.Spec((1, 1, 3), "float32"), stride=2**31 - 1)
+    inferred = dnn.infer(
+        "conv_transpose", dnn.Spec((1, 1, 3), "float32"), dnn.Spec((1, 1, 3), "float32"), stride=2**31 - 1
+    )
     assert inferred.output.shape == (1, 1, shape)
 
 

@@ -11,7 +11,9 @@ from tests.oracles.conv import ORACLES
 
 
 @pytest.mark.parametrize(
-    ("window", "groups", "options"), [((6, 1, 3, 3), 6, {}), ((12, 1, 2, 5), 6, {"dilation": 2}), ((6, 2, 4, 4), 3, {"stride": 2})], ids=str
+    ("window", "groups", "options"),
+    [((6, 1, 3, 3), 6, {}), ((12, 1, 2, 5), 6, {"dilation": 2}), ((6, 2, 4, 4), 3, {"stride": 2})],
+    ids=str,
 )
 @pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
 def test_groups_spread_over_threads(window, groups, options, layout, monkeypatch):
@@ -28,9 +30,13 @@ def test_groups_spread_over_threads(window, groups, options, layout, monkeypatch
         for count in (1, 4):
             with dnn.options(threads=count):
                 found = [dnn.conv(x, w, algorithm=algorithm, **options)]
-                if algorithm != "depthwise" or len(w) == groups:  # with more outputs a group, the input's gradient sums over them
+                if (
+                    algorithm != "depthwise" or len(w) == groups
+                ):  # with more outputs a group, the input's gradient sums over them
                     found.append(dnn.conv_backward_input(grad, w, input_shape=x.shape, algorithm=algorithm, **options))
-                    found.append(dnn.conv_backward_weight(grad, x, weight_shape=w.shape, algorithm=algorithm, **options))
+                    found.append(
+                        dnn.conv_backward_weight(grad, x, weight_shape=w.shape, algorithm=algorithm, **options)
+                    )
             for got, right in zip(found, expected, strict=False):
                 np.testing.assert_allclose(got, right, rtol=1e-10, atol=1e-10)
 
@@ -118,7 +124,10 @@ def test_how_work_is_cut(n, groups, c, k, parts, weighs, cut):
 
 def test_scratch_of_all_threads_has_a_limit():
     """Where a thread for each part would take too much memory, there are fewer."""
-    way, g = conv_engine.WAYS[0], Geometry(64, 1, 64, 64, (1, 56, 56), (1, 3, 3), (1, 56, 56), (1, 1, 1), (1, 1, 1), (0, 1, 1))
+    way, g = (
+        conv_engine.WAYS[0],
+        Geometry(64, 1, 64, 64, (1, 56, 56), (1, 3, 3), (1, 56, 56), (1, 1, 1), (1, 1, 1), (0, 1, 1)),
+    )
     one = conv_shares.scratch_of(way, g, lambda g: [(1 << 22,)], 4)
     with dnn.options(threads=64):
         found = conv_shares.shares(way, g, lambda g: [(1 << 22,)], 4)

@@ -18,7 +18,9 @@ def test_parts(terms, parts):
 
 
 @pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)], ids=str)
-@pytest.mark.parametrize(("rows", "terms", "columns"), [(129, 1024, 67), (64, 1531, 256), (2000, 641, 1), (1, 8191, 300)])
+@pytest.mark.parametrize(
+    ("rows", "terms", "columns"), [(129, 1024, 67), (64, 1531, 256), (2000, 641, 1), (1, 8191, 300)]
+)
 def test_close_to_float64(rows, terms, columns, turned):
     rng = np.random.default_rng(1)
     a, b = (np.ascontiguousarray(rng.standard_normal(s).astype(np.float32)) for s in ((rows, terms), (terms, columns)))
@@ -58,9 +60,15 @@ def test_stacks_round_less(columns_dense):
     """One matrix for all of a stack, results by rows or by columns."""
     rng = np.random.default_rng(4)
     a, b = (rng.standard_normal(s).astype(np.float32) for s in ((67, 1024), (3, 2, 1024, 101)))
-    out = np.full((3, 2, 101, 67), np.nan, np.float32).swapaxes(-1, -2) if columns_dense else np.full((3, 2, 67, 101), np.nan, np.float32)
+    out = (
+        np.full((3, 2, 101, 67), np.nan, np.float32).swapaxes(-1, -2)
+        if columns_dense
+        else np.full((3, 2, 67, 101), np.nan, np.float32)
+    )
     multiply_stack(a, b, out, 128)
-    assert _error(out, a.astype(np.float64) @ b) < (2.2e-7 if blas.can_add(a, b[0, 0], np.empty((67, 101), np.float32)) else 4e-7)
+    assert _error(out, a.astype(np.float64) @ b) < (
+        2.2e-7 if blas.can_add(a, b[0, 0], np.empty((67, 101), np.float32)) else 4e-7
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.complex64, np.int64], ids=lambda d: np.dtype(d).name)
@@ -72,11 +80,18 @@ def test_other_types_as_numpy_does_them(dtype):
 def test_memory_that_the_blas_does_not_take():
     """Strides that no leading dimension says, a result in Fortran order, and no rows at all."""
     rng = np.random.default_rng(3)
-    a, b = rng.standard_normal((300, 1400)).astype(np.float32)[:, ::2], rng.standard_normal((700, 40)).astype(np.float32)
+    a, b = (
+        rng.standard_normal((300, 1400)).astype(np.float32)[:, ::2],
+        rng.standard_normal((700, 40)).astype(np.float32),
+    )
     assert not blas.can_add(a, b, np.empty((300, 40), np.float32))
-    np.testing.assert_allclose(multiply(a, b, np.empty((300, 40), np.float32)), a.astype(np.float64) @ b, rtol=2e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        multiply(a, b, np.empty((300, 40), np.float32)), a.astype(np.float64) @ b, rtol=2e-4, atol=1e-4
+    )
     out = np.empty((300, 40), np.float32, order="F")
-    np.testing.assert_allclose(multiply(np.ascontiguousarray(a), b, out), a.astype(np.float64) @ b, rtol=2e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        multiply(np.ascontiguousarray(a), b, out), a.astype(np.float64) @ b, rtol=2e-4, atol=1e-4
+    )
     assert multiply(a[:0], b, np.empty((0, 40), np.float32)).shape == (0, 40)
 
 
@@ -91,7 +106,8 @@ def test_nan_and_infinity():
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 @pytest.mark.parametrize(
-    ("rows", "terms", "columns"), [(701, 331, 96), (96, 331, 701), (1, 4000, 9001), (9001, 4000, 1), (3, 5, 2), (0, 7, 600)]
+    ("rows", "terms", "columns"),
+    [(701, 331, 96), (96, 331, 701), (1, 4000, 9001), (9001, 4000, 1), (3, 5, 2), (0, 7, 600)],
 )
 def test_spread_over_threads(rows, terms, columns, count):
     rng = np.random.default_rng(6)

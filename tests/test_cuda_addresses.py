@@ -1,4 +1,5 @@
-"""Arrays, results and scratch memory at addresses that are multiples of an element alone, on a device that is made up."""
+"""Arrays, results and scratch memory at addresses that are multiples of an element alone, on a device that is made
+up."""
 
 import numpy as np
 import pytest
@@ -82,14 +83,17 @@ def test_scratch_memory_at_odd_addresses_is_refused_by_name(device, offset):
     needed = next(a for a in dnn.algorithms("conv", x, weight) if a.name == "gemm").workspace
     assert needed > 0
     workspace = device.array(np.zeros(needed, np.uint8), offset=offset)
-    with pytest.raises(dnn.OptionError, match=r"conv: workspace is at an odd address; expected memory aligned to 16 bytes"):
+    with pytest.raises(
+        dnn.OptionError, match=r"conv: workspace is at an odd address; expected memory aligned to 16 bytes"
+    ):
         dnn.conv(x, weight, workspace=workspace, algorithm="gemm")
     assert not device.launched
 
 
 @pytest.mark.parametrize("offset", [4, 12, 20])
 def test_deterministic_launches_do_not_depend_on_the_addresses(device, offset):
-    """Other vectors would be summed in another order; arrays at odd addresses are copied instead, and so are results that are written to them."""
+    """Other vectors would be summed in another order; arrays at odd addresses are copied instead, and so are results
+    that are written to them."""
 
     def launches(*arrays, **given):
         device.launched.clear()
@@ -112,7 +116,12 @@ def test_a_copy_of_an_array_lies_as_it_does(device, offset):
     spread = device.array(np.zeros((3, 5, 7), np.float16), offset=offset, spread=True)
     for array in (spread, spread[::-1], spread[:, ::-1, 2], spread[:0], spread.transpose(2, 0, 1)):
         copy = alike(array)
-        assert (copy.shape, copy.strides, copy.dtype, copy.data.ptr % 16) == (array.shape, array.strides, array.dtype, 0)
+        assert (copy.shape, copy.strides, copy.dtype, copy.data.ptr % 16) == (
+            array.shape,
+            array.strides,
+            array.dtype,
+            0,
+        )
         reaches = [(n - 1) * step for n, step in zip(copy.shape, copy.strides, strict=True) if n]
         low, high = sum(r for r in reaches if r < 0), sum(r for r in reaches if r > 0)
         memory = copy.data.mem

@@ -1,4 +1,5 @@
-"""Records of arguments and the structs that kernels take: one layout on both sides, names instead of places, and what a call writes."""
+"""Records of arguments and the structs that kernels take: one layout on both sides, names instead of places, and what a
+call writes."""
 
 import ctypes
 import struct
@@ -12,7 +13,21 @@ from hypothesis import strategies as st
 import dnnarray as dnn
 from dnnarray._cuda.core import arguments as kinds
 from dnnarray._cuda.core import module
-from dnnarray._cuda.core.arguments import Arguments, Box, Double, Extent, Extents, Float, In, Int, Out, Part, Pointer, Seed, Words
+from dnnarray._cuda.core.arguments import (
+    Arguments,
+    Box,
+    Double,
+    Extent,
+    Extents,
+    Float,
+    In,
+    Int,
+    Out,
+    Part,
+    Pointer,
+    Seed,
+    Words,
+)
 from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Runtime, Struct, TensorMap
 from dnnarray._cuda.core.planner import planned
 from dnnarray._records import frozen
@@ -51,16 +66,35 @@ class Apart(Arguments, restrict=True):
 class _Everything(ctypes.Structure):
     """The same as the host's C compiler lays it out."""
 
-    _fields_ = (("x", ctypes.c_uint64), ("lanes", ctypes.c_int32), ("window", ctypes.c_int64 * 3), ("scale", ctypes.c_float),
-                ("slope", ctypes.c_double), ("_before_box", ctypes.c_byte * 8), ("box", ctypes.c_byte * 128), ("codes", ctypes.c_uint64),
-                ("flags", ctypes.c_int32), ("seed", ctypes.c_uint64), ("y", ctypes.c_uint64), ("_tail", ctypes.c_byte * 32))  # fmt: skip
+    _fields_ = (
+        ("x", ctypes.c_uint64),
+        ("lanes", ctypes.c_int32),
+        ("window", ctypes.c_int64 * 3),
+        ("scale", ctypes.c_float),
+        ("slope", ctypes.c_double),
+        ("_before_box", ctypes.c_byte * 8),
+        ("box", ctypes.c_byte * 128),
+        ("codes", ctypes.c_uint64),
+        ("flags", ctypes.c_int32),
+        ("seed", ctypes.c_uint64),
+        ("y", ctypes.c_uint64),
+        ("_tail", ctypes.c_byte * 32),
+    )
 
 
 def _everything(**changes):
     given = {
-        "x": Array(0), "lanes": -7, "window": (1, -(1 << 40), 3), "scale": 0.5, "slope": -1e300, "box": _MAP, "codes": None, "flags": 9,
-        "seed": Runtime(0), "y": Array(2, 48),
-    }  # fmt: skip
+        "x": Array(0),
+        "lanes": -7,
+        "window": (1, -(1 << 40), 3),
+        "scale": 0.5,
+        "slope": -1e300,
+        "box": _MAP,
+        "codes": None,
+        "flags": 9,
+        "seed": Runtime(0),
+        "y": Array(2, 48),
+    }
     return Everything(**given | changes)
 
 
@@ -70,8 +104,18 @@ def _everything(**changes):
 def test_a_record_is_packed_as_a_compiler_lays_out_its_struct():
     (block,) = _everything().parameters
     found = _Everything.from_buffer_copy(block.data)
-    assert (found.lanes, list(found.window), found.scale, found.slope, found.flags) == (-7, [1, -(1 << 40), 3], 0.5, -1e300, 9)
-    assert block.words == ((_Everything.x.offset, Array(0)), (_Everything.seed.offset, Runtime(0)), (_Everything.y.offset, Array(2, 48)))
+    assert (found.lanes, list(found.window), found.scale, found.slope, found.flags) == (
+        -7,
+        [1, -(1 << 40), 3],
+        0.5,
+        -1e300,
+        9,
+    )
+    assert block.words == (
+        (_Everything.x.offset, Array(0)),
+        (_Everything.seed.offset, Runtime(0)),
+        (_Everything.y.offset, Array(2, 48)),
+    )
     assert block.maps == ((_Everything.box.offset, _MAP),)
     assert _Everything.box.offset % 64 == 0
 
@@ -90,7 +134,11 @@ def test_any_numbers_lie_where_c_puts_them(drawn):
     names = [f"n{i}" for i in range(len(drawn))]
     annotations = {name: _NUMBERS[kind][0] for name, (kind, _) in zip(names, drawn, strict=True)}
     record = frozen(type("Drawn", (Arguments,), {"__annotations__": annotations, "__module__": __name__}))
-    native = type("Native", (ctypes.Structure,), {"_fields_": [(n, _NUMBERS[k][1]) for n, (k, _) in zip(names, drawn, strict=True)]})
+    native = type(
+        "Native",
+        (ctypes.Structure,),
+        {"_fields_": [(n, _NUMBERS[k][1]) for n, (k, _) in zip(names, drawn, strict=True)]},
+    )
     (block,) = record(*(value for _, value in drawn)).parameters
     assert len(block.data) == ctypes.sizeof(native)
     assert bytes(native(*(value for _, value in drawn))) == block.data
@@ -118,7 +166,9 @@ def test_named_arrays_stand_beside_the_struct():
     x, block = record.parameters
     assert (x, block.words, struct.unpack("<3Q", block.data)) == (Array(0), ((0, Array(1, 16)),), (0, 1, 1 << 63))
     assert record.struct.entry == "void(const Config::Element*, Arguments)"
-    assert record.struct.text.startswith("struct Arguments {\n  Config::Element* y;\n  unsigned long long words[2];\n};\n")
+    assert record.struct.text.startswith(
+        "struct Arguments {\n  Config::Element* y;\n  unsigned long long words[2];\n};\n"
+    )
 
 
 @frozen
@@ -146,7 +196,12 @@ _INNER_TEXT = "struct Inner {\n  double scale;\n  const float* x;\n  unsigned lo
 
 
 class _Inner(ctypes.Structure):
-    _fields_ = (("scale", ctypes.c_double), ("x", ctypes.c_uint64), ("seed", ctypes.c_uint64), ("count", ctypes.c_int32))
+    _fields_ = (
+        ("scale", ctypes.c_double),
+        ("x", ctypes.c_uint64),
+        ("seed", ctypes.c_uint64),
+        ("count", ctypes.c_int32),
+    )
 
 
 class _Outer(ctypes.Structure):
@@ -190,7 +245,9 @@ class ElementConfig(Config):
     element: str
 
 
-_READS_ALL = "a.y[0] = a.x[0] + a.lanes + a.window[2] + a.scale + a.slope + a.codes[0] + a.flags + a.seed + a.box.words[0];"
+_READS_ALL = (
+    "a.y[0] = a.x[0] + a.lanes + a.window[2] + a.scale + a.slope + a.codes[0] + a.flags + a.seed + a.box.words[0];"
+)
 
 
 @pytest.fixture
@@ -203,15 +260,22 @@ def compiled(tmp_path, monkeypatch):
 
     def compiled(made: Struct, parameters: str, body: str) -> bytes:
         (tmp_path / "kernel.cu").write_text(f'extern "C" __global__ void DNNARRAY_ENTRY({parameters}) {{ {body} }}\n')
-        return module.compile_kernel(Kernel("kernel.cu", "made_up", ElementConfig("float"), ("tma",), arguments=made), "sm_90a")
+        return module.compile_kernel(
+            Kernel("kernel.cu", "made_up", ElementConfig("float"), ("tma",), arguments=made), "sm_90a"
+        )
 
     return compiled
 
 
 def test_a_struct_compiles_with_its_offsets(compiled):
     assert compiled(_everything().struct, "const __grid_constant__ Arguments a", _READS_ALL).startswith(b"\x7fELF")
-    parameters = "const float* __restrict__ x, const unsigned char* __restrict__ codes, float* y, const __grid_constant__ Arguments a"
-    assert compiled(Apart(1, None, None, None).struct, parameters, "y[a.count] = x[0] + codes[0];").startswith(b"\x7fELF")
+    parameters = (
+        "const float* __restrict__ x, const unsigned char* __restrict__ codes, float* y, const "
+        "__grid_constant__ Arguments a"
+    )
+    assert compiled(Apart(1, None, None, None).struct, parameters, "y[a.count] = x[0] + codes[0];").startswith(
+        b"\x7fELF"
+    )
 
 
 def test_what_is_renamed_or_moved_on_one_side_does_not_compile(compiled):
@@ -225,7 +289,11 @@ def test_what_is_renamed_or_moved_on_one_side_does_not_compile(compiled):
         (renamed, whole, _READS_ALL),
         (moved, whole, _READS_ALL),
         (apart, "const float* x, float* y, const __grid_constant__ Arguments a", "y[0] = x[0];"),
-        (apart, "const unsigned char* codes, const float* x, float* y, const __grid_constant__ Arguments a", "y[0] = x[0];"),
+        (
+            apart,
+            "const unsigned char* codes, const float* x, float* y, const __grid_constant__ Arguments a",
+            "y[0] = x[0];",
+        ),
     ):
         with pytest.raises(dnn.DeviceError, match="does not compile"):
             compiled(text, parameters, body)
@@ -236,7 +304,10 @@ def test_a_record_inside_another_has_the_members_that_its_header_declares(compil
     body = "y[0] = a.part.x[a.part.count] + a.part.scale + a.part.seed + a.flags + a.lanes;"
     declared = Struct(_INNER_TEXT + made.text, made.entry)
     assert compiled(declared, parameters, body).startswith(b"\x7fELF")
-    for old, new in (("int count", "int number"), ("  double scale;\n  const float* x;", "  const float* x;\n  double scale;")):
+    for old, new in (
+        ("int count", "int number"),
+        ("  double scale;\n  const float* x;", "  const float* x;\n  double scale;"),
+    ):
         with pytest.raises(dnn.DeviceError, match="does not compile"):
             compiled(Struct(_INNER_TEXT.replace(old, new) + made.text, made.entry), parameters, "y[0] = 0;")
 
@@ -285,7 +356,13 @@ def test_a_call_writes_its_pointers_options_and_maps_alone(queued):
         assert place % 64 == 0
         found = _Everything.from_address(place)
         assert (found.x, found.codes, found.y, found.seed) == (pointers[0], 0, pointers[2] + 48, seed)
-        assert (found.lanes, list(found.window), found.scale, found.slope, found.flags) == (-7, [1, -(1 << 40), 3], 0.5, -1e300, 9)
+        assert (found.lanes, list(found.window), found.scale, found.slope, found.flags) == (
+            -7,
+            [1, -(1 << 40), 3],
+            0.5,
+            -1e300,
+            9,
+        )
         assert ctypes.c_uint64.from_address(place + _Everything.box.offset).value == ~(pointers[1] + 32) & (2**64 - 1)
 
 

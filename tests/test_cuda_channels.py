@@ -5,7 +5,17 @@ import itertools
 import numpy as np
 import pytest
 
-from dnnarray._cuda.common.channels import Sums, View, channel_mode, lies, partial_bytes, strided, sums, too_scattered, view
+from dnnarray._cuda.common.channels import (
+    Sums,
+    View,
+    channel_mode,
+    lies,
+    partial_bytes,
+    strided,
+    sums,
+    too_scattered,
+    view,
+)
 from dnnarray._spec import BFLOAT16, FLOAT32, FLOAT64, Spec
 
 
@@ -47,7 +57,9 @@ def test_views():
 
 
 def test_how_a_channel_runs_along_a_vector():
-    assert [channel_mode(v, 4) for v in (View(2, 3, 8), View(2, 1, 7), View(2, 8, 1), View(2, 6, 1), View(2, 3, 7))] == [0, 0, 1, 2, 2]
+    assert [
+        channel_mode(v, 4) for v in (View(2, 3, 8), View(2, 1, 7), View(2, 8, 1), View(2, 6, 1), View(2, 3, 7))
+    ] == [0, 0, 1, 2, 2]
     assert [channel_mode(v, 4) for v in (View(2**20, 3, 2**10), View(2**29, 4, 1), View(2**30, 6, 1))] == [4, 5, 6]
     assert View(2**29, 4, 1).sizes == (2**31, 4, 0, 1, 0)
 
@@ -60,7 +72,15 @@ def test_dense_memory_orders():
     assert lies(Spec((0, 3, 4), "float32"), (0, 2, 1))
 
 
-_VIEWS = [View(0, 3, 5), View(2, 0, 3), View(1, 1, 1), View(64, 256, 3136), View(64, 512, 49), View(16384, 4096, 1), View(1, 1, 2**33)]
+_VIEWS = [
+    View(0, 3, 5),
+    View(2, 0, 3),
+    View(1, 1, 1),
+    View(64, 256, 3136),
+    View(64, 512, 49),
+    View(16384, 4096, 1),
+    View(1, 1, 2**33),
+]
 _VIEWS += [View(3, 2**20, 1), View(1, 2**20, 7), View(2**31, 5, 1), View(9, 7, 3)]
 
 

@@ -24,8 +24,8 @@ def _problem(name, arrays, options):
 
 
 def _check(name, make):
-    """The choice is the first of the ranking, floors are no higher than predictions, and what is unfit is rejected; a problem remembers, so each look
-    takes a new one."""
+    """The choice is the first of the ranking, floors are no higher than predictions, and what is unfit is rejected; a
+    problem remembers, so each look takes a new one."""
     table = ALGORITHMS[name]
     judged = rank(make(), H200, DEFAULT, table)
     assert choose(make(), H200, DEFAULT, table) is judged[0].method
@@ -56,7 +56,12 @@ def _combined(seed):
         c, k = (rng.choice((1, 2, 4, 8, 16, 64)) * groups for _ in range(2))
         extent = rng.randint(15, 60)
         padding = rng.choice((0, 1, side // 2, side + 2))
-        options = {"padding": padding, "stride": rng.choice((1, 1, 2, 3)), "dilation": rng.choice((1, 1, 2)), "groups": groups}
+        options = {
+            "padding": padding,
+            "stride": rng.choice((1, 1, 2, 3)),
+            "dilation": rng.choice((1, 1, 2)),
+            "groups": groups,
+        }
         if (side - 1) * options["dilation"] >= extent + 2 * padding or 2 * padding >= extent:
             continue
 
@@ -73,9 +78,12 @@ def test_operations_of_several_maps():
         _check(name, partial(_problem, name, arrays, options))
 
 
-@pytest.mark.parametrize(("c", "k", "activation", "fits"), [(16, 2, None, False), (2, 16, None, True), (2, 16, "relu", False)])
+@pytest.mark.parametrize(
+    ("c", "k", "activation", "fits"), [(16, 2, None, False), (2, 16, None, True), (2, 16, "relu", False)]
+)
 def test_groups_whose_gradient_does_not_fit_are_refused(c, k, activation, fits):
-    """Groups of 16 and 2 channels with windows of 7 x 7: one way round fits into shared memory, the other does not, and the forward is formed for an activation."""
+    """Groups of 16 and 2 channels with windows of 7 x 7: one way round fits into shared memory, the other does not, and
+    the forward is formed for an activation."""
     x, w = dnn.Spec((13, 32 * c, 39, 39), "float16"), dnn.Spec((32 * k, c, 7, 7), "float16")
     grad = dnn.Spec((13, 32 * k, 33, 33), "float16")
     make = partial(_problem, "conv_backward", (grad, x, w), {"groups": 32, "activation": activation})

@@ -49,7 +49,14 @@ _KERNELS = {
     "3 x 3 x 3, float32": (_DEVICE, FLOAT32, (2, 4, 14, 28, 64), (64, 3, 3, 3, 1), _LAST, "depthwise_strip_sm90"),
     "3 x 3 x 3, narrow": (_DEVICE, FLOAT32, (2, 4, 7, 7, 64), (64, 3, 3, 3, 1), _LAST, "depthwise_tile"),
     "two outputs for a channel": (_DEVICE, BFLOAT16, (64, 56, 56, 96), (192, 3, 3, 1), _LAST, "depthwise_strip_sm90"),
-    "two outputs for a channel, older device": (_OLDER, BFLOAT16, (2, 14, 14, 48), (96, 3, 3, 1), _LAST, "depthwise_strip"),
+    "two outputs for a channel, older device": (
+        _OLDER,
+        BFLOAT16,
+        (2, 14, 14, 48),
+        (96, 3, 3, 1),
+        _LAST,
+        "depthwise_strip",
+    ),
     "three outputs for a channel": (_DEVICE, BFLOAT16, (2, 14, 14, 32), (96, 3, 3, 1), _LAST, "depthwise_direct"),
     "planes": (_DEVICE, BFLOAT16, (2, 64, 14, 14), (64, 1, 3, 3), {}, "depthwise_plane"),
     "planes of one row": (_DEVICE, FLOAT32, (2, 64, 102), (64, 1, 5), {}, "depthwise_plane"),
@@ -74,11 +81,24 @@ def test_kernels_by_problem(name):
     assert backward.kernel.source == f"conv/{source}.cu"
 
 
-# --- strips: how many channels of a pixel a block takes ------------------------------------------------------------------
+# --- strips: how many channels of a pixel a block takes
+# ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("channels", "dtype", "side", "lanes", "threads"), [(96, BFLOAT16, 3, 48, 96), (288, FLOAT16, 3, 48, 96), (64, BFLOAT16, 3, 32, 128),
-    (144, BFLOAT16, 3, 24, 96), (80, BFLOAT16, 3, 8, 128), (160, BFLOAT16, 3, 16, 128), (192, BFLOAT16, 3, 32, 128), (96, FLOAT32, 3, 32, 128), (48, FLOAT32, 7, 16, 128)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("channels", "dtype", "side", "lanes", "threads"),
+    [
+        (96, BFLOAT16, 3, 48, 96),
+        (288, FLOAT16, 3, 48, 96),
+        (64, BFLOAT16, 3, 32, 128),
+        (144, BFLOAT16, 3, 24, 96),
+        (80, BFLOAT16, 3, 8, 128),
+        (160, BFLOAT16, 3, 16, 128),
+        (192, BFLOAT16, 3, 32, 128),
+        (96, FLOAT32, 3, 32, 128),
+        (48, FLOAT32, 7, 16, 128),
+    ],
+)
 @pytest.mark.parametrize("stride", [1, 2])
 def test_strips_take_whole_lines(channels, dtype, side, lanes, threads, stride):
     x, w = Spec((64, 56, 56, channels), dtype), Spec((channels, side, side, 1), dtype)
@@ -127,7 +147,9 @@ def test_boxes_of_strips(width, channels, op, dtype, side, multiplier):
     assert box[:1] + box[2:4] == (config.lanes * config.reads, config.lines, 1)
     assert config.blocks * (plan.shared_memory + 1024) <= _DEVICE.shared_memory + 1024
     step = np.prod(box) * dtype.itemsize
-    assert config.lanes * max(config.reads, config.writes) * side * side * dtype.itemsize <= step  # the weights pass through one
+    assert (
+        config.lanes * max(config.reads, config.writes) * side * side * dtype.itemsize <= step
+    )  # the weights pass through one
     assert config.stages * step <= plan.shared_memory
 
 
@@ -140,7 +162,8 @@ def test_strips_have_rows(channels):
         assert (parts - 1) * rows < height <= parts * rows
 
 
-# --- bands: what the copy engine brings and stores ----------------------------------------------------------------------
+# --- bands: what the copy engine brings and stores
+# ----------------------------------------------------------------------
 
 
 def _cut(image, box, start):
@@ -159,7 +182,9 @@ def _put(image, values, start, written):
         place = tuple(s + i for s, i in zip(start[::-1][:-1], at, strict=True))
         if all(0 <= p < n for p, n in zip(place, image.shape, strict=False)):
             there = image.shape[-1] - start[0]
-            image[place][start[0] :] = np.where(np.arange(there) < values.shape[-1], np.resize(values[at], there), image[place][start[0] :])
+            image[place][start[0] :] = np.where(
+                np.arange(there) < values.shape[-1], np.resize(values[at], there), image[place][start[0] :]
+            )
             written[place][start[0] : start[0] + values.shape[-1]] += 1
 
 
@@ -167,7 +192,24 @@ def _walked(plan, x, w):
     """The result of a launch on arrays (N, D, H, W, C) and (C, T, R, S), and how often each element was stored."""
     maps = [a for a in plan.arguments if isinstance(a, TensorMap)]
     told = plan.arguments[-1].narrow
-    _, channels, flip, across, groups, rows, stages, joint, tiles, *_, depth, height, width, before_d, before_h, before_w = told
+    (
+        _,
+        channels,
+        flip,
+        across,
+        groups,
+        rows,
+        stages,
+        joint,
+        tiles,
+        *_,
+        depth,
+        height,
+        width,
+        before_d,
+        before_h,
+        before_w,
+    ) = told
     deep, side = w.shape[1:3]
     w = w[:, ::-1, ::-1, ::-1] if flip else w
     planes = maps[1].box[3]
@@ -182,7 +224,11 @@ def _walked(plan, x, w):
         own = np.zeros((32, deep, side, side))
         own[: len(w[first : first + 32])] = w[first : first + 32]
         for tile in range(block // chunks, tiles, plan.grid[0] // chunks):
-            part, column, plane = tile % parts, tile // parts % -(-width // columns), tile // parts // -(-width // columns)
+            part, column, plane = (
+                tile % parts,
+                tile // parts % -(-width // columns),
+                tile // parts // -(-width // columns),
+            )
             n, o = plane // -(-depth // planes) * groups, plane % -(-depth // planes) * planes
             p, q, brought, follows = part * rows, column * columns, [], tile + plan.grid[0] // chunks < tiles
             for row in range(p, min(p + rows, height) + side - 1, 2):
@@ -221,7 +267,9 @@ def test_bands(name, units):
     deep = () if len(shape) == 4 else (side,)
     x, w = rng.standard_normal(shape), rng.standard_normal((shape[-1], *deep, side, side, 1))
     options = {"groups": shape[-1], "padding": padding} | _LAST
-    plan = _plan("conv", Spec(shape, BFLOAT16), Spec(w.shape, BFLOAT16), device=replace(_DEVICE, units=units), **options)
+    plan = _plan(
+        "conv", Spec(shape, BFLOAT16), Spec(w.shape, BFLOAT16), device=replace(_DEVICE, units=units), **options
+    )
     assert plan.kernel.source == f"conv/depthwise_{'cube' if deep else 'band'}_sm90.cu"
     x_planes, w_planes = (x, w[..., 0]) if deep else (x[:, None], w[:, None, ..., 0])
     y, written = _walked(plan, x_planes, w_planes)
@@ -247,7 +295,9 @@ def test_bands_fit_a_device(batch, extent, channels, window):
 
 @pytest.mark.parametrize("of_grad", [None, (0, 2, 3, 1)])
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1), (0, 1, 3, 2)], ids=str)
-@pytest.mark.parametrize("shape", [(2, 16, 9, 7), (2, 16, 3, 3)], ids=str)  # of a gradient with extents of 1, which lies in several orders
+@pytest.mark.parametrize(
+    "shape", [(2, 16, 9, 7), (2, 16, 3, 3)], ids=str
+)  # of a gradient with extents of 1, which lies in several orders
 def test_the_gradient_of_an_input_is_read_in_the_order_that_it_is_written_in(shape, order, of_grad):
     def lying(extents, axes):
         strides = np.empty([extents[i] for i in axes]).transpose(np.argsort(axes)).strides
@@ -255,7 +305,10 @@ def test_the_gradient_of_an_input_is_read_in_the_order_that_it_is_written_in(sha
 
     x, w, grad = lying(shape, order), Spec((16, 1, 3, 3), FLOAT32), (2, 16, shape[2] - 2, shape[3] - 2)
     grad = lying(grad, of_grad or (0, 1, 2, 3))
-    for op, specs, options in (("conv_backward_input", (grad, w), {"input_shape": x}), ("conv_backward", (grad, x, w), {})):
+    for op, specs, options in (
+        ("conv_backward_input", (grad, w), {"input_shape": x}),
+        ("conv_backward", (grad, x, w), {}),
+    ):
         problem = _problem(op, *specs, groups=16, **options)
         method = next(m for m in ALGORITHMS[op] if m.name == "depthwise_direct")
         assert problem.outputs[0].strides == x.strides

@@ -1,4 +1,5 @@
-"""The weight gradient of depthwise convolution without a GPU: which kernel takes which problem, and the steps of bands in NumPy."""
+"""The weight gradient of depthwise convolution without a GPU: which kernel takes which problem, and the steps of bands
+in NumPy."""
 
 import numpy as np
 import pytest
@@ -32,8 +33,22 @@ _TAKEN = {  # device, dtype, x, weight, layout, source
     "half": (_DEVICE, BFLOAT16, (2, 14, 14, 64), (64, 7, 7, 1), _LAST, "depthwise_weight_band_sm90"),
     "half, older device": (_OLDER, BFLOAT16, (2, 14, 14, 64), (64, 7, 7, 1), _LAST, "depthwise_weight_tile"),
     "half, 3 x 3, older device": (_OLDER, BFLOAT16, (2, 14, 14, 64), (64, 3, 3, 1), _LAST, "depthwise_weight_walk"),
-    "two outputs for a channel": (_DEVICE, FLOAT16, (2, 14, 14, 32), (64, 3, 3, 1), _LAST, "depthwise_weight_band_sm90"),
-    "two outputs for a channel, older device": (_OLDER, FLOAT16, (2, 14, 14, 32), (64, 3, 3, 1), _LAST, "depthwise_weight_walk"),
+    "two outputs for a channel": (
+        _DEVICE,
+        FLOAT16,
+        (2, 14, 14, 32),
+        (64, 3, 3, 1),
+        _LAST,
+        "depthwise_weight_band_sm90",
+    ),
+    "two outputs for a channel, older device": (
+        _OLDER,
+        FLOAT16,
+        (2, 14, 14, 32),
+        (64, 3, 3, 1),
+        _LAST,
+        "depthwise_weight_walk",
+    ),
     "three outputs for a channel": (_DEVICE, FLOAT16, (2, 14, 14, 32), (96, 3, 3, 1), _LAST, "depthwise_weight"),
     "3 x 3 x 3": (_DEVICE, BFLOAT16, (2, 4, 14, 28, 64), (64, 3, 3, 3, 1), _LAST, "depthwise_weight_band_sm90"),
     "half, 3 x 3": (_DEVICE, BFLOAT16, (2, 14, 14, 64), (64, 3, 3, 1), _LAST, "depthwise_weight_walk"),
@@ -55,7 +70,8 @@ def test_ways(name):
 
 
 def _steps(begin, end, per_tile, first, rows, side, before, out_height):
-    """(tile, first row of dy, whether rows of x come too, whether rows of dy do, whether the tile is entered) of a block's steps."""
+    """(tile, first row of dy, whether rows of x come too, whether rows of dy do, whether the tile is entered) of a
+    block's steps."""
     while begin < end:
         tile, row = begin // per_tile, first + begin % per_tile * rows
         stop = min(end, (tile + 1) * per_tile) - begin
@@ -70,9 +86,23 @@ def _steps(begin, end, per_tile, first, rows, side, before, out_height):
 def _weighed(plan, dy, x, w_shape):
     """What the launch gives on arrays (N, D, H, W, C)."""
     map_dy, map_x = (a for a in plan.arguments if isinstance(a, TensorMap))
-    channels, flip, parts, tiles, wide, groups, stages, pitch_x, pitch_dy, first, per_tile, columns, depths, height, *before = (
-        plan.arguments[-1].narrow
-    )
+    (
+        channels,
+        flip,
+        parts,
+        tiles,
+        wide,
+        groups,
+        stages,
+        pitch_x,
+        pitch_dy,
+        first,
+        per_tile,
+        columns,
+        depths,
+        height,
+        *before,
+    ) = plan.arguments[-1].narrow
     config, rows, bands = plan.kernel.config, map_x.box[2], "band" in plan.kernel.source
     side = config.side
     depth, planes, m = (config.depth, config.planes, config.multiplier) if bands else (1, 1, 1)
@@ -101,7 +131,9 @@ def _weighed(plan, dy, x, w_shape):
             kept |= {y + k: brought[:, :, k] for k in range(rows)}
             if not of_x:
                 continue
-            pixels = _cut(x, map_x.box, (chunk * 32 // m, q - before[2], y - before[1], d - before[0], n)).repeat(m, axis=-1)
+            pixels = _cut(x, map_x.box, (chunk * 32 // m, q - before[2], y - before[1], d - before[0], n)).repeat(
+                m, axis=-1
+            )
             for plane, o, k, r, s in np.ndindex(planes, depth, rows, side, side):
                 met = kept.get(y + k - r)
                 assert met is not None or y + k - r < 0 or y + k - r >= height or not pixels[:, :, k].any()
@@ -139,13 +171,17 @@ def test_rows(name):
 
 
 @pytest.mark.parametrize("dtype", [FLOAT16, FLOAT32], ids=str)
-@pytest.mark.parametrize("w_shape", [(1, 3, 3, 1), (1, 5, 5, 1), (1, 7, 7, 1), (2, 3, 3, 1), (2, 5, 5, 1), (1, 3, 3, 3, 1)], ids=str)
+@pytest.mark.parametrize(
+    "w_shape", [(1, 3, 3, 1), (1, 5, 5, 1), (1, 7, 7, 1), (2, 3, 3, 1), (2, 5, 5, 1), (1, 3, 3, 3, 1)], ids=str
+)
 @pytest.mark.parametrize("channels", [8, 192, 2304])
 @pytest.mark.parametrize("extent", [1, 7, 32, 56, 100])
 @pytest.mark.parametrize("batch", [1, 64])
 def test_rows_fit_a_device(batch, extent, channels, w_shape, dtype):
     image = (batch, *(2, extent, extent)[5 - len(w_shape) :], channels)
-    plan = _plan(Spec(image, dtype), (w_shape[0] * channels, *w_shape[1:]), groups=channels, padding=w_shape[1] // 2, **_LAST)
+    plan = _plan(
+        Spec(image, dtype), (w_shape[0] * channels, *w_shape[1:]), groups=channels, padding=w_shape[1] // 2, **_LAST
+    )
     assert plan.shared_memory <= _DEVICE.shared_memory
     if "band" in plan.kernel.source:
         assert plan.grid[0] % plan.kernel.config.together == 0  # whole clusters

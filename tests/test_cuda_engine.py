@@ -39,7 +39,12 @@ def test_a_spec_has_memory_only_where_a_launch_is_given_its_address(monkeypatch)
     grad, x, mean = Spec((2, 3, 4, 4), "float32"), Spec((2, 3, 8, 8), "float32"), Spec((3,), "float32")
     with made_up_device(monkeypatch):
         op = find("pixel_shuffle_backward")
-        plan = engine.prepare(op, op.problem((x, Spec((2, 12, 4, 4), "float32")), {"factor": 2, "layout": "channels_first"}), DEFAULT, None)
+        plan = engine.prepare(
+            op,
+            op.problem((x, Spec((2, 12, 4, 4), "float32")), {"factor": 2, "layout": "channels_first"}),
+            DEFAULT,
+            None,
+        )
         given = cupy.empty(x.shape, np.float32)
         first, second = plan.with_stand_ins((given, plan.problem.inputs[1]))
         assert first is given
@@ -92,7 +97,11 @@ def test_warm_calls_on_arrays_of_cupy(prepared):
     with cupy.cuda.using_allocator(lambda size: _array(1024).data):
         result = plan.warm((), None, None, x)
     assert (type(result), result.shape, result.dtype, result.data.ptr) == (cupy.ndarray, (8,), np.float32, 1024)
-    assert _pointers(device.launched[-1], 3) == [0, 256, 1024]  # of the gradient, which a forward has not, of x and of y
+    assert _pointers(device.launched[-1], 3) == [
+        0,
+        256,
+        1024,
+    ]  # of the gradient, which a forward has not, of x and of y
     own = _array(512)
     assert plan.warm((), own, None, x) is own
     assert _pointers(device.launched[-1], 3) == [0, 256, 512]
@@ -117,7 +126,12 @@ def test_results_in_memory_other_than_planned(prepared):
     x, spread = _array(256), _array(512, strides=(8,))
     assert plan.warm((), spread, None, x) is spread
     assert [(to, source.strides) for to, source in device.copied] == [(spread, (4,))]
-    for out in (_array(512, strides=(0,)), _array(256 - 32, strides=(8,)), _array(512, 1, strides=(8,)), _array(512, 0, np.int32, (8,))):
+    for out in (
+        _array(512, strides=(0,)),
+        _array(256 - 32, strides=(8,)),
+        _array(512, 1, strides=(8,)),
+        _array(512, 0, np.int32, (8,)),
+    ):
         assert plan.warm((), out, None, x) is None
     assert len(device.copied) == 1
 
@@ -229,7 +243,10 @@ def test_memory_at_odd_addresses_has_an_algorithm_of_its_own(prepared):
     plan = _softmax()
     for pointers in ((256, 1 << 20), (258, 1 << 20), (256, (1 << 20) + 2)):
         plan._launch(*([_array(pointer, dtype=np.float16)] for pointer in pointers), (), None)
-    assert {aligned: method.name for aligned, method in plan._methods.items()} == {True: "cluster_rows", False: "long_rows"}
+    assert {aligned: method.name for aligned, method in plan._methods.items()} == {
+        True: "cluster_rows",
+        False: "long_rows",
+    }
 
 
 def test_a_named_algorithm_says_what_it_cannot_do_at_odd_addresses(prepared):

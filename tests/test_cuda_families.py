@@ -1,4 +1,5 @@
-"""Families of the CUDA engine that are packages: an algorithm, its plan, its kernel file and the kernel's symbol have one name, and one record of arguments."""
+"""Families of the CUDA engine that are packages: an algorithm, its plan, its kernel file and the kernel's symbol have
+one name, and one record of arguments."""
 
 import re
 from functools import lru_cache
@@ -26,11 +27,14 @@ _LATER_OPS = {"linear_cross_entropy", "linear_cross_entropy_backward"}  # whose 
 
 @lru_cache(maxsize=1)
 def _planned():
-    """A launch of every kernel that takes a record of arguments; in the families that are converted, of every kernel."""
+    """A launch of every kernel that takes a record of arguments; in the families that are converted, of every
+    kernel."""
     found = {}
     for _, _, program in _programs(_DEVICE):
         for plan in program.plans:
-            if isinstance(plan, Plan) and (isinstance(plan.arguments, Arguments) or plan.kernel.source.partition("/")[0] not in _LATER):
+            if isinstance(plan, Plan) and (
+                isinstance(plan.arguments, Arguments) or plan.kernel.source.partition("/")[0] not in _LATER
+            ):
                 found.setdefault(plan.kernel.symbol, plan)
     return tuple(found.values())
 
@@ -41,7 +45,8 @@ def test_every_family_is_a_package_or_will_be():
 
 
 def _module_of(method):
-    """The name of the module that plans a method; several methods of one module are told apart by what follows its name."""
+    """The name of the module that plans a method; several methods of one module are told apart by what follows its
+    name."""
     return getattr(method.run, "func", method.run).__module__.rpartition(".")
 
 
@@ -64,7 +69,8 @@ def test_a_kernel_is_planned_in_its_own_stem():
 
 
 def test_kernel_files_name_the_fields_of_their_records():
-    """The arrays that are parameters of an entry go by their order: their names are compared here. The struct of an editor is the generated one."""
+    """The arrays that are parameters of an entry go by their order: their names are compared here. The struct of an
+    editor is the generated one."""
     for plan in {plan.kernel.source: plan for plan in _planned()}.values():
         record, source = type(plan.arguments), plan.kernel.source
         assert issubclass(record, Arguments), source
@@ -114,6 +120,7 @@ def test_headers_of_one_family_lie_beside_its_kernels():
 
 
 def test_families_have_no_inline_ptx_of_their_own():
-    """It stands in ``include/dnnarray/ptx``, one wrapper for an instruction; an empty text, which holds a value back from the compiler, is none."""
+    """It stands in ``include/dnnarray/ptx``, one wrapper for an instruction; an empty text, which holds a value back
+    from the compiler, is none."""
     paths = [p for family in (*_FAMILIES, "common") for p in (module.kernels_folder() / family).iterdir()]
     assert [p.name for p in paths if re.search(r'asm\s*(volatile)?\s*\(\s*"[^"]', p.read_text())] == []

@@ -1,4 +1,5 @@
-"""Plans of the convolution by Fourier transforms, carried out by NumPy: what each step reads and writes, chunks and tiles."""
+"""Plans of the convolution by Fourier transforms, carried out by NumPy: what each step reads and writes, chunks and
+tiles."""
 
 import math
 
@@ -51,7 +52,9 @@ def _tiles(memory, a):
     x, out, outer, inner, (s_g, s_o, s_i, s_d, s_h, s_w) = a.x, a.out, a.outers, a.inners, a.x_strides
     rows = a.pieces // (a.parts * math.prod(tiles))
     source, first = memory.floats(x)
-    target = memory.part(out, rows * math.prod(tiles) * math.prod(size), np.float32).reshape(rows, math.prod(tiles), math.prod(size))
+    target = memory.part(out, rows * math.prod(tiles) * math.prod(size), np.float32).reshape(
+        rows, math.prod(tiles), math.prod(size)
+    )
     places, inside = np.int64(0), True
     for axis, (numbers, stride) in enumerate(zip(axes, (s_d, s_h, s_w), strict=True)):
         _, _, taken, step, extent, dilation, before = numbers
@@ -93,7 +96,9 @@ def _result(memory, a):
     grid = np.ix_(*(t for t, _ in index)), np.ix_(*(u for _, u in index))
     places = sum(n * s for n, s in zip(np.ix_(*map(np.arange, extents)), (s_d, s_h, s_w), strict=True))
     for row in range(rows):
-        target[first + row // inner * s_o + row % inner * s_i + places] = values[row][(*grid[0], *grid[1])] * np.float32(a.scale)
+        target[first + row // inner * s_o + row % inner * s_i + places] = values[row][
+            (*grid[0], *grid[1])
+        ] * np.float32(a.scale)
 
 
 def _transform(memory, step):
@@ -170,11 +175,29 @@ def test_arrays_of_steps_are_pointers():
 @pytest.mark.parametrize(
     ("x", "w", "options", "algorithm", "reason"),
     [
-        (Spec((1, 2, 30, 30), "bfloat16"), Spec((2, 2, 5, 5), "bfloat16"), {}, "fft", "bfloat16 arrays; it takes float32"),
+        (
+            Spec((1, 2, 30, 30), "bfloat16"),
+            Spec((2, 2, 5, 5), "bfloat16"),
+            {},
+            "fft",
+            "bfloat16 arrays; it takes float32",
+        ),
         (Spec((1, 2, 30, 30), "float32"), Spec((2, 2, 3, 3), "float32"), {}, "fft", "a window of 9 taps"),
         (Spec((1, 2, 30, 30), "float32"), Spec((2, 2, 5, 5), "float32"), {"stride": 2}, "fft", "a stride of 2"),
-        (Spec((1, 2, 20, 20), "float32"), Spec((2, 2, 9, 9), "float32"), {}, "fft_tiled", "no larger than one tile; fft does it"),
-        (Spec((1, 512, 2048, 2048), "float32"), Spec((8, 512, 5, 5), "float32"), {}, "fft", "fft_tiled holds tiles only"),
+        (
+            Spec((1, 2, 20, 20), "float32"),
+            Spec((2, 2, 9, 9), "float32"),
+            {},
+            "fft_tiled",
+            "no larger than one tile; fft does it",
+        ),
+        (
+            Spec((1, 512, 2048, 2048), "float32"),
+            Spec((8, 512, 5, 5), "float32"),
+            {},
+            "fft",
+            "fft_tiled holds tiles only",
+        ),
         (Spec((0, 2, 20, 20), "float32"), Spec((2, 2, 9, 9), "float32"), {}, "fft", "an extent of 0"),
     ],
 )
@@ -182,7 +205,9 @@ def test_what_is_refused_and_why(x, w, options, algorithm, reason):
     operation = find("conv")
     bound, chosen = operation.bind((x, w), options)
     problem = operation.problem(bound, {n: v for n, v in chosen.items() if n in operation.static})
-    with pytest.raises(dnn.UnsupportedError, match=f"'{algorithm}' does not do .*{reason}.*Those that would do: .*direct"):
+    with pytest.raises(
+        dnn.UnsupportedError, match=f"'{algorithm}' does not do .*{reason}.*Those that would do: .*direct"
+    ):
         choose(problem, _DEVICE, DEFAULT, ALGORITHMS["conv"], algorithm)
 
 

@@ -1,4 +1,5 @@
-"""Groups of 16 and 32 channels without a GPU: what the tensor maps fetch for `grouped_tma_sm90`, multiplied group by group as its kernels do."""
+"""Groups of 16 and 32 channels without a GPU: what the tensor maps fetch for `grouped_tma_sm90`, multiplied group by
+group as its kernels do."""
 
 import math
 
@@ -29,7 +30,8 @@ _CASES = {  # x, weight, options
 
 
 def _packed(memory, plan, config, window, n):
-    """The weights of the channels from 64 n on, as the kernel brings them to shared memory: (tap, row of the result, channel of the sum)."""
+    """The weights of the channels from 64 n on, as the kernel brings them to shared memory: (tap, row of the result,
+    channel of the sum)."""
     numbers = plan.arguments[6:]
     outs, form, turned, (k, c, *steps) = numbers[4], numbers[5], numbers[6], numbers[7:12]
     size, real, taps = max(config.real, 16), config.real, math.prod(window)
@@ -71,12 +73,18 @@ def _store(target, plan, memory):
             else:
                 windows = _windows(memory, x, (n * 64, *starts, image), offsets)
             for first in range(0, 64, size):
-                sums[:, first : first + size] += windows[:, first : first + size] @ weights[index, first : first + size].T
+                sums[:, first : first + size] += (
+                    windows[:, first : first + size] @ weights[index, first : first + size].T
+                )
         for i in range(min(64, rows - m * 64)):
             *place, image = _unravel(m * 64 + i, inner)
             if place[0] >= axes[2][0]:
                 continue
-            at = plan.arguments[5].offset // 2 + image * steps[0] + sum(p * s for p, s in zip(place[::-1], steps[1:], strict=True))
+            at = (
+                plan.arguments[5].offset // 2
+                + image * steps[0]
+                + sum(p * s for p, s in zip(place[::-1], steps[1:], strict=True))
+            )
             target[at + n * 64 : at + min(n * 64 + 64, outs)] = sums[i, : outs - n * 64]
 
 
@@ -109,8 +117,12 @@ def test_the_copy_engine_fetches_what_each_group_needs(case, transposed, shared,
     else:
         shape = dnn.infer("conv", Spec(x_shape, "float32"), Spec(w_shape, "float32"), **options).output.shape
         op, arrays, more = "conv_backward_input", (_drawn(rng, shape, order), w), {"input_shape": x_shape}
-    expected = np.rint(getattr(dnn, op)(*arrays, **options, **more))  # of whole numbers, which not every algorithm keeps
-    problem = _problem(op, options | more, *(Spec(a.shape, "bfloat16", tuple(s // 8 for s in a.strides)) for a in arrays))
+    expected = np.rint(
+        getattr(dnn, op)(*arrays, **options, **more)
+    )  # of whole numbers, which not every algorithm keeps
+    problem = _problem(
+        op, options | more, *(Spec(a.shape, "bfloat16", tuple(s // 8 for s in a.strides)) for a in arrays)
+    )
     assert _method(op).rejects(problem, _DEVICE) is None
     memory = [np.ascontiguousarray(a.transpose(o)).ravel() for a, o in zip(arrays, (order, w_order), strict=True)]
     actual = np.full(expected.size, np.nan)
@@ -141,7 +153,11 @@ def test_what_is_not_taken(x, w, options, reason):
 _WEIGHTS = {  # x, weight, options
     "halo": ((2, 64, 5, 6), (64, 16, 3, 3), {"groups": 4, "padding": ((1, 1), (2, 0))}),
     "halo-blocks": ((1, 128, 4, 7), (128, 32, 3, 3), {"groups": 4, "padding": 1, "flip": True}),
-    "halo-3d": ((1, 64, 3, 4, 6), (64, 32, 2, 3, 3), {"groups": 2, "padding": ((1, 0), (1, 1), (2, 1)), "stride": (2, 1, 1)}),
+    "halo-3d": (
+        (1, 64, 3, 4, 6),
+        (64, 32, 2, 3, 3),
+        {"groups": 2, "padding": ((1, 0), (1, 1), (2, 1)), "stride": (2, 1, 1)},
+    ),
     "strided": ((2, 128, 9, 7), (128, 8, 3, 2), {"groups": 16, "stride": (2, 3), "padding": ((1, 0), (2, 3))}),
     "1d": ((2, 64, 90), (64, 32, 3), {"groups": 2, "dilation": 2}),
     "pointwise": ((1, 64, 9, 9), (64, 8, 1, 1), {"groups": 8}),
@@ -155,7 +171,9 @@ def test_a_weight_gradient_keeps_what_is_of_one_group(case, monkeypatch):
     order, rng = (0, *range(2, len(x_shape)), 1), np.random.default_rng(0)
     y_shape = dnn.infer("conv", Spec(x_shape, "float32"), Spec(w_shape, "float32"), **options).output.shape
     arrays = [_drawn(rng, shape, order) for shape in (y_shape, x_shape)]
-    expected = dnn.conv_backward_weight(*arrays, weight_shape=w_shape, algorithm="direct", **options)  # exact, unlike Winograd's
+    expected = dnn.conv_backward_weight(
+        *arrays, weight_shape=w_shape, algorithm="direct", **options
+    )  # exact, unlike Winograd's
     specs = (Spec(a.shape, "bfloat16", tuple(s // 8 for s in a.strides)) for a in arrays)
     problem = _problem("conv_backward_weight", options | {"weight_shape": w_shape}, *specs)
     assert _method("conv_backward_weight").rejects(problem, _DEVICE) is None

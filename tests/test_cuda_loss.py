@@ -1,4 +1,5 @@
-"""Which kernel a loss is planned for; those for rows that are too long for the cases compile. Needs NVRTC for the latter, no GPU."""
+"""Which kernel a loss is planned for; those for rows that are too long for the cases compile. Needs NVRTC for the
+latter, no GPU."""
 
 from dataclasses import replace
 
@@ -73,7 +74,9 @@ def test_kernels_of_long_rows_compile(architecture):
     pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed")
     for op in ("cross_entropy", "cross_entropy_backward"):
         for dtype in (FLOAT32, BFLOAT16):
-            kernel = _plans(op, (8, 128_256), dtype, _DEVICES[architecture])[-1 if op.endswith("backward") else 0].kernel
+            kernel = _plans(op, (8, 128_256), dtype, _DEVICES[architecture])[
+                -1 if op.endswith("backward") else 0
+            ].kernel
             code, log = module.compile_with_log(kernel, architecture, "--ptxas-options=-v")
             assert code.startswith(b"\x7fELF")
             assert "0 bytes spill stores" in log

@@ -1,4 +1,5 @@
-"""No block asks for more shared memory than a device has, and no grid is too large, whatever the extents; needs no GPU."""
+"""No block asks for more shared memory than a device has, and no grid is too large, whatever the extents; needs no
+GPU."""
 
 from dataclasses import replace
 
@@ -34,15 +35,27 @@ def _check(problem, methods, device):
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
 @pytest.mark.parametrize("side", [45, 63, 65, 90, 95, 110, 127, 128, 156, 157, 221])
 def test_planes_of_pooling_fit(side, dtype, device):
-    """Several planes make whole vectors of 16 bytes where one of odd extent does not: two to eight of them may be too large together."""
+    """Several planes make whole vectors of 16 bytes where one of odd extent does not: two to eight of them may be too
+    large together."""
     for outer in (1, 5000):
-        _check(_problem("max_pool", (Spec((outer, 2, side, side), dtype),), {"kernel_size": 5}), pool.ALGORITHMS["max_pool"], device)
+        _check(
+            _problem("max_pool", (Spec((outer, 2, side, side), dtype),), {"kernel_size": 5}),
+            pool.ALGORITHMS["max_pool"],
+            device,
+        )
 
 
 @pytest.mark.parametrize("device", _DEVICES.values(), ids=_DEVICES)
 @pytest.mark.parametrize("dtype", ["float64", "float16"])
-@pytest.mark.parametrize(("op", "options"), [("max_pool", {"kernel_size": 5, "stride": 2}), ("avg_pool", {"kernel_size": 5, "stride": 2}),
-                                             ("adaptive_max_pool", {"output_size": 13}), ("adaptive_avg_pool", {"output_size": 13})])  # fmt: skip
+@pytest.mark.parametrize(
+    ("op", "options"),
+    [
+        ("max_pool", {"kernel_size": 5, "stride": 2}),
+        ("avg_pool", {"kernel_size": 5, "stride": 2}),
+        ("adaptive_max_pool", {"output_size": 13}),
+        ("adaptive_avg_pool", {"output_size": 13}),
+    ],
+)
 @pytest.mark.parametrize("space", [(14, 16), (57, 59), (221, 224), (17, 4096), (20, 40_000)])
 def test_bands_of_pooling_fit(space, op, options, dtype, device):
     for outer in (1, 5000):
@@ -59,7 +72,9 @@ def test_bands_of_pooling_fit(space, op, options, dtype, device):
 @pytest.mark.parametrize("size", [(1, 1), (28, 28), (111, 113), (180, 182), (400, 300)])
 def test_marks_of_unpooling_fit(size, layout, dtype, device):
     shape = (2, 20, 13, 13) if layout == "channels_first" else (2, 13, 13, 20)
-    problem = _problem("max_unpool", (Spec(shape, dtype), Spec(shape, "int64")), {"output_size": size, "layout": layout})
+    problem = _problem(
+        "max_unpool", (Spec(shape, dtype), Spec(shape, "int64")), {"output_size": size, "layout": layout}
+    )
     _check(problem, pool.ALGORITHMS["max_unpool"], device)
 
 
@@ -73,7 +88,9 @@ def test_columns_of_softmax_fit(extent, op, device):
 
 
 @pytest.mark.parametrize("device", _DEVICES.values(), ids=_DEVICES)
-@pytest.mark.parametrize(("op", "shape"), [("layer_norm", (2**31 + 8, 1)), ("group_norm", (2**31, 1, 1)), ("instance_norm", (2, 2**30, 2))])
+@pytest.mark.parametrize(
+    ("op", "shape"), [("layer_norm", (2**31 + 8, 1)), ("group_norm", (2**31, 1, 1)), ("instance_norm", (2, 2**30, 2))]
+)
 def test_statistics_of_their_own_for_very_many(op, shape, device):
     row = Spec((shape[1],), "float16")
     problem = _problem(op, (Spec(shape, "float16"), row, row), {"num_groups": 1} if op == "group_norm" else {})

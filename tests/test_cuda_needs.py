@@ -30,7 +30,12 @@ def _present(problem):
 
 
 def _subsets(fields):
-    return [chosen for size in sorted({1, 2, len(fields) - 1}) if 0 < size < len(fields) for chosen in combinations(fields, size)]
+    return [
+        chosen
+        for size in sorted({1, 2, len(fields) - 1})
+        if 0 < size < len(fields)
+        for chosen in combinations(fields, size)
+    ]
 
 
 def _wanting(call, needs):
@@ -45,7 +50,8 @@ def _touched(program):
 @pytest.mark.parametrize("device", _DEVICES.values(), ids=_DEVICES)
 @pytest.mark.parametrize("op", _OPERATIONS)
 def test_every_subset_is_planned(op, device):
-    """Each result that is wanted is written, no launch speaks of an array that is not there, and what took part in the whole takes part in less."""
+    """Each result that is wanted is written, no launch speaks of an array that is not there, and what took part in the
+    whole takes part in less."""
     for call in _CALLS[op]:
         whole = call.problem()
         usable = {m.name for m in METHODS[op] if m.rejects(whole, device) is None}

@@ -6,7 +6,14 @@ from itertools import product
 import pytest
 
 from dnnarray._cuda import norm
-from dnnarray._cuda.norm import blocks, channel_block, channel_block_cluster, channel_view, cluster_rows_backward, rows_backward
+from dnnarray._cuda.norm import (
+    blocks,
+    channel_block,
+    channel_block_cluster,
+    channel_view,
+    cluster_rows_backward,
+    rows_backward,
+)
 from dnnarray._operation import find
 from dnnarray._options import DEFAULT
 from dnnarray._select import Device, choose
@@ -110,9 +117,15 @@ def test_large_arrays_and_doubles_are_left_to_others():
 
 
 def test_many_channels_last_of_half_types_whose_statistics_were_saved_take_whole_sectors():
-    operation, x, each = find("batch_norm_train_backward"), _channels_last((4, 1024, 7, 7), FLOAT16), Spec((1024,), FLOAT32)
+    operation, x, each = (
+        find("batch_norm_train_backward"),
+        _channels_last((4, 1024, 7, 7), FLOAT16),
+        Spec((1024,), FLOAT32),
+    )
     chosen = {n: v for n, v in operation.defaults.items() if n in operation.static}
-    problem = operation.problem(tuple({"x": x, "grad": x, "mean": each, "rstd": each}.get(n) for n in operation.arrays), chosen)
+    problem = operation.problem(
+        tuple({"x": x, "grad": x, "mean": each, "rstd": each}.get(n) for n in operation.arrays), chosen
+    )
     assert choose(problem, _DEVICE, DEFAULT, norm.ALGORITHMS[problem.op]).name == "channel_tile_backward"
 
 
@@ -159,7 +172,9 @@ def _channels_last(shape, dtype):
 
 
 def _last(op, shape, dtype, groups=32):
-    return _problem(op, _channels_last(shape, dtype), (shape[1],), **({"num_groups": groups} if op.startswith("group_norm") else {}))
+    return _problem(
+        op, _channels_last(shape, dtype), (shape[1],), **({"num_groups": groups} if op.startswith("group_norm") else {})
+    )
 
 
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16, BFLOAT16], ids=str)
@@ -199,10 +214,20 @@ def test_small_arrays_channels_last_take_one_launch_as_well(op, shape, vector, b
     ("op", "shape", "dtype", "expected"),
     [
         ("batch_norm_train", (13, 32, 26, 26), FLOAT32, "folded"),  # 1,098 rows a block
-        ("batch_norm_train", (16, 8, 28, 28), FLOAT16, "channel_block_cluster"),  # eight of which share a line of memory
+        (
+            "batch_norm_train",
+            (16, 8, 28, 28),
+            FLOAT16,
+            "channel_block_cluster",
+        ),  # eight of which share a line of memory
         ("batch_norm_train", (2, 512, 14, 14), FLOAT16, "channel_block"),
         ("batch_norm_train", (4, 255, 24, 24), FLOAT16, "folded"),
-        ("batch_norm_train", (16, 5, 100, 100), FLOAT16, "channels"),  # so few channels that all blocks have a share of each
+        (
+            "batch_norm_train",
+            (16, 5, 100, 100),
+            FLOAT16,
+            "channels",
+        ),  # so few channels that all blocks have a share of each
         ("batch_norm_train", (4, 320, 14, 14), FLOAT16, "channel_block"),  # 784 rows a block
         ("batch_norm_train", (16, 128, 14, 14), FLOAT16, "folded"),  # as many, in clusters
         ("batch_norm_train", (32, 2048, 7, 7), FLOAT16, "channel_tile"),
@@ -210,7 +235,12 @@ def test_small_arrays_channels_last_take_one_launch_as_well(op, shape, vector, b
         ("batch_norm_train", (64, 256, 28, 28), FLOAT16, "channels"),
         ("batch_norm_train", (64, 255, 56, 56), FLOAT16, "folded"),  # whose vectors would be single elements
         ("batch_norm_train_backward", (13, 32, 26, 26), FLOAT16, "channel_block_backward_cluster"),
-        ("instance_norm_backward", (9, 64, 24, 24), FLOAT32, "channel_slab_backward"),  # 16 clusters of 8 blocks, of 512 threads each
+        (
+            "instance_norm_backward",
+            (9, 64, 24, 24),
+            FLOAT32,
+            "channel_slab_backward",
+        ),  # 16 clusters of 8 blocks, of 512 threads each
         ("instance_norm_backward", (13, 64, 21, 21), FLOAT32, "channel_block_backward_cluster"),
     ],
 )
@@ -223,7 +253,12 @@ def test_what_one_launch_is_worth_channels_last(op, shape, dtype, expected):
     ("shape", "dtype", "plain", "residual"),
     [
         ((2, 128, 14, 14), FLOAT16, "channel_block_backward", "channel_block_backward"),
-        ((4, 64, 28, 28), FLOAT16, "channel_block_backward_cluster", "folded"),  # 392 rows a block, of three arrays or of five
+        (
+            (4, 64, 28, 28),
+            FLOAT16,
+            "channel_block_backward_cluster",
+            "folded",
+        ),  # 392 rows a block, of three arrays or of five
         ((16, 128, 14, 14), FLOAT32, "folded", "folded"),
         ((4, 255, 24, 24), FLOAT16, "folded", "folded"),
         ((64, 256, 28, 28), FLOAT16, "channels", "channels"),
@@ -252,8 +287,13 @@ def test_groups_of_any_number_of_channels():
     for shape, groups, neighbours in (((2, 96, 7, 7), 32, 3), ((2, 320, 4, 4), 32, 5), ((2, 640, 4, 4), 32, 5)):
         (plan,) = channel_block.run(_last("group_norm", shape, FLOAT16, groups), _DEVICE, True).plans
         config = plan.kernel.config
-        assert plan.block // neighbours * neighbours * config.vectors * config.vector >= shape[1] // groups * shape[2] * shape[3]
-    assert "registers" in channel_block.rejects(_last("group_norm", (2, 521, 3, 3), FLOAT16, 1), _DEVICE)  # a row is longer than a block
+        assert (
+            plan.block // neighbours * neighbours * config.vectors * config.vector
+            >= shape[1] // groups * shape[2] * shape[3]
+        )
+    assert "registers" in channel_block.rejects(
+        _last("group_norm", (2, 521, 3, 3), FLOAT16, 1), _DEVICE
+    )  # a row is longer than a block
 
 
 @pytest.mark.parametrize(
@@ -331,7 +371,8 @@ def test_no_cluster_stays_on_a_card_that_places_none():
 
 @pytest.mark.parametrize("op", ["batch_norm_train", "group_norm", "layer_norm"])
 def test_the_engine_keeps_running_statistics_apart(op):
-    """Threads of a block may find the last statistic once more: launches never write over what they read, and the engine copies where `out` names it."""
+    """Threads of a block may find the last statistic once more: launches never write over what they read, and the
+    engine copies where `out` names it."""
     x = Spec((4, 12, 5, 5), FLOAT32)
     operation, row = find(op), Spec((12,), FLOAT32)
     arrays = {"x": x, "running_mean": row, "running_var": row}

@@ -28,7 +28,10 @@ def _text(source):
         path = left.pop()
         if path not in seen:
             seen[path] = path.read_text()
-            left += [folder / ("include" * name.startswith("dnnarray/")) / name for name in re.findall(r'#include "([^"]+)"', seen[path])]
+            left += [
+                folder / ("include" * name.startswith("dnnarray/")) / name
+                for name in re.findall(r'#include "([^"]+)"', seen[path])
+            ]
     return "".join(text for path, text in seen.items() if path.name != "overlap.cuh")
 
 
@@ -51,7 +54,11 @@ def test_the_layout_of_a_launch():
     assert sizeof(overlap._Attribute) == 72
     assert overlap._Attribute.value.offset == 8
     assert sizeof(overlap._Config) == 56
-    assert (overlap._Config.stream.offset, overlap._Config.attributes.offset, overlap._Config.count.offset) == (32, 40, 48)
+    assert (overlap._Config.stream.offset, overlap._Config.attributes.offset, overlap._Config.count.offset) == (
+        32,
+        40,
+        48,
+    )
 
 
 def _ahead():
@@ -91,13 +98,21 @@ def _ptx(kernel):
 
 def test_they_touch_no_array_before_they_have_waited():
     pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed")
-    for kernel in [kernel for kernels in _ahead().values() for kernel in list(kernels.values())[:: -(-len(kernels) // _FEW)]]:
+    for kernel in [
+        kernel for kernels in _ahead().values() for kernel in list(kernels.values())[:: -(-len(kernels) // _FEW)]
+    ]:
         lines = _ptx(kernel).splitlines()
         waits = [i for i, line in enumerate(lines) if "griddepcontrol.wait" in line]
-        touches = [i for i, line in enumerate(lines) if re.search(r"\b(ld|st|red|atom|cp\.async)\.(?!param|shared|local)", line)]
+        touches = [
+            i
+            for i, line in enumerate(lines)
+            if re.search(r"\b(ld|st|red|atom|cp\.async)\.(?!param|shared|local)", line)
+        ]
         assert waits, kernel.symbol
         assert waits[0] < touches[0], kernel.symbol
-        assert not any("ld.global.nc" in line for line in lines), f"{kernel.symbol}: what never changes may be read before the wait"
+        assert not any("ld.global.nc" in line for line in lines), (
+            f"{kernel.symbol}: what never changes may be read before the wait"
+        )
 
 
 def _launch(grid=(4, 1, 1), **options):
@@ -117,7 +132,11 @@ def test_which_launches_overlap():
     pytest.importorskip("cupy", reason="CuPy is not installed")
     from dnnarray._cuda.core.launch import _overlaps
 
-    first, second, product = _launch(ahead=True), _launch(early=True), MatMul(*(Matrix(Array(0), 1),) * 3, 1, 1, 1, FLOAT32, FLOAT32)
+    first, second, product = (
+        _launch(ahead=True),
+        _launch(early=True),
+        MatMul(*(Matrix(Array(0), 1),) * 3, 1, 1, 1, FLOAT32, FLOAT32),
+    )
     assert _overlaps((first,), 0)
     assert not _overlaps((_launch(),), 0)
     assert [_overlaps((first, second), k) for k in (0, 1)] == [False, True]
@@ -148,7 +167,8 @@ def test_an_address_is_handed_on_as_it_is():
 
 @pytest.fixture
 def asked(monkeypatch):
-    """A planned launch that may begin ahead, what the driver is sent, and what it will answer (0, success, when nothing is left)."""
+    """A planned launch that may begin ahead, what the driver is sent, and what it will answer (0, success, when nothing
+    is left)."""
     pytest.importorskip("cupy", reason="CuPy is not installed")
     from types import SimpleNamespace
 
@@ -156,14 +176,21 @@ def asked(monkeypatch):
 
     sent, answers, entered = [], [], []
     monkeypatch.setattr(overlap, "possible", lambda: True)
-    monkeypatch.setattr(overlap, "send", lambda: lambda *given: sent.append(given) or (answers.pop(0) if answers else 0))
+    monkeypatch.setattr(
+        overlap, "send", lambda: lambda *given: sent.append(given) or (answers.pop(0) if answers else 0)
+    )
     monkeypatch.setattr(launch, "CUDADriverError", ValueError)
     monkeypatch.setattr(launch, "_allow_shared", lambda *_: None)
     monkeypatch.setattr(launch, "_thread", SimpleNamespace())
     monkeypatch.setattr(launch.cupy.cuda, "Device", lambda: SimpleNamespace(use=lambda: entered.append(True)))
     monkeypatch.setattr(launch, "get_current_stream", lambda device: SimpleNamespace(ptr=7))
     code = create_string_buffer(8)
-    return launch.Launches((_launch(ahead=True),), [SimpleNamespace(ptr=addressof(code))], 2, []), sent, answers, entered
+    return (
+        launch.Launches((_launch(ahead=True),), [SimpleNamespace(ptr=addressof(code))], 2, []),
+        sent,
+        answers,
+        entered,
+    )
 
 
 def test_a_thread_without_a_context_gets_one_when_the_driver_asks_for_it(asked):

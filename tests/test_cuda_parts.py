@@ -36,8 +36,13 @@ class _Card:
 
     def run(self, plan):
         name = plan.kernel.source.rsplit("/", 1)[-1]
-        done = {"parts_image.cu": self.image, "parts_tma_sm90.cu": self.products, "parts_weight_tma_sm90.cu": self.weight, "parts_weight_sums.cu": self.sum,
-                "zero.cu": self.zero}  # fmt: skip
+        done = {
+            "parts_image.cu": self.image,
+            "parts_tma_sm90.cu": self.products,
+            "parts_weight_tma_sm90.cu": self.weight,
+            "parts_weight_sums.cu": self.sum,
+            "zero.cu": self.zero,
+        }
         if name not in ("parts_range.cu", "direct.cu"):
             done[name](plan)
 
@@ -47,7 +52,11 @@ class _Card:
     def image(self, plan):
         source, *_, whole, batch, channels, pixels, width, plane = plan.arguments
         x = self.of(source)[: batch * channels * pixels]
-        x = x.reshape(batch, pixels, channels) if plan.kernel.config.last else x.reshape(batch, channels, pixels).swapaxes(1, 2)
+        x = (
+            x.reshape(batch, pixels, channels)
+            if plan.kernel.config.last
+            else x.reshape(batch, channels, pixels).swapaxes(1, 2)
+        )
         filled = np.zeros((batch, pixels, width))
         filled[:, :, :channels] = x
         at = whole.offset // 2
@@ -57,14 +66,21 @@ class _Card:
     def products(self, plan):
         x, _, w, _ = (a for a in plan.arguments if isinstance(a, TensorMap))
         y = [a for a in plan.arguments if isinstance(a, Array)][4]
-        rows, _, channels, backwards, tiles_m, tiles_n, groups, outs, *rest = (a for a in plan.arguments if isinstance(a, int))
+        rows, _, channels, backwards, tiles_m, tiles_n, groups, outs, *rest = (
+            a for a in plan.arguments if isinstance(a, int)
+        )
         steps, axes = rest[:5], [_axis(rest[5 + 3 * i : 8 + 3 * i]) for i in range(3)]
         c, window = plan.kernel.config, [a[2] for a in axes]
         target = self.of(y)
-        for group, first, n in ((g, i * c.tile_m, j * c.tile_n) for g in range(groups) for i in range(tiles_m) for j in range(tiles_n)):
+        for group, first, n in (
+            (g, i * c.tile_m, j * c.tile_n) for g in range(groups) for i in range(tiles_m) for j in range(tiles_n)
+        ):
             sums = np.zeros((c.tile_m, c.tile_n))
             for tap in np.ndindex(*window):
-                at = [b - 1 - t if backwards >> i & 1 else t for i, (t, b) in enumerate(zip(tap[::-1], window[::-1], strict=True))]
+                at = [
+                    b - 1 - t if backwards >> i & 1 else t
+                    for i, (t, b) in enumerate(zip(tap[::-1], window[::-1], strict=True))
+                ]
                 for k in range(0, channels, 64):
                     if c.transposed:
                         starts = [(n + i, *at, group * channels + k) for i in range(0, c.tile_n, 64)]
@@ -106,9 +122,15 @@ class _Card:
     def sum(self, plan):
         given = plan.arguments
         steps, window = given.w_strides, [axis[2] for axis in _axes(given)]
-        sums = self.of(given.partial)[: given.size * given.splits].reshape(given.splits, -1, *window, given.channels).sum(0)
+        sums = (
+            self.of(given.partial)[: given.size * given.splits]
+            .reshape(given.splits, -1, *window, given.channels)
+            .sum(0)
+        )
         for (k, *tap, c), value in np.ndenumerate(sums):
-            self.of(given.out)[k * steps[0] + c * steps[1] + sum(t * s for t, s in zip(tap, steps[2:], strict=True))] = value
+            self.of(given.out)[
+                k * steps[0] + c * steps[1] + sum(t * s for t, s in zip(tap, steps[2:], strict=True))
+            ] = value
 
 
 _CASES = {  # x, weight, options
@@ -174,16 +196,26 @@ def test_a_linear_layer_is_a_convolution_of_one_tap(turned, small_tiles):
 
 def test_tiles_fit_into_shared_memory():
     for table in (parts_tiling._TILES, parts_tiling._WEIGHT_TILES):
-        assert all(parts_tiling.shared_memory(t, parts) <= _DEVICE.shared_memory for parts, tiles in table.items() for t in tiles)
+        assert all(
+            parts_tiling.shared_memory(t, parts) <= _DEVICE.shared_memory
+            for parts, tiles in table.items()
+            for t in tiles
+        )
 
 
 @pytest.mark.parametrize("op", ["conv", "conv_backward_input", "conv_backward_weight"])
 def test_what_is_predicted_for_a_layer_is_near_what_it_took(op):
     """3x3, 256 channels at 56: 1.1 to 1.3 ms on an H200 (docs/development/measured.md)."""
     image, weight = Spec((64, 56, 56, 256), FLOAT32), Spec((256, 3, 3, 256), FLOAT32)
-    arrays = {"conv": (image, weight), "conv_backward_input": (image, weight), "conv_backward_weight": (image, image)}[op]
+    arrays = {"conv": (image, weight), "conv_backward_input": (image, weight), "conv_backward_weight": (image, image)}[
+        op
+    ]
     options = {"padding": 1, "layout": "channels_last"}
-    options |= {"conv": {}, "conv_backward_input": {"input_shape": image.shape}, "conv_backward_weight": {"weight_shape": weight.shape}}[op]
+    options |= {
+        "conv": {},
+        "conv_backward_input": {"input_shape": image.shape},
+        "conv_backward_weight": {"weight_shape": weight.shape},
+    }[op]
     bound, chosen = find(op).bind(arrays, options)
     problem = find(op).problem(bound, {k: v for k, v in chosen.items() if k in find(op).static})
     spent = conv_parts.cost(op, problem, _DEVICE)

@@ -53,7 +53,10 @@ def _gradient_sources(shape, dtype, size, stride, layout="channels_first", given
     _, forward = planned("max_pool", x, **options)
     y = forward.outputs[0]
     _, problem = planned("max_pool_backward", y, x, *[Spec(y.shape, INT64)] * given, **options)
-    return [plan.kernel.source.removeprefix("pool/") for plan in _program("max_pool_backward", problem, aligned=aligned).plans]
+    return [
+        plan.kernel.source.removeprefix("pool/")
+        for plan in _program("max_pool_backward", problem, aligned=aligned).plans
+    ]
 
 
 @pytest.mark.parametrize("given", [False, True])
@@ -80,7 +83,10 @@ def test_one_launch_is_the_gradient_of_maxima_where_many_windows_lie_over_an_ele
 
 def _ring(shape, size, stride, dtype=FLOAT16, aligned=True, device=_H200):
     """The launch for windows that threads share, None where it is another."""
-    x, options = Spec(shape, dtype), {"kernel_size": size, "stride": stride, "padding": (size - stride) // 2, "layout": "channels_last"}
+    x, options = (
+        Spec(shape, dtype),
+        {"kernel_size": size, "stride": stride, "padding": (size - stride) // 2, "layout": "channels_last"},
+    )
     _, forward = planned("max_pool", x, **options)
     _, problem = planned("max_pool_backward", forward.outputs[0], x, **options)
     plans = _program("max_pool_backward", problem, device, aligned).plans
@@ -133,7 +139,10 @@ def test_blocks_that_stay_fetch_long_runs_of_a_plane(size, stride, dtype):
     few = _runs(
         (1, 64, 112, 112), size, stride, dtype
     )  # the same way, so that sums do not depend on the batch, by tiles that are less high
-    assert (few.kernel.config.columns, few.kernel.config.lanes) == (plan.kernel.config.columns, plan.kernel.config.lanes)
+    assert (few.kernel.config.columns, few.kernel.config.lanes) == (
+        plan.kernel.config.columns,
+        plan.kernel.config.lanes,
+    )
     assert 2 * 64 <= few.grid[0] <= _H200.units * few.kernel.config.blocks
     assert blocks * (plan.shared_memory + 1024) <= _H200.shared_memory + 1024
     assert plan.kernel.config.lanes * plan.kernel.config.columns >= 112
@@ -161,7 +170,9 @@ def test_long_runs_are_left_to_others():
         assert _runs(**{"shape": planes, "size": 3, "stride": 1} | other) is None
 
 
-@pytest.mark.parametrize(("blocks", "rows", "slots", "strips"), [(64, 113, 132, 2), (64, 113, 264, 4), (1000, 113, 132, 1), (1, 8, 132, 2)])
+@pytest.mark.parametrize(
+    ("blocks", "rows", "slots", "strips"), [(64, 113, 132, 2), (64, 113, 264, 4), (1000, 113, 132, 1), (1, 8, 132, 2)]
+)
 def test_strips_fill_a_device_in_whole_turns(blocks, rows, slots, strips):
     assert argmax_gradient.strips_by_rounds(blocks, rows, 6, slots) == strips
 
@@ -206,7 +217,9 @@ def test_the_gradient_of_a_largest_magnitude_reads_taps_as_they_were_numbered(si
 )  # fmt: skip
 def test_a_thread_walks_further_where_windows_share_more(size, stride, layout, rows):
     options = {"kernel_size": size, "stride": stride, "layout": layout}
-    large = _plans("avg_pool", (64, 64, 112, 112) if layout == "channels_first" else (64, 112, 112, 64), FLOAT16, **options)
+    large = _plans(
+        "avg_pool", (64, 64, 112, 112) if layout == "channels_first" else (64, 112, 112, 64), FLOAT16, **options
+    )
     assert [plan.kernel.config.steps for plan in large] == [rows, rows]
     assert [plan.kernel.config.steps for plan in _plans("avg_pool", (1, 16, 16, 16), FLOAT16, **options)] == [1, 1]
 
@@ -222,12 +235,20 @@ def test_large_maxima_of_floats_walk_four_rows_those_of_halves_one(dtype, rows):
 def test_cells_cover_all_elements_once(shape, size, stride, padding):
     if min(shape[1:3]) + 2 * padding < size:
         return
-    x, options = Spec(shape, FLOAT16), {"kernel_size": size, "stride": stride, "padding": padding, "layout": "channels_last"}
+    x, options = (
+        Spec(shape, FLOAT16),
+        {"kernel_size": size, "stride": stride, "padding": padding, "layout": "channels_last"},
+    )
     y = planned("avg_pool", x, **options)[1].outputs[0]
     g = geometry_of(x, planned("avg_pool", x, **options)[1].axes, "channels_last")
     plan = norm_gradient_channels_last.plan(replace(planned("avg_pool_backward", y, x, **options)[1], p=2.0), True, g)
     a = plan.arguments
-    inner, cells, rows, (lanes, chunks, tiles, strips) = a.inner, a.cells, a.rows, (d[0] for d in (a.lanes, a.chunks, a.tiles, a.strips))
+    inner, cells, rows, (lanes, chunks, tiles, strips) = (
+        a.inner,
+        a.cells,
+        a.rows,
+        (d[0] for d in (a.lanes, a.chunks, a.tiles, a.strips)),
+    )
     _, h, w = g.axes
     aside = (w.window - 1) // w.stride_used
     assert plan.grid[0] == g.outer * chunks * tiles * strips
@@ -244,11 +265,16 @@ def test_means_of_windows_that_move_by_one_element_slide():
     options = {"kernel_size": 3, "stride": 1, "padding": 1}
     for shape, layout in (((2, 16, 16, 16), "channels_first"), ((2, 16, 13, 3), "channels_last")):
         assert _sources("avg_pool", shape, **options, layout=layout) == ["pool/stride_one.cu"] * 2
-    assert _sources("avg_pool", (2, 16, 16, 16), kernel_size=3, stride=1, layout="channels_last") == ["pool/stride_one.cu"] * 2
+    assert (
+        _sources("avg_pool", (2, 16, 16, 16), kernel_size=3, stride=1, layout="channels_last")
+        == ["pool/stride_one.cu"] * 2
+    )
     for changed in ({"stride": 2}, {"stride": (1, 2)}, {"kernel_size": 5, "padding": 2}, {"padding": 0}):
         assert "pool/stride_one.cu" not in _sources("avg_pool", (2, 16, 16, 16), **(options | changed))
     assert "pool/stride_one.cu" not in _sources("avg_pool", (2, 16, 16, 13), **options)  # no vectors along the row
-    assert "pool/stride_one.cu" not in _sources("avg_pool", (2, 8, 7, 7), dtype="float64", **options)  # nor two elements beside one
+    assert "pool/stride_one.cu" not in _sources(
+        "avg_pool", (2, 8, 7, 7), dtype="float64", **options
+    )  # nor two elements beside one
     assert "pool/stride_one.cu" not in _sources("max_pool", (2, 16, 16, 16), **options)
 
 
@@ -263,15 +289,21 @@ def test_means_that_slide_walk_where_there_are_many():
 
 def test_large_means_in_channels_last_memory_go_by_columns():
     shape, last = (64, 112, 112, 64), {"layout": "channels_last"}
-    assert _sources("adaptive_avg_pool", shape, output_size=13, **last)[0] == "pool/separable_channels_last.cu"  # uneven
-    assert _sources("adaptive_avg_pool", shape, output_size=7, **last)[0] == "pool/separable_channels_last.cu"  # 16 columns each
+    assert (
+        _sources("adaptive_avg_pool", shape, output_size=13, **last)[0] == "pool/separable_channels_last.cu"
+    )  # uneven
+    assert (
+        _sources("adaptive_avg_pool", shape, output_size=7, **last)[0] == "pool/separable_channels_last.cu"
+    )  # 16 columns each
     assert _sources("avg_pool", shape, kernel_size=7, stride=2, **last)[0] == "pool/separable_channels_last.cu"
     assert _sources("adaptive_avg_pool", shape, output_size=14, **last)[0] == "pool/direct.cu"  # in registers by rows
     assert _sources("adaptive_max_pool", shape, output_size=13, **last)[0] == "pool/direct.cu"
     assert _plans("adaptive_avg_pool", shape, FLOAT16, output_size=13, **last)[0].grid[0] == 64 * 13
     few = _plans("adaptive_avg_pool", (1, 112, 112, 64), FLOAT16, output_size=13, **last)[0]
     assert few.grid[0] == 13 * 8  # a vector of channels a block
-    assert _sources("avg_pool", (1, 8, 40_000, 8), kernel_size=(5, 30), stride=1, **last)[0] == "pool/direct.cu"  # no room for a row
+    assert (
+        _sources("avg_pool", (1, 8, 40_000, 8), kernel_size=(5, 30), stride=1, **last)[0] == "pool/direct.cu"
+    )  # no room for a row
 
 
 def test_short_planes_of_halves_go_by_twos():
@@ -284,7 +316,9 @@ def test_short_planes_of_halves_go_by_twos():
     assert not pairs((64, 2048, 8, 9), FLOAT16)
 
 
-@pytest.mark.parametrize(("dtype", "stride", "rows"), [(FLOAT16, 2, 2), (BFLOAT16, 2, 3), (FLOAT32, 2, 2), (FLOAT16, 1, 4)])
+@pytest.mark.parametrize(
+    ("dtype", "stride", "rows"), [(FLOAT16, 2, 2), (BFLOAT16, 2, 3), (FLOAT32, 2, 2), (FLOAT16, 1, 4)]
+)
 def test_gradients_of_norms_walk_further_where_that_pays(dtype, stride, rows):
     config = _plans("lp_pool", (64, 64, 112, 112), dtype, kernel_size=3, stride=stride)[1].kernel.config
     assert config.steps == rows
@@ -312,20 +346,30 @@ def test_large_maxima_in_channels_last_memory_pass_through_a_ring(op, dtype):
 
 
 def test_places_are_found_by_vectors_as_wide_as_rows_allow():
-    config = _plans("max_pool_with_indices", (64, 64, 112, 112), FLOAT16, kernel_size=5, stride=2, padding=2)[0].kernel.config
+    config = _plans("max_pool_with_indices", (64, 64, 112, 112), FLOAT16, kernel_size=5, stride=2, padding=2)[
+        0
+    ].kernel.config
     assert (config.wide, config.group) == (8, 4)
-    config = _plans("max_pool_with_indices", (64, 64, 112, 112), FLOAT16, kernel_size=3, stride=1, padding=1)[0].kernel.config
+    config = _plans("max_pool_with_indices", (64, 64, 112, 112), FLOAT16, kernel_size=3, stride=1, padding=1)[
+        0
+    ].kernel.config
     assert (config.wide, config.group) == (4, 4)
 
 
 def test_means_of_whole_planes_have_a_gradient_of_their_own():
     assert _sources("adaptive_avg_pool", (8, 16, 7, 7), output_size=1)[-1] == "pool/global_gradient.cu"
-    assert _sources("adaptive_avg_pool", (8, 7, 7, 16), output_size=1, layout="channels_last")[-1] == "pool/tiling_gradient.cu"
+    assert (
+        _sources("adaptive_avg_pool", (8, 7, 7, 16), output_size=1, layout="channels_last")[-1]
+        == "pool/tiling_gradient.cu"
+    )
 
 
 def test_small_windows_of_a_norm_take_one_launch_back():
     for p in (1.0, 2.0):
-        assert _sources("lp_pool", (2, 16, 16, 16), kernel_size=3, stride=2, p=p) == ["pool/small_windows.cu", "pool/norm_gradient.cu"]
+        assert _sources("lp_pool", (2, 16, 16, 16), kernel_size=3, stride=2, p=p) == [
+            "pool/small_windows.cu",
+            "pool/norm_gradient.cu",
+        ]
         last = _sources("lp_pool", (2, 16, 16, 16), kernel_size=3, stride=2, p=p, layout="channels_last")
         assert last == ["pool/small_windows.cu", "pool/norm_gradient_channels_last.cu"]
     assert _sources("lp_pool", (2, 16, 16, 16), kernel_size=3, stride=2, p=3.0)[-1] == "pool/gather.cu"
@@ -348,12 +392,18 @@ def test_many_given_places_become_taps_first():
     assert sources(64, "channels_last", 1) == ["indices_to_taps.cu", "small_windows_gradient.cu"]
     assert sources(1, "channels_last", 1) == ["small_windows_gradient.cu"]  # too few for two launches
     assert sources(64, "channels_first", 1) == ["small_windows_gradient.cu"]  # a thread reads each place once
-    assert sources(640, "channels_last", 2, FLOAT32) == ["small_windows_gradient.cu"]  # nor more than four times where few windows meet
+    assert sources(640, "channels_last", 2, FLOAT32) == [
+        "small_windows_gradient.cu"
+    ]  # nor more than four times where few windows meet
 
 
 def test_neighbours_lend_halves_beside_large_windows_only():
-    for dtype, size, layout, lends in ((FLOAT16, 5, "channels_first", True), (FLOAT16, 3, "channels_first", False),
-                                       (FLOAT32, 5, "channels_first", False), (FLOAT16, 5, "channels_last", False)):  # fmt: skip
+    for dtype, size, layout, lends in (
+        (FLOAT16, 5, "channels_first", True),
+        (FLOAT16, 3, "channels_first", False),
+        (FLOAT32, 5, "channels_first", False),
+        (FLOAT16, 5, "channels_last", False),
+    ):
         for op in ("max_pool", "avg_pool"):
             forward = _plans(op, (2, 16, 16, 16), dtype, kernel_size=size, stride=2, padding=1, layout=layout)[0]
             assert forward.kernel.config.lends == lends
@@ -361,8 +411,12 @@ def test_neighbours_lend_halves_beside_large_windows_only():
 
 def test_windows_that_begin_and_end_with_vectors_need_no_shared_memory():
     assert _sources("adaptive_avg_pool", (2, 16, 50, 112), output_size=(13, 14))[0] == "pool/vector_windows.cu"
-    assert _sources("adaptive_avg_pool", (2, 16, 50, 112), output_size=(13, 16))[0] == "pool/separable.cu"  # seven columns
-    assert _sources("max_pool", (2, 16, 50, 66), kernel_size=(6, 4))[0] == "pool/vector_windows.cu"  # two columns are left over
+    assert (
+        _sources("adaptive_avg_pool", (2, 16, 50, 112), output_size=(13, 16))[0] == "pool/separable.cu"
+    )  # seven columns
+    assert (
+        _sources("max_pool", (2, 16, 50, 66), kernel_size=(6, 4))[0] == "pool/vector_windows.cu"
+    )  # two columns are left over
     assert _sources("max_pool", (2, 16, 50, 66), kernel_size=(6, 4), ceil_mode=True)[0] == "pool/separable.cu"
 
 
@@ -413,7 +467,9 @@ def test_an_algorithm_is_called_as_its_kernel_is(op):
 
 
 def _windows(op, size, stride, layout):
-    return {"layout": layout} | ({"output_size": size} if op.startswith("adaptive") else {"kernel_size": size, "stride": stride})
+    return {"layout": layout} | (
+        {"output_size": size} if op.startswith("adaptive") else {"kernel_size": size, "stride": stride}
+    )
 
 
 @pytest.mark.parametrize("op", ALGORITHMS)

@@ -1,4 +1,5 @@
-"""Planning of convolutions and linear layers that needs no GPU: scratch memory, and problems that no kernel or product can count."""
+"""Planning of convolutions and linear layers that needs no GPU: scratch memory, and problems that no kernel or product
+can count."""
 
 import itertools
 import math
@@ -53,8 +54,12 @@ def test_scratch_of_the_linear_cross_entropy(rows, features, dtype):
     options = {"reduction": "mean", "ignore_index": -100, "label_smoothing": 0.0}
     forward = linear_cross_entropy("linear_cross_entropy", x, w, labels, None, None, return_lse=False, **options)
     grad = Spec((), dtype)
-    backward = linear_cross_entropy_backward("linear_cross_entropy_backward", grad, x, w, labels, None, None, None, None, **options)
-    taped = linear_cross_entropy("linear_cross_entropy", x, w, labels, None, None, return_lse=False, return_tape=True, **options)
+    backward = linear_cross_entropy_backward(
+        "linear_cross_entropy_backward", grad, x, w, labels, None, None, None, None, **options
+    )
+    taped = linear_cross_entropy(
+        "linear_cross_entropy", x, w, labels, None, None, return_lse=False, return_tape=True, **options
+    )
     for problem, aligned in itertools.product((forward, backward, taped), (True, False)):
         for method in loss_linear.ALGORITHMS[problem.op]:
             if method.rejects(problem, _DEVICE) is None:
@@ -78,9 +83,13 @@ def test_gradients_of_scores_are_rounded_where_that_gains_more_than_a_launch(sha
     options = {"reduction": "mean", "ignore_index": -100, "label_smoothing": 0.0}
     lse = Spec((rows,), "float64" if dtype == "float64" else "float32") if saved == "lse" else None
     if saved == "tape":
-        problem = linear_cross_entropy("linear_cross_entropy", *arrays[1:], None, None, return_lse=False, return_tape=True, **options)
+        problem = linear_cross_entropy(
+            "linear_cross_entropy", *arrays[1:], None, None, return_lse=False, return_tape=True, **options
+        )
     else:
-        problem = linear_cross_entropy_backward("linear_cross_entropy_backward", *arrays, None, None, lse, None, **options)
+        problem = linear_cross_entropy_backward(
+            "linear_cross_entropy_backward", *arrays, None, None, lse, None, **options
+        )
     device = replace(_DEVICE, peak=_PEAK | {"float16": 900e12, "bfloat16": 900e12})
     methods = [m for m in loss_linear.ALGORITHMS[problem.op] if m.name in ("blocks", "blocks_rounded")]
     assert choose(problem, device, Options(), methods).name == chosen
@@ -122,18 +131,30 @@ def test_groups_under_scattered_weights_are_left_to_others():
     x, shape = Spec((2, 128, 8, 8), "bfloat16"), (128, 4, 3, 3)
     method = _method(ALGORITHMS, "conv", "implicit_gemm_sm90")
     for strides, fits in ((None, True), ((1, 128, 512, 1536), False)):
-        problem = conv("conv", x, Spec(shape, "bfloat16", strides), None, None, activation=None, **_OPTIONS | {"groups": 32})
+        problem = conv(
+            "conv", x, Spec(shape, "bfloat16", strides), None, None, activation=None, **_OPTIONS | {"groups": 32}
+        )
         reason = method.rejects(problem, _DEVICE)
         assert (reason is None) == fits
         assert fits or "pieces" in reason
 
 
 def test_extents_beyond_32_bits_are_left_to_others():
-    wide = conv("conv", Spec((1, 1, 1 << 16, 1 << 16), "float32"), Spec((1, 1, 1, 1), "float32"), None, None, activation=None, **_OPTIONS)
+    wide = conv(
+        "conv",
+        Spec((1, 1, 1 << 16, 1 << 16), "float32"),
+        Spec((1, 1, 1, 1), "float32"),
+        None,
+        None,
+        activation=None,
+        **_OPTIONS,
+    )
     assert wide.outputs[0].size == 1 << 32
     assert "2147483648" in _method(ALGORITHMS, "conv", "gemm").rejects(wide, _DEVICE)
     far = _OPTIONS | {"stride": 1 << 20, "padding": [(0, (1 << 31) - 1)]}
-    problem = conv("conv", Spec((1, 1, 1 << 20), "float32"), Spec((1, 1, 3), "float32"), None, None, activation=None, **far)
+    problem = conv(
+        "conv", Spec((1, 1, 1 << 20), "float32"), Spec((1, 1, 3), "float32"), None, None, activation=None, **far
+    )
     for method in ALGORITHMS["conv"]:
         assert method.rejects(problem, _DEVICE) is not None
 
@@ -141,7 +162,9 @@ def test_extents_beyond_32_bits_are_left_to_others():
 @pytest.mark.parametrize("taps", [1 << 19, (1 << 19) - 8])
 def test_a_grid_counts_the_taps_of_a_depthwise_window(taps):
     x, grad = Spec((1, 4, 1 << 20), "float32"), Spec((1, 4, (1 << 20) - taps + 1), "float32")
-    problem = conv_backward_weight("conv_backward_weight", grad, x, weight_shape=(4, 1, taps), **_OPTIONS | {"groups": 4})
+    problem = conv_backward_weight(
+        "conv_backward_weight", grad, x, weight_shape=(4, 1, taps), **_OPTIONS | {"groups": 4}
+    )
     method = _method(depthwise.METHODS, "conv_backward_weight", "depthwise")
     if method.rejects(problem, _DEVICE) is None:
         grids = [plan.grid for plan in method.run(problem, _DEVICE, True).plans]

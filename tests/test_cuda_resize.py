@@ -56,13 +56,19 @@ def test_whole_factors_take_one_launch(op, mode):
 
 def test_loops_over_constant_weights_stay_short():
     for op, rows in (("interpolate", (4, 2)), ("interpolate_backward", (2, 1))):
-        by_two, by_four = (_plans(op, (16, 16), (n, n), FLOAT16, algorithms=_POLYPHASE, mode="cubic")[0] for n in (32, 64))
+        by_two, by_four = (
+            _plans(op, (16, 16), (n, n), FLOAT16, algorithms=_POLYPHASE, mode="cubic")[0] for n in (32, 64)
+        )
         assert (by_two.kernel.config.rows, by_four.kernel.config.rows) == rows
 
 
-@pytest.mark.parametrize(("height", "width", "walked"), [(8, 128, 4), (64, 128, 16), (1024, 128, 16), (64, 120, 16), (1024, 120, 32)])
+@pytest.mark.parametrize(
+    ("height", "width", "walked"), [(8, 128, 4), (64, 128, 16), (1024, 128, 16), (64, 120, 16), (1024, 120, 32)]
+)
 def test_walks_are_as_long_as_leaves_threads_enough(height, width, walked):
-    (plan,) = _plans("interpolate_backward", (height, width), (2 * height, 2 * width), FLOAT16, algorithms=_POLYPHASE, mode="cubic")
+    (plan,) = _plans(
+        "interpolate_backward", (height, width), (2 * height, 2 * width), FLOAT16, algorithms=_POLYPHASE, mode="cubic"
+    )
     assert plan.kernel.source == "spatial/resize_walk.cu"
     assert (plan.arguments.rows, plan.arguments.height) == (walked, height)
 

@@ -1,4 +1,5 @@
-"""How recurrent networks are planned, and that the kernels of sizes too large for the cases compile; needs NVRTC for that, no GPU."""
+"""How recurrent networks are planned, and that the kernels of sizes too large for the cases compile; needs NVRTC for
+that, no GPU."""
 
 from dataclasses import replace
 
@@ -20,14 +21,29 @@ _KINDS = pytest.mark.parametrize("kind", _GATES)
 
 
 def _problem(
-    kind, hidden, batch=64, directions=1, dtype="float16", steps=5, layers=2, back=False, peephole=False, projection=None, **options
+    kind,
+    hidden,
+    batch=64,
+    directions=1,
+    dtype="float16",
+    steps=5,
+    layers=2,
+    back=False,
+    peephole=False,
+    projection=None,
+    **options,
 ):
     rows, state = _GATES[kind] * hidden, projection or hidden
 
     def entry(k):
         inputs = 24 if k < directions else directions * state
-        optional = [Spec((projection, hidden), dtype) if projection else None, Spec((3, hidden), dtype) if peephole else None]
-        return RNNWeights(Spec((rows, inputs), dtype), Spec((rows, state), dtype), Spec((rows,), dtype), None, *optional)
+        optional = [
+            Spec((projection, hidden), dtype) if projection else None,
+            Spec((3, hidden), dtype) if peephole else None,
+        ]
+        return RNNWeights(
+            Spec((rows, inputs), dtype), Spec((rows, state), dtype), Spec((rows,), dtype), None, *optional
+        )
 
     x, weights = Spec((steps, batch, 24), dtype), tuple(entry(k) for k in range(layers * directions))
     arrays = (Spec((steps, batch, directions * state), dtype), x, weights) if back else (x, weights)
@@ -38,7 +54,10 @@ def _problem(
 
 def _chosen(name, problem, precision="highest", architecture="sm_90a"):
     options = Options(float32_precision=precision)
-    device = replace(_DEVICES[architecture], peak={"float32": 50e12, "tf32_mma": 393e12, "float16_mma": 788e12, "bfloat16_mma": 788e12})
+    device = replace(
+        _DEVICES[architecture],
+        peak={"float32": 50e12, "tf32_mma": 393e12, "float16_mma": 788e12, "bfloat16_mma": 788e12},
+    )
     return next(j for j in rank(problem, device, options, ALGORITHMS[name]) if j.reason is None).method
 
 
@@ -71,7 +90,11 @@ def _assert_within_the_scratch(name, problem, method, program):
     scratch = len(leaves(problem.inputs)) + sum(s is not None for s in problem.outputs)
     size = method.workspace(problem)
     for plan in program.plans:
-        matrices = [(plan.a, plan.m, plan.k), (plan.b, plan.k, plan.n), (plan.c, plan.m, plan.n)] if isinstance(plan, MatMul) else []
+        matrices = (
+            [(plan.a, plan.m, plan.k), (plan.b, plan.k, plan.n), (plan.c, plan.m, plan.n)]
+            if isinstance(plan, MatMul)
+            else []
+        )
         for matrix, rows, columns in matrices:
             rows, columns = (columns, rows) if matrix.transposed else (rows, columns)
             if matrix.array.index == scratch:
@@ -117,7 +140,9 @@ def test_what_one_launch_cannot_do_goes_step_by_step(options, reason):
 def test_there_is_no_tape(kind, back):
     name, problem = _problem(kind, 32, back=back)
     taped = replace(problem, taped=True)
-    assert {m.rejects(taped, _DEVICES["sm_90a"]) for m in ALGORITHMS[name]} == {"it keeps no tape: the gradient runs the forward again"}
+    assert {m.rejects(taped, _DEVICES["sm_90a"]) for m in ALGORITHMS[name]} == {
+        "it keeps no tape: the gradient runs the forward again"
+    }
 
 
 @_KINDS
@@ -135,7 +160,12 @@ def test_tf32_only_where_float32_may_be_rounded():
 
 @pytest.mark.parametrize(
     ("kind", "dtype", "architecture"),
-    [("lstm", "float16", "sm_80"), ("gru", "bfloat16", "sm_90a"), ("rnn", "float32", "sm_90a"), ("lstm", "bfloat16", "sm_100")],
+    [
+        ("lstm", "float16", "sm_80"),
+        ("gru", "bfloat16", "sm_90a"),
+        ("rnn", "float32", "sm_90a"),
+        ("lstm", "bfloat16", "sm_100"),
+    ],
 )
 def test_kernels_of_large_networks_compile(kind, dtype, architecture):
     kernels = set()

@@ -21,7 +21,8 @@ def _split_off(i, numbers, steps):
 
 
 def _walked(left, words, rank, stride):
-    """Places along all axes, from the fastest to the slowest, as (places, number of the axis); the rest belongs to the slowest."""
+    """Places along all axes, from the fastest to the slowest, as (places, number of the axis); the rest belongs to the
+    slowest."""
     found = []
     for k in range(rank - 1, 0, -1):
         at, left, step = _split_off(left, *words[k * stride : k * stride + 2])

@@ -1,4 +1,5 @@
-"""Float32 convolution of few channels and walks of depthwise ones without a GPU: what they take, that they are chosen, how work is divided."""
+"""Float32 convolution of few channels and walks of depthwise ones without a GPU: what they take, that they are chosen,
+how work is divided."""
 
 import pytest
 
@@ -39,13 +40,20 @@ def _method(op, name):
 
 
 @pytest.mark.parametrize("precision", ["highest", "high"])
-@pytest.mark.parametrize("shape", [{}, {"window": 5, "channels": 1, "outs": 32}, {"window": 3, "channels": 4}, {"batch": 8}], ids=str)
+@pytest.mark.parametrize(
+    "shape", [{}, {"window": 5, "channels": 1, "outs": 32}, {"window": 3, "channels": 4}, {"batch": 8}], ids=str
+)
 def test_a_first_layer_is_given_to_it(shape, precision):
     for op, problem in _first_layer(**shape).items():
-        assert choose(problem, _DEVICE, Options(float32_precision=precision), ALGORITHMS[op]).name == small_channels.NAMES[precision]
+        assert (
+            choose(problem, _DEVICE, Options(float32_precision=precision), ALGORITHMS[op]).name
+            == small_channels.NAMES[precision]
+        )
 
 
-@pytest.mark.parametrize("shape", [{"channels": 5}, {"outs": 60}, {"dilation": 2}, {"batch": 0}, {"layout": "channels_first"}], ids=str)
+@pytest.mark.parametrize(
+    "shape", [{"channels": 5}, {"outs": 60}, {"dilation": 2}, {"batch": 0}, {"layout": "channels_first"}], ids=str
+)
 def test_what_it_leaves_to_others(shape):
     if shape.get("layout") == "channels_first":
         x, w = Spec((2, 3, 32, 32), FLOAT32), Spec((64, 3, 7, 7), FLOAT32)
@@ -71,7 +79,9 @@ def test_walks_are_divided_into_whole_rounds(rows, groups):
     assert -(-groups * parts // 88) * -(-rows // parts) <= -(-groups // 88) * rows + rows
 
 
-@pytest.mark.parametrize(("dtype", "channels", "walked"), [(FLOAT32, 5, True), (FLOAT16, 96, True), (FLOAT16, 5, False)], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "channels", "walked"), [(FLOAT32, 5, True), (FLOAT16, 96, True), (FLOAT16, 5, False)], ids=str
+)
 def test_words_of_channels_are_walked(dtype, channels, walked):
     image, options = Spec((2, 20, 23, channels), dtype), {"groups": channels, "padding": 1} | _LAST
     problem = _problem("conv_backward_weight", image, image, weight_shape=(channels, 3, 3, 1), **options)

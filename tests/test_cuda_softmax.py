@@ -1,4 +1,5 @@
-"""Which kernel a softmax is planned for, and that those for sizes too large for the cases compile; needs NVRTC, no GPU."""
+"""Which kernel a softmax is planned for, and that those for sizes too large for the cases compile; needs NVRTC, no
+GPU."""
 
 import math
 from dataclasses import replace
@@ -25,7 +26,10 @@ _MORE_DEVICES = [
 
 def _problem(op, shape, dtype, axis=-1, saved=False, order=None):
     steps = Spec(tuple(shape[a] for a in order), dtype).c_strides if order else ()
-    operation, x = find(op), Spec(shape, dtype, tuple(steps[order.index(a)] for a in range(len(shape))) if order else None)
+    operation, x = (
+        find(op),
+        Spec(shape, dtype, tuple(steps[order.index(a)] for a in range(len(shape))) if order else None),
+    )
     specs = (x, x, x if saved else None) if op.endswith("_backward") else (x,)
     return operation.problem(specs, {"axis": axis})
 
@@ -70,7 +74,11 @@ def test_the_kernel_follows_from_the_extent(shape, axis, symbol):
 
 def _expected(problem, device):
     """The algorithm that is to be chosen, by the rule that was measured to be the fastest on an H200."""
-    x, order, rejects = problem.result, order_of(problem.result), {m.name: m.rejects(problem, device) for m in ALGORITHMS[problem.op]}
+    x, order, rejects = (
+        problem.result,
+        order_of(problem.result),
+        {m.name: m.rejects(problem, device) for m in ALGORITHMS[problem.op]},
+    )
     place = order.index(problem.axis) if order else 0
     inner, extent = math.prod(x.shape[a] for a in order[place + 1 :]), x.shape[problem.axis] if order else 1
     if inner != 1:
@@ -109,7 +117,10 @@ def test_the_choice_among_the_kernels():
 
 
 def test_memory_that_is_not_aligned_is_left_to_kernels_that_take_it():
-    for shape, axis, names in (((4, 16_384), -1, ("cluster_rows", "long_rows")), ((4, 21, 64), 1, ("cluster_columns", "columns"))):
+    for shape, axis, names in (
+        ((4, 16_384), -1, ("cluster_rows", "long_rows")),
+        ((4, 21, 64), 1, ("cluster_columns", "columns")),
+    ):
         problem, device = _problem("softmax", shape, "float16", axis), _DEVICES["sm_90a"]
         found = tuple(_planned(problem, replace(device, aligned=aligned))[0].name for aligned in (True, False))
         assert found == names

@@ -1,4 +1,5 @@
-"""Tensor maps without a GPU: what the driver is asked for, and a copy engine in NumPy that fetches what the maps of convolutions describe."""
+"""Tensor maps without a GPU: what the driver is asked for, and a copy engine in NumPy that fetches what the maps of
+convolutions describe."""
 
 import ctypes
 import math
@@ -26,7 +27,8 @@ _MAP = TensorMap(Array(0, 32), BFLOAT16, (64, 5), (128,), (64, 2))
 
 
 class _Driver:
-    """Writes down what it is asked for; a map's first word is its address, the others are 7, as the calls say nothing about them."""
+    """Writes down what it is asked for; a map's first word is its address, the others are 7, as the calls say nothing
+    about them."""
 
     def __init__(self, status=0):
         self.asked, self.status = [], status
@@ -65,7 +67,8 @@ def test_a_map_is_encoded_once_and_then_moved(driver):
     assert [encoded.move(a) for a in (4096, 8192)] == [4096, 8192]
     assert memory.tolist() == [8192] + [7] * 15
     encoded, moved = driver.asked
-    # bfloat16, two axes; zeros outside, 256 bytes at once into the L2, panels of 128 bytes swizzled, nothing interleaved
+    # bfloat16, two axes; zeros outside, 256 bytes at once into the L2, panels of 128 bytes swizzled, nothing
+    # interleaved
     assert encoded == ("tiled", 9, 2, 4096, [64, 5], [128], [64, 2], [1, 1], 0, 3, 3, 0)
     assert moved == ("replace", 8192)
 
@@ -74,7 +77,9 @@ def test_windows_are_described_by_their_corners(driver):
     memory = np.zeros(16, np.uint64)
     windows = TensorMap(Array(0), FLOAT16, (64, 9, 8, 2), (128, 1152, 9216), (64, 32), (1, 2, 1, 1), ((-1, -2), (1, 0)))
     Encoded(windows, memory.ctypes.data).move(4096)
-    assert driver.asked == [("im2col", 6, 4, 4096, [64, 9, 8, 2], [128, 1152, 9216], [-1, -2], [1, 0], 64, 32, [1, 2, 1, 1], 0, 3, 3, 0)]
+    assert driver.asked == [
+        ("im2col", 6, 4, 4096, [64, 9, 8, 2], [128, 1152, 9216], [-1, -2], [1, 0], 64, 32, [1, 2, 1, 1], 0, 3, 3, 0)
+    ]
 
 
 def test_what_the_driver_refuses_is_an_error(driver):
@@ -126,7 +131,9 @@ def test_a_structure_is_one_argument_beside_the_others(monkeypatch):
     assert seen == [(4096, struct.pack("<qqiiI4x", 1 << 40, -1, 5, -2, (1 << 32) - 3), 5)] * 2
 
 
-@pytest.mark.parametrize("structure", [Structure((1 << 63,), ()), Structure((), (1 << 32,)), Structure((), (-(1 << 31) - 1,))], ids=str)
+@pytest.mark.parametrize(
+    "structure", [Structure((1 << 63,), ()), Structure((), (1 << 32,)), Structure((), (-(1 << 31) - 1,))], ids=str
+)
 def test_a_number_that_does_not_fit_its_structure_is_an_error(structure):
     with pytest.raises(OverflowError):
         assert structure.block
@@ -153,7 +160,13 @@ def _box(memory, m, start):
     rows = math.prod(m.box[1:])
     steps = [np.unravel_index(i, [len(c) for c in counts[::-1]])[::-1] for i in range(rows)]
     return np.array(
-        [[_element(memory, m, (start[0] + c, *(s + d for s, d in zip(start[1:], step, strict=True)))) for c in range(64)] for step in steps]
+        [
+            [
+                _element(memory, m, (start[0] + c, *(s + d for s, d in zip(start[1:], step, strict=True))))
+                for c in range(64)
+            ]
+            for step in steps
+        ]
     )
 
 
@@ -177,7 +190,8 @@ def _windows(memory, m, start, offsets):
 
 
 class _Card:
-    """Runs a plan of `implicit_tma_sm90`, `implicit_tma_halo_sm90` or `implicit_tma_held_sm90` as its kernel reads its arguments."""
+    """Runs a plan of `implicit_tma_sm90`, `implicit_tma_halo_sm90` or `implicit_tma_held_sm90` as its kernel reads its
+    arguments."""
 
     def __init__(self, plan, memory):
         self.plan, self.memory, self.config = plan, memory, plan.kernel.config
@@ -204,7 +218,9 @@ class _Card:
                         for c in range(0, channels, 64):
                             offsets = [t * a[4] for t, a in zip(tap[::-1], axes[::-1], strict=True)][: self.config.axes]
                             if halo:
-                                raster = _windows(self.memory, self.x, (group * channels + c, *starts, image), (0, 0, *offsets[2:]))
+                                raster = _windows(
+                                    self.memory, self.x, (group * channels + c, *starts, image), (0, 0, *offsets[2:])
+                                )
                                 shift = offsets[1] * inner[2] + offsets[0]
                                 a = raster[shift : shift + tile_m]
                             else:
@@ -275,7 +291,9 @@ def test_the_copy_engine_fetches_what_the_products_need(case, held, transposed, 
     else:
         shape = dnn.infer("conv", Spec(x_shape, "float32"), Spec(w_shape, "float32"), **options).output.shape
         op, arrays, more = "conv_backward_input", (_drawn(rng, shape, order), w), {"input_shape": x_shape}
-    expected = np.rint(getattr(dnn, op)(*arrays, **options, **more))  # of whole numbers, which not every algorithm keeps
+    expected = np.rint(
+        getattr(dnn, op)(*arrays, **options, **more)
+    )  # of whole numbers, which not every algorithm keeps
     specs = tuple(Spec(a.shape, "bfloat16", tuple(s // 8 for s in a.strides)) for a in arrays)
     operation = find(op)
     bound, chosen = operation.bind(specs, options | more)
@@ -326,7 +344,8 @@ def _store(target, plan, sums, inner, out):
 )
 def test_what_the_copy_engine_does_not_take(x, w, options, reason):
     problem = find("conv").problem(
-        (Spec(x, BFLOAT16), Spec(w, BFLOAT16), None, None), find("conv").bind((Spec(x, BFLOAT16), Spec(w, BFLOAT16)), options)[1]
+        (Spec(x, BFLOAT16), Spec(w, BFLOAT16), None, None),
+        find("conv").bind((Spec(x, BFLOAT16), Spec(w, BFLOAT16)), options)[1],
     )
     found = implicit_tma_sm90.rejects("conv", problem, _DEVICE)
     assert found is None if reason is None else reason in found
@@ -334,7 +353,19 @@ def test_what_the_copy_engine_does_not_take(x, w, options, reason):
 
 @pytest.mark.parametrize(("side", "window"), [(7, 3), (56, 3), (112, 3), (30, 7), (200, 3)])
 def test_tiles_fit_into_shared_memory(side, window):
-    g = geometry(4, 1, 64, 64, (side, side), (window, window), (side, side), (1, 1), (1, 1), ((window // 2, window // 2),) * 2, True)
+    g = geometry(
+        4,
+        1,
+        64,
+        64,
+        (side, side),
+        (window, window),
+        (side, side),
+        (1, 1),
+        (1, 1),
+        ((window // 2, window // 2),) * 2,
+        True,
+    )
     r = raster.raster(g)
     for tile in tma_tiling._TILES:
         assert tma_tiling.Choice(tile, None, 0.0).shared_memory <= _DEVICE.shared_memory

@@ -1,4 +1,5 @@
-"""No public function goes the general way twice with the same kind of call: plain, with results or scratch memory of the caller's."""
+"""No public function goes the general way twice with the same kind of call: plain, with results or scratch memory of
+the caller's."""
 
 from types import SimpleNamespace
 
@@ -37,7 +38,9 @@ def _needs(op, arrays, options):
 
 def _results(device, op, arrays, options, **how):
     """The caller's own results, as the function returns them."""
-    made = [device.array(np.broadcast_to(np.zeros((), s.dtype), s.shape), **how) for s in _needs(op, arrays, options)[0]]
+    made = [
+        device.array(np.broadcast_to(np.zeros((), s.dtype), s.shape), **how) for s in _needs(op, arrays, options)[0]
+    ]
     return tuple(made) if isinstance(call(op, arrays, options), tuple) else made[0]
 
 
@@ -101,7 +104,9 @@ def test_scratch_memory_within_a_result_is_refused(device):
     options = case.options | {"algorithm": algorithm.name}
     (spec,) = (s for s in dnn.infer("conv", *arrays, **case.options).outputs if s is not None)
     out = device.array(np.zeros(spec.shape, spec.dtype))
-    apart, within = (cupy_like(device.array(np.zeros(algorithm.workspace, np.uint8)), (1,), data) for data in (None, out.data))
+    apart, within = (
+        cupy_like(device.array(np.zeros(algorithm.workspace, np.uint8)), (1,), data) for data in (None, out.data)
+    )
     for _ in range(3):
         assert call("conv", arrays, options | {"out": out, "workspace": apart}) is out
     with pytest.raises(dnn.OptionError, match="workspace is memory shared"):
@@ -144,7 +149,9 @@ def test_what_is_not_done_in_place_goes_through_other_memory(device, case, monke
         assert [c[0] is x for c in copies] == [True]
         return
     mean, var, *rest = (device.array(np.zeros(6, np.float32)) for _ in range(4))
-    result = dnn.batch_norm_train(x, None, None, mean, var, out=(device.array(np.zeros((8, 6), np.float32)), *rest, mean, var))
+    result = dnn.batch_norm_train(
+        x, None, None, mean, var, out=(device.array(np.zeros((8, 6), np.float32)), *rest, mean, var)
+    )
     assert result.running_mean is mean
     assert [c[0] is s for c, s in zip(copies, (mean, var), strict=True)] == [True, True]
 
@@ -194,10 +201,18 @@ def test_no_call_on_tensors_goes_the_general_way_twice(device, tensors, case):
         results = call(case.op, arrays, case.options)
     specs, scratch = _needs(case.op, arrays, case.options)
     assert [tuple(r.shape) for r in leaves(results)] == [s.shape for s in specs]
-    spread = tuple(torch.empty([2 * n for n in r.shape], dtype=r.dtype)[tuple([slice(None, None, 2)] * r.dim())] for r in leaves(results))
+    spread = tuple(
+        torch.empty([2 * n for n in r.shape], dtype=r.dtype)[tuple([slice(None, None, 2)] * r.dim())]
+        for r in leaves(results)
+    )
     workspace = torch.empty(scratch + 16, dtype=torch.uint8)
     workspace = workspace[-workspace.data_ptr() % 16 :]
-    for more in ({}, {"out": results}, {"out": spread if isinstance(results, tuple) else spread[0]}, {"workspace": workspace}):
+    for more in (
+        {},
+        {"out": results},
+        {"out": spread if isinstance(results, tuple) else spread[0]},
+        {"workspace": workspace},
+    ):
         call(case.op, arrays, case.options | more)
         before = len(device.general)
         again = call(case.op, arrays, case.options | more)

@@ -1,4 +1,5 @@
-"""Weight gradients from the copy engine, without a GPU: what their maps fetch, multiplied as the kernels do, and how their parts are added up."""
+"""Weight gradients from the copy engine, without a GPU: what their maps fetch, multiplied as the kernels do, and how
+their parts are added up."""
 
 from dataclasses import replace
 
@@ -56,7 +57,9 @@ class _Card:
                     for r, s in np.ndindex(3, 3):
                         shift = r * h[4] * pitch + s * w[4]
                         part = dy.T @ x[shift : shift + 64 * count]
-                        found[split, group, k : k + 64, plane * 9 + r * 3 + s, c : c + 64] = part[: outs - k, : channels - c]
+                        found[split, group, k : k + 64, plane * 9 + r * 3 + s, c : c + 64] = part[
+                            : outs - k, : channels - c
+                        ]
         return found
 
     def _by_windows(self):
@@ -68,7 +71,9 @@ class _Card:
         found = np.full((splits, groups, outs, taps, channels), np.nan)
         for split, group, m, n in np.ndindex(splits, groups, tiles_m, tiles_n):
             count = min(blocks, -(-rows // 64) - split * blocks)
-            for panel in range(n * self._config.tile_n // 64, min((n + 1) * self._config.tile_n // 64, taps * blocks_c)):
+            for panel in range(
+                n * self._config.tile_n // 64, min((n + 1) * self._config.tile_n // 64, taps * blocks_c)
+            ):
                 tap, c = panel // blocks_c, panel % blocks_c * 64
                 at = np.unravel_index(tap, window)
                 offset = [t * a[4] for t, a in zip(at[::-1], self._axes[::-1], strict=True)]
@@ -125,7 +130,9 @@ def test_a_weight_gradient_from_the_copy_engine(case, last, monkeypatch):
     y_shape = dnn.infer("conv", Spec(x_shape, "float32"), Spec(w_shape, "float32"), **options).output.shape
     images = [rng.integers(-2, 3, [shape[i] for i in order]).astype(float) for shape in (y_shape, x_shape)]
     arrays = [a.transpose(np.argsort(order)) for a in images]
-    expected = dnn.conv_backward_weight(*arrays, weight_shape=w_shape, algorithm="direct", **options)  # exact, unlike Winograd's
+    expected = dnn.conv_backward_weight(
+        *arrays, weight_shape=w_shape, algorithm="direct", **options
+    )  # exact, unlike Winograd's
     operation = find("conv_backward_weight")
     specs = tuple(Spec(a.shape, "bfloat16", tuple(s // 8 for s in a.strides)) for a in arrays)
     bound, chosen = operation.bind(specs, options | {"weight_shape": w_shape})

@@ -48,7 +48,12 @@ def test_links_lead_somewhere(page):
 
 def test_sources_mention_pages_that_exist():
     folders = ("dnnarray", "kernels", "tests", "asv_bench", "docs")
-    paths = [path for folder in folders for path in (_ROOT / folder).rglob("*") if path.suffix in (".py", ".cu", ".cuh", ".md")]
+    paths = [
+        path
+        for folder in folders
+        for path in (_ROOT / folder).rglob("*")
+        if path.suffix in (".py", ".cu", ".cuh", ".md")
+    ]
     mentions = {mention for path in paths for mention in _MENTION.findall(path.read_text(encoding="utf-8"))}
     assert mentions
     assert not {mention for mention in mentions if not (_ROOT / mention).exists()}

@@ -1,4 +1,5 @@
-"""Extents of 0 and 1, and every odd stride, dilation and padding: what is asked of each algorithm before it runs has an answer."""
+"""Extents of 0 and 1, and every odd stride, dilation and padding: what is asked of each algorithm before it runs has an
+answer."""
 
 import math
 from dataclasses import replace
@@ -30,7 +31,8 @@ _MOST = 65_535, 65_535  # blocks along the second and the third axis of a grid
 
 
 def _rejects(method, problem, device):
-    """Why an algorithm cannot do it; of a compiled one, whether or not it has been compiled, where there is a compiler."""
+    """Why an algorithm cannot do it; of a compiled one, whether or not it has been compiled, where there is a
+    compiler."""
     run = method.run
     if isinstance(run, Compiled):
         return compiler.missing() or run.accepts(problem, device) or run.target("float32")
@@ -38,7 +40,8 @@ def _rejects(method, problem, device):
 
 
 def _asked(make, table, device):
-    """The algorithms that take a problem, after every question that a choice asks; a problem remembers, so each of them takes a new one."""
+    """The algorithms that take a problem, after every question that a choice asks; a problem remembers, so each of them
+    takes a new one."""
     try:
         choose(make(), device, DEFAULT, table)
     except dnn.UnsupportedError:
@@ -88,7 +91,11 @@ def test_every_question_about_drawn_calls_has_an_answer(seed):
     [
         ((2, 32, 1), (32, 2, 1), {"stride": 3, "groups": 4, "input_shape": (2, 8, 1), "padding": 1}),
         ((1, 16, 1, 1), (16, 3, 1, 1), {"stride": 3, "dilation": (1, 2), "input_shape": (1, 3, 1, 1), "padding": 1}),
-        ((1, 1, 1, 8), (8, 5, 1, 8), {"stride": (1, 3), "groups": 4, "input_shape": (1, 1, 1, 32), "padding": ((2, 2), (1, 1)), **_LAST}),
+        (
+            (1, 1, 1, 8),
+            (8, 5, 1, 8),
+            {"stride": (1, 3), "groups": 4, "input_shape": (1, 1, 1, 32), "padding": ((2, 2), (1, 1)), **_LAST},
+        ),
         ((1, 3, 1), (1, 1, 1), {"stride": 2, "input_shape": (1, 1, 1), "padding": ((1, 3),), **_LAST}),
     ],
 )
@@ -107,7 +114,8 @@ def _problem(grad, weight, dtype, options):
 @pytest.mark.parametrize("needs", [("bias",), ("weight",), ("weight", "bias"), ("x",)], ids="_".join)
 @pytest.mark.parametrize("op", ["conv_backward", "conv_transpose_backward"])
 def test_some_gradients_of_grouped_convolutions(op, needs):
-    """Tiles that hold several groups look for what the zeros between them have spoilt, in the gradient of the input alone."""
+    """Tiles that hold several groups look for what the zeros between them have spoilt, in the gradient of the input
+    alone."""
     weight = (24, 3, 3, 4) if op == "conv_backward" else (32, 3, 3, 3)
     arrays = [dnn.Spec(shape, "bfloat16") for shape in ((2, 9, 9, 24), (2, 9, 9, 32), weight, (24,))]
 

@@ -61,7 +61,10 @@ def test_dtypes_modes_and_ways_to_lie_in_memory_are_drawn():
 def test_an_id_draws_the_same_call_again():
     first, second = draw("3:17", "numpy"), draw("3:17", "numpy")
     assert text(first, None) == text(second, None)
-    values = [[leaf.values.tobytes() for leaf in leaves(call.drawn.arrays) if isinstance(leaf, Leaf)] for call in (first, second)]
+    values = [
+        [leaf.values.tobytes() for leaf in leaves(call.drawn.arrays) if isinstance(leaf, Leaf)]
+        for call in (first, second)
+    ]
     assert values[0] == values[1]
 
 
@@ -120,7 +123,10 @@ def _moved(there, outputs, results):
     ("kind", "fault"),
     [
         ("WRONG", _moved),
-        ("WRONG", lambda there, outputs, results: results[:2] if not outputs else results.__setitem__(0, np.nan) or results),
+        (
+            "WRONG",
+            lambda there, outputs, results: results[:2] if not outputs else results.__setitem__(0, np.nan) or results,
+        ),
         ("UNNAMED", partial(_raise, KeyError("inside"))),
         ("WARNING", lambda *_: warnings.warn("odd", RuntimeWarning, stacklevel=1)),
         ("CHANGED", partial(_scribble, _first)),
@@ -164,7 +170,9 @@ def test_a_refusal_of_a_call_that_is_right_is_a_fault(monkeypatch):
 
 
 def test_results_that_are_wrong_where_they_are_written_over_an_input_are_found(monkeypatch):
-    _with_fault(monkeypatch, lambda there, out, results: results.__iadd__(1) if any(a is there[0] for a in out) else results)
+    _with_fault(
+        monkeypatch, lambda there, out, results: results.__iadd__(1) if any(a is there[0] for a in out) else results
+    )
     assert judge(_call(out=True), Host()).kind == "WRONG"
 
 
@@ -196,7 +204,9 @@ def test_a_kernel_that_gives_other_bits_when_it_runs_again_is_found(monkeypatch)
         out *= np.float32(1 + next(again) * 2.0**-23)
 
     monkeypatch.setattr(activation_formulas, "_over_one_plus_exp", unsteady)
-    monkeypatch.setattr("tests.fuzz.judge.candidates", lambda *_: ["elementwise"])  # NumPy's, also where a kernel is compiled
+    monkeypatch.setattr(
+        "tests.fuzz.judge.candidates", lambda *_: ["elementwise"]
+    )  # NumPy's, also where a kernel is compiled
     for context, kind in ((_DETERMINISTIC, "BITS"), ({}, "ok")):
         assert judge(_call(repeat=True, pick=0.0, context=context), Host()).kind == kind
 
@@ -212,7 +222,9 @@ def test_a_gradient_that_is_wrong_in_every_dtype_is_found_by_differences_of_the_
     from dnnarray._cpu import activation_formulas
 
     monkeypatch.setattr(activation_formulas, "_logistic_slope", lambda x: np.full_like(x, 0.2))
-    monkeypatch.setattr("tests.fuzz.judge.candidates", lambda *_: ["elementwise"])  # NumPy's, also where a kernel is compiled
+    monkeypatch.setattr(
+        "tests.fuzz.judge.candidates", lambda *_: ["elementwise"]
+    )  # NumPy's, also where a kernel is compiled
     sigmoid = Drawn("sigmoid", (Leaf(_VALUES, dense((3, 4))),))
     found = judge(Call("1:1", "numpy", sigmoid, FLOAT32, "normal", "backward", pick=0.0), Host())
     assert found.kind == "WRONG"
@@ -228,7 +240,14 @@ def test_results_beside_infinite_ones_are_held_to_a_finite_tolerance():
 def test_rows_of_an_embedding_without_a_gradient_do_not_move(padding_index):
     indices = Leaf(np.array([0, 2, 2, 1]), dense((4,)), "fixed")
     weight = Leaf(_VALUES, dense(_VALUES.shape))
-    call = Call("1:1", "numpy", Drawn("embedding", (indices, weight), {"padding_index": padding_index}), FLOAT32, "normal", "backward")
+    call = Call(
+        "1:1",
+        "numpy",
+        Drawn("embedding", (indices, weight), {"padding_index": padding_index}),
+        FLOAT32,
+        "normal",
+        "backward",
+    )
     assert judge(call, Host()).kind == "ok"
 
 
@@ -244,7 +263,13 @@ def test_a_failing_call_is_made_simpler(monkeypatch):
     _with_fault(monkeypatch, lambda there, outputs, results: results.__iadd__(1))
     call = _call(out=True, repeat=True, pick=0.1, context={"deterministic": True})
     simple = simplified(call, judge(call, Host()), Host())
-    assert (simple.out, simple.repeat, simple.pick, simple.context, simple.drawn.options) == (False, False, None, {}, {})
+    assert (simple.out, simple.repeat, simple.pick, simple.context, simple.drawn.options) == (
+        False,
+        False,
+        None,
+        {},
+        {},
+    )
     assert simple.drawn.arrays[0].layout == dense((3, 4))
 
 
@@ -265,7 +290,9 @@ def test_a_simpler_call_fails_as_the_call_did(monkeypatch, error, other):
 
 
 def test_the_text_of_a_call_runs():
-    printed = subprocess.run([sys.executable, "-c", text(_call(), None)], capture_output=True, text=True, check=True).stdout
+    printed = subprocess.run(
+        [sys.executable, "-c", text(_call(), None)], capture_output=True, text=True, check=True
+    ).stdout
     numbers = [float(number) for number in printed.replace("[", " ").replace("]", " ").split()]
     np.testing.assert_allclose(numbers, (_VALUES / (1 + np.exp(-2 * _VALUES))).ravel(), rtol=1e-4)
 
@@ -316,7 +343,8 @@ def test_a_short_run_finds_nothing(engine):
 
 
 def test_samples_at_the_edge_of_an_image_are_told_apart():
-    """Of a box of height 6.5 that begins at -4.25, the fifth of nine samples stands at -1, where samples begin to count."""
+    """Of a box of height 6.5 that begins at -4.25, the fifth of nine samples stands at -1, where samples begin to
+    count."""
     x, box = np.ones((1, 1, 1, 2)), np.array([[0.0, -2.75, -3.75, 7.625, 2.75]])
     options = {"output_size": 3, "aligned": True}
     with pytest.raises(oracle.Unverified, match="edge"):
@@ -332,8 +360,12 @@ def test_terms_of_norms_that_cancel():
 
 
 def test_terms_of_attention_between_projections():
-    """Biases of the projections may be much larger than what is projected; the gradient of the bias of the keys is 0 whatever its terms are."""
-    arrays = {f"{kind}_{n}": np.full((2, 3), 0.5) for n in "qkv" for kind in "xw"} | {"w_o": np.ones((4, 2)), "b_q": np.full(2, 50.0)}
+    """Biases of the projections may be much larger than what is projected; the gradient of the bias of the keys is 0
+    whatever its terms are."""
+    arrays = {f"{kind}_{n}": np.full((2, 3), 0.5) for n in "qkv" for kind in "xw"} | {
+        "w_o": np.ones((4, 2)),
+        "b_q": np.full(2, 50.0),
+    }
     assert oracle.cancelling("multi_head_attention", [np.ones((2, 4))], arrays, {}) == 4 * 50.75
     unprojected = {n: arrays[f"x_{n}"] for n in "qkv"}
     assert oracle.cancelling("attention", [np.ones((2, 3))], unprojected, {}) == 1

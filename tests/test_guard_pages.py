@@ -1,4 +1,5 @@
-"""No kernel that Numba compiles reads or writes beside its arrays: each runs, in a process of its own, on arrays that lie beside protected pages."""
+"""No kernel that Numba compiles reads or writes beside its arrays: each runs, in a process of its own, on arrays that
+lie beside protected pages."""
 
 import subprocess
 import sys
@@ -22,6 +23,7 @@ def test_every_kernel_stays_within_its_arrays(side, dtype):
 
 def test_a_read_too_far_is_found():
     code = (
-        "import numpy as np; from tests.guarded import like; a = like(np.arange(5.0), True); np.lib.stride_tricks.as_strided(a, (6,)).sum()"
+        "import numpy as np; from tests.guarded import like; a = like(np.arange(5.0), True); "
+        "np.lib.stride_tricks.as_strided(a, (6,)).sum()"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60).returncode < 0

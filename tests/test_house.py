@@ -13,7 +13,19 @@ import dnnarray
 from tests import import_graph
 
 _PACKAGE = Path(dnnarray.__file__).parent
-_FAMILIES = {"activation", "softmax", "dropout", "linear", "conv", "pool", "norm", "rnn", "attention", "loss", "spatial"}
+_FAMILIES = {
+    "activation",
+    "softmax",
+    "dropout",
+    "linear",
+    "conv",
+    "pool",
+    "norm",
+    "rnn",
+    "attention",
+    "loss",
+    "spatial",
+}
 
 
 def _modules():
@@ -38,7 +50,14 @@ def _imports(path):
 # layer -> prefixes that it must not import
 _FORBIDDEN = {
     "public": ("numpy", "cupy", "dnnarray._cpu", "dnnarray._cuda", "dnnarray._select"),
-    "_problems": ("cupy", "dnnarray._cpu", "dnnarray._cuda", "dnnarray._select", "dnnarray._operation", "dnnarray._arrays"),
+    "_problems": (
+        "cupy",
+        "dnnarray._cpu",
+        "dnnarray._cuda",
+        "dnnarray._select",
+        "dnnarray._operation",
+        "dnnarray._arrays",
+    ),
     "_select": ("numpy", "cupy", "dnnarray._cpu", "dnnarray._cuda", "dnnarray._operation", "dnnarray._arrays"),
     "_cpu": ("cupy", "dnnarray._cuda"),
     "_cuda": ("dnnarray._cpu",),
@@ -54,10 +73,24 @@ def test_layers_import_only_downwards(path):
 
 @pytest.mark.parametrize("path", sorted((_PACKAGE / "_cuda" / "core").glob("*.py")), ids=lambda p: p.stem)
 def test_the_core_of_the_cuda_engine_knows_no_family(path):
-    """Neither a family's plans nor its public functions: families stand on the core, and the core could serve any other."""
+    """Neither a family's plans nor its public functions: families stand on the core, and the core could serve any
+    other."""
     above = [f"dnnarray.{family}" for family in _FAMILIES]
-    found = [name for name in _imports(path) if name.startswith(("dnnarray._cuda", *above)) and not name.startswith("dnnarray._cuda.core")]
+    found = [
+        name
+        for name in _imports(path)
+        if name.startswith(("dnnarray._cuda", *above)) and not name.startswith("dnnarray._cuda.core")
+    ]
     assert not found
+
+
+_KERNELS = _PACKAGE.parent / "kernels"
+
+
+@pytest.mark.parametrize("path", sorted(_KERNELS.rglob("*.cu*")), ids=lambda p: str(p.relative_to(_KERNELS)))
+def test_kernel_sources_have_120_columns(path):
+    """Ruff keeps the Python sources to the same width; `.clang-format` is the style of these."""
+    assert [i for i, line in enumerate(path.read_text().splitlines(), 1) if len(line) > 120] == []
 
 
 def test_no_import_runs_in_a_circle():
@@ -68,7 +101,9 @@ def test_no_import_runs_in_a_circle():
 
 def test_other_libraries_are_imported_by_interop_alone():
     outside = [p for p in _modules() if _layer(p) != "interop"]
-    found = {str(p): n for p in outside for n in _imports(p) if n.partition(".")[0] in {"scipy", "torch", "jax", "sklearn"}}
+    found = {
+        str(p): n for p in outside for n in _imports(p) if n.partition(".")[0] in {"scipy", "torch", "jax", "sklearn"}
+    }
     assert not found
 
 
@@ -91,29 +126,41 @@ def test_every_family_has_the_same_stem_in_every_layer(family):
         assert (root / place / f"{family}.py").exists()
 
 
-_STANDARD = {"_spec.py", "_options.py", "_records.py"}  # few, and the first two have slots or do something after they are made
+_STANDARD = {
+    "_spec.py",
+    "_options.py",
+    "_records.py",
+}  # few, and the first two have slots or do something after they are made
 
 
 def test_frozen_classes_compile_nothing_at_import():
-    """By `_records.frozen`: the standard library's decorator takes a millisecond for each, and a first call imports a hundred."""
+    """By `_records.frozen`: the standard library's decorator takes a millisecond for each, and a first call imports a
+    hundred."""
     found = [str(p) for p in _modules() if p.name not in _STANDARD and "@dataclass(frozen=True" in p.read_text()]
     assert not found
 
 
 def _inner_names(path):
-    """(module, attribute) of all that a file takes from modules of the package: imports, attributes, what `monkeypatch.setattr` puts in place."""
+    """(module, attribute) of all that a file takes from modules of the package: imports, attributes, what
+    `monkeypatch.setattr` puts in place."""
     nodes = list(ast.walk(ast.parse(path.read_text())))
     imported = [(n.module, a.name, a.asname or a.name) for n in nodes if isinstance(n, ast.ImportFrom) for a in n.names]
-    taken = [(module, name, known) for module, name, known in imported if module and module.partition(".")[0] == "dnnarray"]
-    modules = {known: f"{module}.{name}" for module, name, known in taken if find_spec(module) and _is_module(f"{module}.{name}")}
+    taken = [
+        (module, name, known) for module, name, known in imported if module and module.partition(".")[0] == "dnnarray"
+    ]
+    modules = {
+        known: f"{module}.{name}"
+        for module, name, known in taken
+        if find_spec(module) and _is_module(f"{module}.{name}")
+    }
     yield from ((module, name) for module, name, known in taken if known not in modules)
     for node in nodes:
         match node:
             case ast.Attribute(value=ast.Name(id=known), attr=name) if known in modules:
                 yield modules[known], name
-            case ast.Call(func=ast.Attribute(attr="setattr"), args=[ast.Name(id=known), ast.Constant(value=str(name)), *_]) if (
-                known in modules
-            ):
+            case ast.Call(
+                func=ast.Attribute(attr="setattr"), args=[ast.Name(id=known), ast.Constant(value=str(name)), *_]
+            ) if known in modules:
                 yield modules[known], name
 
 

@@ -1,4 +1,5 @@
-"""Results written over inputs: the same array gives what other memory would, any other overlap is an error, and nothing is ever a wrong number."""
+"""Results written over inputs: the same array gives what other memory would, any other overlap is an error, and nothing
+is ever a wrong number."""
 
 import numpy as np
 import pytest
@@ -37,7 +38,11 @@ def _problem(op, arrays, options):
     return question(op, arrays, dict(options)).problem
 
 
-_IN_PLACE = [c for c in CASES if any(_problem(*given).in_place for given in _calls(c, FLOAT64 if FLOAT64 in c.dtypes else c.dtypes[0]))]
+_IN_PLACE = [
+    c
+    for c in CASES
+    if any(_problem(*given).in_place for given in _calls(c, FLOAT64 if FLOAT64 in c.dtypes else c.dtypes[0]))
+]
 
 
 def _plain(array):
@@ -64,7 +69,10 @@ def _check_over(op, arrays, options, memory):
         for algorithm in candidates(op, moved, options):
             expected = flat(_run(algorithm, op, moved, options))
             given = [tree_map(memory, a) for a in arrays]
-            out, places = [np.empty_like(e) for e in expected], [k for k, spec in enumerate(problem.outputs) if spec is not None]
+            out, places = (
+                [np.empty_like(e) for e in expected],
+                [k for k, spec in enumerate(problem.outputs) if spec is not None],
+            )
             out[places.index(j)] = given[i]
             kept = [None if a is None or n == i else tree_map(np.copy, a) for n, a in enumerate(given)]
             result = _run(algorithm, op, tuple(given), options, tuple(out) if len(out) > 1 else out[0])
@@ -94,7 +102,16 @@ def test_a_result_over_an_input_in_every_dtype(case, dtype):
 def test_what_may_be_overwritten():
     """The elementwise operations with their gradients, and running statistics."""
     found = {c.op for c in _IN_PLACE}
-    assert {"relu", "gelu", "prelu", "swiglu", "bias_activation", "dropout", "bias_dropout_add", "batch_norm_train"} <= found
+    assert {
+        "relu",
+        "gelu",
+        "prelu",
+        "swiglu",
+        "bias_activation",
+        "dropout",
+        "bias_dropout_add",
+        "batch_norm_train",
+    } <= found
     assert not found & {"conv", "softmax", "linear", "max_pool", "layer_norm"}
 
 
@@ -213,7 +230,8 @@ def test_large_arrays_are_overwritten_by_all_threads(name):
     x = np.random.default_rng(6).standard_normal(1 << 20).astype(FLOAT32)
     grad = x[::-1].copy()
     expected, slopes = (
-        _run("elementwise", op, given, _DEFAULTS.get(name, {})) for op, given in ((name, (x,)), (f"{name}_backward", (grad, x)))
+        _run("elementwise", op, given, _DEFAULTS.get(name, {}))
+        for op, given in ((name, (x,)), (f"{name}_backward", (grad, x)))
     )
     with dnn.options(threads=4):
         _run("elementwise", f"{name}_backward", (grad, x), _DEFAULTS.get(name, {}), grad)
@@ -224,11 +242,13 @@ def test_large_arrays_are_overwritten_by_all_threads(name):
 
 @pytest.mark.parametrize("dtype", [FLOAT64, FLOAT32, BFLOAT16], ids=str)
 @pytest.mark.parametrize(
-    ("shape", "layout"), [((5, 3), "channels_first"), ((4, 3, 5, 7), "channels_first"), ((4, 5, 7, 16), "channels_last")]
+    ("shape", "layout"),
+    [((5, 3), "channels_first"), ((4, 3, 5, 7), "channels_first"), ((4, 5, 7, 16), "channels_last")],
 )
 @pytest.mark.parametrize("step", [1, -2])
 def test_training_moves_both_running_statistics_on_where_they_are(shape, layout, dtype, step):
-    """Three batches in a row, by every algorithm; the statistics are each or every other element of an array, forwards or backwards."""
+    """Three batches in a row, by every algorithm; the statistics are each or every other element of an array, forwards
+    or backwards."""
     rng = np.random.default_rng(6)
     axis = 1 if layout == "channels_first" else len(shape) - 1
     channels, others = shape[axis], tuple(i for i in range(len(shape)) if i != axis)

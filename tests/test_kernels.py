@@ -68,7 +68,9 @@ def test_every_source_is_planned_by_some_problem():
 
 def test_every_call_names_all_its_options():
     """Those that change from call to call, too: the seed of a gradient of dropout."""
-    assert not [call.op for call in calls_of_cases() if any(value is inspect.Parameter.empty for value in call.options.values())]
+    assert not [
+        call.op for call in calls_of_cases() if any(value is inspect.Parameter.empty for value in call.options.values())
+    ]
 
 
 def test_no_launch_takes_more_scratch_than_its_method_asks_for():
@@ -98,7 +100,9 @@ def test_an_edited_header_changes_the_digest(monkeypatch):
     assert after != before
 
 
-@pytest.mark.parametrize("damage", [lambda b: b"garbage", lambda b: b"", lambda b: b[:-1], lambda b: b[:-9] + b"X" + b[-8:]])
+@pytest.mark.parametrize(
+    "damage", [lambda b: b"garbage", lambda b: b"", lambda b: b[:-1], lambda b: b[:-9] + b"X" + b[-8:]]
+)
 def test_the_cubin_cache_replaces_what_is_damaged(damage, tmp_path, monkeypatch):
     monkeypatch.setenv("DNNARRAY_CACHE_DIR", str(tmp_path))
     kernel = _by_source("sm_90a")["common/zero.cu"][0]

@@ -1,4 +1,5 @@
-"""Memory at addresses that are multiples of an element alone: no kernel planned for it moves more of an array at once. Needs NVRTC, no GPU."""
+"""Memory at addresses that are multiples of an element alone: no kernel planned for it moves more of an array at once.
+Needs NVRTC, no GPU."""
 
 from functools import lru_cache
 
@@ -44,7 +45,8 @@ def _boxed(plan):
 
 @pytest.mark.parametrize("architecture", _DEVICES)
 def test_settings_and_library_calls(architecture):
-    """Vectors of one element, no boxes of the copy engine; what a library multiplies in half types or transforms is brought to aligned memory."""
+    """Vectors of one element, no boxes of the copy engine; what a library multiplies in half types or transforms is
+    brought to aligned memory."""
     for problem, method, program, specs in _unaligned(_DEVICES[architecture]):
         note, moved = (problem.op, method.name), moved_by(program.plans, len(specs))
         for step in program.plans:
@@ -54,7 +56,10 @@ def test_settings_and_library_calls(architecture):
                     continue
                 config = step.kernel.config
                 if step.kernel.source not in _OF_THEIR_OWN:
-                    assert {getattr(config, name, 1) for name in ("vector", "piece", "wide")} <= {1, False}, (*note, step.kernel.symbol)
+                    assert {getattr(config, name, 1) for name in ("vector", "piece", "wide")} <= {1, False}, (
+                        *note,
+                        step.kernel.symbol,
+                    )
             elif isinstance(step, Transform) or (isinstance(step, MatMul) and step.dtype in HALF):
                 assert {a.index for a in step.arrays if a.index < len(specs)} <= set(moved), note
 
@@ -78,11 +83,14 @@ def _by_source(architecture):
 
 def _smallest(entry):
     kernel, given = entry
-    return min((dtype.itemsize for places in given for _, dtype in places if dtype in FLOATING), default=8), kernel.symbol
+    return min(
+        (dtype.itemsize for places in given for _, dtype in places if dtype in FLOATING), default=8
+    ), kernel.symbol
 
 
 def _told_at_run_time(source, access, dtypes):
-    """Whether a single number may be of another dtype than the plan's: parameters of norms, sinks and slopes in float32, lengths in int64."""
+    """Whether a single number may be of another dtype than the plan's: parameters of norms, sinks and slopes in
+    float32, lengths in int64."""
     if not access.scalar:
         return False
     if any(dtype.kind in "iu" for dtype in dtypes):
@@ -106,7 +114,11 @@ def _check(kernel, all_given, architecture):
         for access in found:
             dtypes = [given[place] for place in access.parameters if place in given]
             widest = max((dtype.itemsize for dtype in dtypes), default=16)
-            assert access.bytes <= widest or _told_at_run_time(kernel.source, access, dtypes), (kernel.symbol, access, dtypes)
+            assert access.bytes <= widest or _told_at_run_time(kernel.source, access, dtypes), (
+                kernel.symbol,
+                access,
+                dtypes,
+            )
 
 
 _LAST = {"layout": "channels_last"}
@@ -114,7 +126,11 @@ _PARTICULAR = (
     ("interpolate", ((1, 6, 4, 2),), {"mode": "nearest", "scale": (1.0, 2.0), **_LAST}),
     ("interpolate", ((1, 8, 1, 8),), {"mode": "linear", "scale": (2, 2), **_LAST}),
     ("interpolate_backward", ((1, 16, 2, 8), (1, 8, 1, 8)), {"mode": "linear", "scale": (2, 2), **_LAST}),
-    ("conv_backward_weight", ((48, 56, 56, 64), (48, 56, 56, 64)), {"weight_shape": (64, 3, 3, 64), "padding": 1, **_LAST}),
+    (
+        "conv_backward_weight",
+        ((48, 56, 56, 64), (48, 56, 56, 64)),
+        {"weight_shape": (64, 3, 3, 64), "padding": 1, **_LAST},
+    ),
     ("linear", ((64, 64), (64, 64), (64,), (64, 64)), {"activation": "relu"}),
     ("linear_backward", ((64, 64), (64, 64), (64, 64), (64,)), {"activation": "gelu"}),
 )

@@ -1,4 +1,5 @@
-"""Attention on tensor cores in sizes and options that the cases leave out: every kernel compiles, without a spill or a serialised instruction."""
+"""Attention on tensor cores in sizes and options that the cases leave out: every kernel compiles, without a spill or a
+serialised instruction."""
 
 import re
 from functools import lru_cache

@@ -1,4 +1,5 @@
-"""Kernels of rows and columns that are too long for the cases: they compile, and only an architecture with clusters gets clusters."""
+"""Kernels of rows and columns that are too long for the cases: they compile, and only an architecture with clusters
+gets clusters."""
 
 from dataclasses import replace
 

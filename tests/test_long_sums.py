@@ -3,9 +3,8 @@ against float64.
 
 A sum of one term after the other loses digits in proportion to its length: 2**25 ones give 2**24. Here no error may
 exceed that of a pairwise sum whose leaves are 16 terms: (16 + log2(terms)) / 2 ulp of the sum of the magnitudes of the
-terms. Terms are of one sign, so that this sum is the result itself; where they are not, `condition` says how much larger
-the terms are.
-"""
+terms. Terms are of one sign, so that this sum is the result itself; where they are not, `condition` says how much
+larger the terms are."""
 
 from __future__ import annotations
 

@@ -49,7 +49,12 @@ _CROSS_ENTROPY_ERRORS = [
     (dnn.ShapeError, "target is of shape .*, for probabilities", (LOGITS, np.zeros((4, 2))), {}),
     (dnn.DTypeError, "target is float32; expected float64", (LOGITS, np.zeros((4, 3), np.float32)), {}),
     (dnn.OptionError, "ignore_index is 0; expected a negative number", (LOGITS, LOGITS), {"ignore_index": 0}),
-    (dnn.OptionError, "label_smoothing is 1.5; expected a finite number from 0 to 1", (LOGITS, LABELS), {"label_smoothing": 1.5}),
+    (
+        dnn.OptionError,
+        "label_smoothing is 1.5; expected a finite number from 0 to 1",
+        (LOGITS, LABELS),
+        {"label_smoothing": 1.5},
+    ),
     (dnn.OptionError, "return_lse is 1", (LOGITS, LABELS), {"return_lse": 1}),
 ]
 
@@ -112,7 +117,9 @@ def test_errors_of_linear_cross_entropy(error, message, arrays, named):
 
 
 @pytest.mark.parametrize(
-    ("op", "arrays"), [("cross_entropy", (LOGITS, LABELS)), ("linear_cross_entropy", (X, W, LABELS))], ids=lambda v: str(v)[:14]
+    ("op", "arrays"),
+    [("cross_entropy", (LOGITS, LABELS)), ("linear_cross_entropy", (X, W, LABELS))],
+    ids=lambda v: str(v)[:14],
 )
 def test_the_log_sum_exp_is_checked(op, arrays):
     backward = getattr(dnn, f"{op}_backward")
@@ -122,7 +129,8 @@ def test_the_log_sum_exp_is_checked(op, arrays):
         backward(np.array(1.0), *arrays, lse=np.zeros(4, np.float32))
 
 
-# --- accuracy, NaN, infinity --------------------------------------------------------------------------------------------
+# --- accuracy, NaN, infinity
+# --------------------------------------------------------------------------------------------
 
 
 def test_a_saved_log_sum_exp_gives_the_same_gradient_however_large_the_scores():
@@ -180,7 +188,9 @@ def test_special_scores_against_probabilities_as_pytorch():
     z, t = torch.from_numpy(_SPECIAL).requires_grad_(), torch.from_numpy(target).requires_grad_()
     expected = torch.nn.functional.cross_entropy(z, t, reduction="none")
     expected.sum().backward()
-    np.testing.assert_allclose(dnn.cross_entropy(_SPECIAL, target, reduction="none"), expected.detach().numpy(), rtol=1e-12)
+    np.testing.assert_allclose(
+        dnn.cross_entropy(_SPECIAL, target, reduction="none"), expected.detach().numpy(), rtol=1e-12
+    )
     gradients = dnn.cross_entropy_backward(np.ones(7), _SPECIAL, target, reduction="none")
     np.testing.assert_allclose(gradients.logits, z.grad.numpy(), rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(gradients.target, t.grad.numpy(), rtol=1e-12)
@@ -193,7 +203,9 @@ def test_a_whole_block_of_impossible_classes_adds_nothing():
     target = np.array([200, 250, 299, 210, 220])
     for algorithm in ("blocks", "small_blocks"):
         loss = dnn.linear_cross_entropy(x, w, target, bias, reduction="none", algorithm=algorithm)
-        np.testing.assert_allclose(loss, dnn.cross_entropy(x @ w[200:].T + bias[200:], target - 200, reduction="none"), rtol=1e-12)
+        np.testing.assert_allclose(
+            loss, dnn.cross_entropy(x @ w[200:].T + bias[200:], target - 200, reduction="none"), rtol=1e-12
+        )
         gradients = dnn.linear_cross_entropy_backward(np.array(1.0), x, w, target, bias, algorithm=algorithm)
         assert (gradients.bias[:200] == 0).all()
         assert np.isfinite(gradients.w).all()
@@ -215,7 +227,8 @@ def test_an_ignored_row_may_hold_anything():
     np.testing.assert_allclose(dnn.cross_entropy(logits, target), np.log(2), rtol=1e-15)
 
 
-# --- every algorithm, drawn shapes ---------------------------------------------------------------------------------------
+# --- every algorithm, drawn shapes
+# ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.op == "linear_cross_entropy" and c.gradient], ids=str)
@@ -276,7 +289,11 @@ def test_cross_entropy_of_any_shape(data):
     logits = rng.standard_normal(shape) * 5
     classes, rows = shape[axis], np.moveaxis(logits, axis, -1).shape[:-1]
     weight = rng.uniform(0.5, 2, classes) if data.draw(st.booleans(), label="weight") else None
-    target = rng.standard_normal(shape) if data.draw(st.booleans(), label="probabilities") else rng.integers(0, classes, rows)
+    target = (
+        rng.standard_normal(shape)
+        if data.draw(st.booleans(), label="probabilities")
+        else rng.integers(0, classes, rows)
+    )
     share, reduction = data.draw(st.sampled_from([0.0, 0.3])), data.draw(st.sampled_from(["mean", "sum", "none"]))
     options = {"weight": weight, "label_smoothing": share, "reduction": reduction, "axis": axis}
     expected, terms = (ORACLES["cross_entropy"](logits, t, **options) for t in (target, np.abs(target)))
@@ -287,7 +304,8 @@ def test_cross_entropy_of_any_shape(data):
     assert_close(dnn.cross_entropy(logits, target, **options), expected, 16, condition=max(cancelled, 1.0))
 
 
-# --- large targets are not held as a whole --------------------------------------------------------------------------------
+# --- large targets are not held as a whole
+# --------------------------------------------------------------------------------
 
 
 def _peak(call):
@@ -318,7 +336,8 @@ def test_linear_cross_entropy_never_holds_all_scores():
     assert _peak(lambda: dnn.linear_cross_entropy_backward(np.array(1, np.float32), x, w, target)) < 10e6
 
 
-# --- PyTorch --------------------------------------------------------------------------------------------------------------
+# --- PyTorch
+# --------------------------------------------------------------------------------------------------------------
 
 
 def _options(case):
@@ -348,12 +367,15 @@ def test_losses_of_scores_as_pytorch(case):
 
 @pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.1}, {"weight": True}, {"reduction": "sum"}], ids=str)
 def test_a_loss_is_rounded_once(options):
-    """Sums of float32 would be off by half a unit of the last place and more; what the sums of exponentials are off by cancels over the rows."""
+    """Sums of float32 would be off by half a unit of the last place and more; what the sums of exponentials are off by
+    cancels over the rows."""
     rng = _rng()
     for _ in range(8):
         z, target = rng.standard_normal((300, 500), dtype=np.float32), rng.integers(0, 500, 300)
         named = options | ({"weight": rng.random(500, np.float32) + np.float32(0.5)} if "weight" in options else {})
-        exact = dnn.cross_entropy(z.astype(FLOAT64), target, **{k: v.astype(FLOAT64) if k == "weight" else v for k, v in named.items()})
+        exact = dnn.cross_entropy(
+            z.astype(FLOAT64), target, **{k: v.astype(FLOAT64) if k == "weight" else v for k, v in named.items()}
+        )
         assert abs(dnn.cross_entropy(z, target, **named) - exact) <= 0.52 * np.spacing(np.float32(exact))
 
 
@@ -374,7 +396,9 @@ def test_blocks_of_any_size(case, monkeypatch):
     output, pullback = dnn.vjp(case.op, *case.draw(), **case.options)
     small = pullback(np.ones(output.shape))
     monkeypatch.undo()
-    for a, b in zip(flat(small), flat(dnn.vjp(case.op, *case.draw(), **case.options)[1](np.ones(output.shape))), strict=True):
+    for a, b in zip(
+        flat(small), flat(dnn.vjp(case.op, *case.draw(), **case.options)[1](np.ones(output.shape))), strict=True
+    ):
         np.testing.assert_allclose(a, b, rtol=1e-14)
 
 

@@ -29,12 +29,27 @@ LP, TARGETS, STEPS, COUNTS = np.full((5, 2, 3), -1.0), np.array([[1, 2], [2, 1]]
         (dnn.DTypeError, "targets is float64", (LP, TARGETS * 1.0, STEPS, COUNTS), {}),
         (dnn.DTypeError, "input_lengths is float64", (LP, TARGETS, STEPS * 1.0, COUNTS), {}),
         (dnn.DTypeError, "target_lengths is bool", (LP, TARGETS, STEPS, COUNTS > 1), {}),
-        (dnn.OptionError, "input_lengths is 6 in one place; expected lengths from 0 to 5", (LP, TARGETS, STEPS + 1, COUNTS), {}),
+        (
+            dnn.OptionError,
+            "input_lengths is 6 in one place; expected lengths from 0 to 5",
+            (LP, TARGETS, STEPS + 1, COUNTS),
+            {},
+        ),
         (dnn.OptionError, "input_lengths is -1 in one place", (LP, TARGETS, STEPS - 5, COUNTS), {}),
         (dnn.OptionError, "target_lengths is 3 in one place", (LP, TARGETS, STEPS, COUNTS + 1), {}),
         (dnn.OptionError, "target_lengths is 3 in sum; expected 4", (LP, TARGETS.ravel(), STEPS, COUNTS), {}),
-        (dnn.OptionError, "targets is 3 in one place; expected indices from 0 to 2", (LP, TARGETS + 1, STEPS, COUNTS), {}),
-        (dnn.OptionError, "targets is 0 in one place; expected labels other than the blank", (LP, TARGETS - 1, STEPS, COUNTS), {}),
+        (
+            dnn.OptionError,
+            "targets is 3 in one place; expected indices from 0 to 2",
+            (LP, TARGETS + 1, STEPS, COUNTS),
+            {},
+        ),
+        (
+            dnn.OptionError,
+            "targets is 0 in one place; expected labels other than the blank",
+            (LP, TARGETS - 1, STEPS, COUNTS),
+            {},
+        ),
         (dnn.OptionError, "blank is 3; expected an integer from 0 to 2", (LP, TARGETS, STEPS, COUNTS), {"blank": 3}),
         (dnn.OptionError, "reduction is None", (LP, TARGETS, STEPS, COUNTS), {"reduction": None}),
         (dnn.OptionError, "zero_infinity is 1", (LP, TARGETS, STEPS, COUNTS), {"zero_infinity": 1}),
@@ -75,7 +90,9 @@ def test_ctc_of_any_lengths(data):
     assert_close(dnn.ctc_loss(*arrays, **options), expected, 64)
     gradient = dnn.ctc_loss_backward(np.ones(batch), *arrays, **options, zero_infinity=True)
     running = (np.arange(steps)[:, None] < lengths) & np.isfinite(expected)
-    np.testing.assert_allclose(gradient.sum(-1), -1.0 * running, atol=1e-12)  # in each step an alignment is in one class
+    np.testing.assert_allclose(
+        gradient.sum(-1), -1.0 * running, atol=1e-12
+    )  # in each step an alignment is in one class
 
 
 @pytest.mark.parametrize("kept", [0, 300, 1000])
@@ -87,8 +104,8 @@ def test_ctc_gradient_in_segments(kept, monkeypatch):
     np.testing.assert_array_equal(dnn.ctc_loss_backward(np.array(1.0), *arrays), whole)
 
 
-# PyTorch takes no padding behind a single target; "one_class" holds no logarithms of probabilities, which the detour over the
-# scores before a log-softmax needs.
+# PyTorch takes no padding behind a single target; "one_class" holds no logarithms of probabilities, which the detour
+# over the scores before a log-softmax needs.
 _CTC_NOT_PYTORCH = ("single_padded", "one_class")
 _CTC_AS_PYTORCH = [c for c in CASES if c.op == "ctc_loss" and c.draw()[0].size and c.id not in _CTC_NOT_PYTORCH]
 

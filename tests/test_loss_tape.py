@@ -54,7 +54,9 @@ def test_a_tape_gives_the_gradients(dtype, weighted, biased, options):
     for grad in (np.array(1, dtype), np.array(0.3, dtype)):
         expected = _gradients(grad, x, w, target, *named.values(), **options)
         for algorithm in ("blocks", "small_blocks"):
-            loss, tape = dnn.linear_cross_entropy(x, w, target, **named, **options, return_tape=True, algorithm=algorithm)
+            loss, tape = dnn.linear_cross_entropy(
+                x, w, target, **named, **options, return_tape=True, algorithm=algorithm
+            )
             assert_close(loss, plain.astype(np.float64), 64, 4.0)
             got = dnn.linear_cross_entropy_backward(grad, x, w, target, **named, **options, tape=tape)
             assert (got.bias is not None) == biased
@@ -66,7 +68,9 @@ def test_a_tape_gives_the_gradients(dtype, weighted, biased, options):
 
 def test_several_large_blocks():
     x, w, target, bias, weight = _drawn((1100,), 5, 4100, np.float64)
-    loss, lse, tape = dnn.linear_cross_entropy(x, w, target, bias, weight=weight, return_lse=True, return_tape=True, algorithm="blocks")
+    loss, lse, tape = dnn.linear_cross_entropy(
+        x, w, target, bias, weight=weight, return_lse=True, return_tape=True, algorithm="blocks"
+    )
     plain = dnn.linear_cross_entropy(x, w, target, bias, weight=weight, return_lse=True)
     np.testing.assert_allclose(loss, plain.loss, rtol=1e-13)
     np.testing.assert_allclose(lse, plain.lse, rtol=1e-13)
@@ -116,7 +120,8 @@ def test_extents_of_zero_and_one(shape):
     rows, features, classes = shape
     x, w, target, bias, _ = _drawn((rows,), features, classes, np.float64)
     out = tuple(
-        np.full(s.shape, np.nan) for s in dnn.infer("linear_cross_entropy", x, w, target, bias, reduction="sum", return_tape=True).outputs
+        np.full(s.shape, np.nan)
+        for s in dnn.infer("linear_cross_entropy", x, w, target, bias, reduction="sum", return_tape=True).outputs
     )
     loss, tape = dnn.linear_cross_entropy(x, w, target, bias, reduction="sum", return_tape=True, out=out)
     np.testing.assert_allclose(loss, dnn.linear_cross_entropy(x, w, target, bias, reduction="sum"), rtol=1e-13)
@@ -168,14 +173,18 @@ def test_errors():
     x, w, target, _, _ = _drawn((4,), 3, 5, np.float64)
     tape, grad = dnn.linear_cross_entropy(x, w, target, return_tape=True).tape, np.array(1.0)
     with pytest.raises(
-        dnn.OptionError, match='linear_cross_entropy: return_tape is True with reduction="none"; expected reduction "mean" or "sum"'
+        dnn.OptionError,
+        match='linear_cross_entropy: return_tape is True with reduction="none"; expected reduction "mean" or "sum"',
     ):
         dnn.linear_cross_entropy(x, w, target, reduction="none", return_tape=True)
     with pytest.raises(dnn.OptionError, match='linear_cross_entropy_backward: tape is given with reduction="none"'):
         dnn.linear_cross_entropy_backward(np.ones(4), x, w, target, reduction="none", tape=tape)
     with pytest.raises(dnn.OptionError, match="linear_cross_entropy: return_tape is 1; expected True or False"):
         dnn.linear_cross_entropy(x, w, target, return_tape=1)
-    with pytest.raises(dnn.ShapeError, match=r"linear_cross_entropy_backward: tape is of shape \(26,\); expected \(27,\), as the forward"):
+    with pytest.raises(
+        dnn.ShapeError,
+        match=r"linear_cross_entropy_backward: tape is of shape \(26,\); expected \(27,\), as the forward",
+    ):
         dnn.linear_cross_entropy_backward(grad, x, w, target, tape=tape[1:])
     with pytest.raises(dnn.DTypeError, match="linear_cross_entropy_backward: tape is float32; expected float64"):
         dnn.linear_cross_entropy_backward(grad, x, w, target, tape=tape.astype(np.float32))

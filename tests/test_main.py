@@ -50,7 +50,10 @@ def test_version(capsys):
     ("arguments", "message"),
     [
         (("cross_entrpy", "2,3"), "no operation is called 'cross_entrpy'. Did you mean 'cross_entropy'"),
-        (("relu", "2,3", "--device", "cpu"), "--device is no option of the call; write it before the operation's name."),
+        (
+            ("relu", "2,3", "--device", "cpu"),
+            "--device is no option of the call; write it before the operation's name.",
+        ),
         (("zzzzz", "2,3"), "no operation is called 'zzzzz'. dir(dnnarray) lists them."),
         (("relu", "2,x"), "'2,x' is no array; write SHAPE[:DTYPE]"),
         (("relu", "2,3:float33"), "Spec: dtype is 'float33'"),
@@ -107,7 +110,8 @@ def test_an_integer_stands_for_an_array_where_the_function_takes_one(capsys):
 
 
 @pytest.mark.parametrize(
-    "arguments", [("relu", "9" * 400), ("softmax", "4,4", "--axis", "{[1]}"), ("relu", "4", "--help"), ("relu", "-", "-h")]
+    "arguments",
+    [("relu", "9" * 400), ("softmax", "4,4", "--axis", "{[1]}"), ("relu", "4", "--help"), ("relu", "-", "-h")],
 )
 def test_nonsense_is_a_clear_line_too(arguments, capsys):
     assert main(["explain", *arguments]) == 2

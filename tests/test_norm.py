@@ -12,7 +12,18 @@ import dnnarray as dnn
 from dnnarray._cpu import norm_blocks, norm_folded, sums
 from tests.cases.norm import CASES
 from tests.oracles.norm import ORACLES
-from tests.support import BFLOAT16, FLOAT32, FLOAT64, assert_close, call, call_by, candidates, check_forward, check_gradient, flat
+from tests.support import (
+    BFLOAT16,
+    FLOAT32,
+    FLOAT64,
+    assert_close,
+    call,
+    call_by,
+    candidates,
+    check_forward,
+    check_gradient,
+    flat,
+)
 
 _RNG = np.random.default_rng(5)
 _X = _RNG.standard_normal((2, 6, 3, 2))
@@ -73,7 +84,9 @@ def test_data_far_from_zero_is_right_in_float32(name, layout):
         options["layout"] = layout
     exact = flat(call(name, tuple(a.astype(np.float64) for a in arrays), options))[0]
     y = flat(call(name, arrays, options))[0]
-    np.testing.assert_allclose(y, exact, rtol=0, atol=5e-6)  # of values up to 5; rounding the mean alone would give 5e-4
+    np.testing.assert_allclose(
+        y, exact, rtol=0, atol=5e-6
+    )  # of values up to 5; rounding the mean alone would give 5e-4
 
 
 def test_given_statistics_far_from_zero_are_right_in_float32():
@@ -132,7 +145,9 @@ def test_the_result_has_the_memory_order_of_x(name, arrays, options):
     x = np.moveaxis(np.random.default_rng(1).standard_normal((2, 5, 4, 6)), -1, 1)
     y = flat(call(name, (x, *arrays), options))[0]
     assert y.strides == x.strides
-    np.testing.assert_allclose(y, flat(call(name, (np.ascontiguousarray(x), *arrays), options))[0], rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(
+        y, flat(call(name, (np.ascontiguousarray(x), *arrays), options))[0], rtol=1e-12, atol=1e-13
+    )
 
 
 def test_running_statistics_are_new_arrays_and_independent_of_each_other():
@@ -159,7 +174,9 @@ def test_an_empty_batch_leaves_the_running_statistics_alone():
     assert not gradients.bias.any()
 
 
-@pytest.mark.parametrize("x", [np.ones((0, 6, 3)), np.ones((2, 0, 3)), np.ones((2, 6, 0))], ids=["batch", "channels", "space"])
+@pytest.mark.parametrize(
+    "x", [np.ones((0, 6, 3)), np.ones((2, 0, 3)), np.ones((2, 6, 0))], ids=["batch", "channels", "space"]
+)
 def test_gradients_of_nothing_are_zero(x):
     c = np.ones(x.shape[1])
     results = [
@@ -180,7 +197,11 @@ def test_float32_parameters_beside_a_half_array_keep_their_dtype():
     x, c = _X.astype(BFLOAT16), _C.astype(np.float32)
     result = dnn.batch_norm_train(x, c, c, c, c)
     assert [r.dtype for r in result] == [BFLOAT16, FLOAT32, FLOAT32, FLOAT32, FLOAT32]
-    assert [g.dtype for g in dnn.batch_norm_train_backward(x, x, c, c, mean=result.mean, rstd=result.rstd)] == [BFLOAT16, FLOAT32, FLOAT32]
+    assert [g.dtype for g in dnn.batch_norm_train_backward(x, x, c, c, mean=result.mean, rstd=result.rstd)] == [
+        BFLOAT16,
+        FLOAT32,
+        FLOAT32,
+    ]
     half = dnn.batch_norm_train(x, *(a.astype(BFLOAT16) for a in (c, c, c, c)))
     assert [r.dtype for r in half] == [BFLOAT16, FLOAT32, FLOAT32, BFLOAT16, BFLOAT16]
 
@@ -347,9 +368,12 @@ def test_norms_over_drawn_axes(drawn, eps, seed):
         options = {"axis": axis, "eps": eps}
         total = x + r if name.startswith("add") else x
         spread = total.var(axis) if "layer" in name else np.mean(total**2, axis)
-        # Few values may lie close together: what each of them rounds by grows with rstd, and a bias may leave little of it.
+        # Few values may lie close together: what each of them rounds by grows with rstd, and a bias may leave little of
+        # it.
         size = (np.abs(x) + np.abs(r)).max() / math.sqrt(spread.min() + eps) * (1 if w is None else np.abs(w).max())
-        for i, (a, e) in enumerate(zip(flat(call(name, arrays, options)), flat(ORACLES[name](*arrays, **options)), strict=True)):
+        for i, (a, e) in enumerate(
+            zip(flat(call(name, arrays, options)), flat(ORACLES[name](*arrays, **options)), strict=True)
+        ):
             left = np.abs(e).max()
             assert_close(a, e, x.size, condition=1 if i or not left else max(size / left, 1), note=name)
 
@@ -382,7 +406,8 @@ def test_norms_over_drawn_channels(drawn, activation, affine, seed):
     for name, arrays, options in calls:
         options |= {"layout": layout}
         for a, e in zip(flat(call(name, arrays, options)), flat(ORACLES[name](*arrays, **options)), strict=True):
-            # Few values may lie close together, and rstd grows to 1 / sqrt(eps); what is added rounds to its own size, whatever it leaves.
+            # Few values may lie close together, and rstd grows to 1 / sqrt(eps); what is added rounds to its own size,
+            # whatever it leaves.
             added = max((np.abs(term).max(initial=0) for term in (b, residual) if term is not None), default=0)
             left = np.abs(e).max(initial=0)
             assert_close(a, e, max(x.size, 1), condition=4 * max(added / left, 1) if left else 4, note=name)
@@ -404,7 +429,11 @@ def _torch_calls():
         "group_norm": ((_X, w, b), {"num_groups": 3}, lambda x, w, b: f.group_norm(x, 3, w, b)),
         "instance_norm": ((_X, w, b), {}, lambda x, w, b: f.instance_norm(x, weight=w, bias=b)),
         **{
-            f"local_response_norm {size}": ((_X,), {"size": size, "alpha": 0.5}, lambda x, size=size: f.local_response_norm(x, size, 0.5))
+            f"local_response_norm {size}": (
+                (_X,),
+                {"size": size, "alpha": 0.5},
+                lambda x, size=size: f.local_response_norm(x, size, 0.5),
+            )
             for size in (2, 3, 5)
         },
     }
@@ -460,7 +489,8 @@ def test_pytorch_spreads_nan_and_infinity_alike(bad):
         np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-10, atol=1e-12)
 
 
-# --- data near and far from 0 ---------------------------------------------------------------------------------------------
+# --- data near and far from 0
+# ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("op", ["layer_norm", "rms_norm", "batch_norm_train", "group_norm", "instance_norm"])
@@ -507,7 +537,9 @@ def test_parameters_along_normalised_axes_around_one_that_is_kept(name, shape, a
     """Large enough for the ways that take both sums in one pass; an axis of extent 1 has any stride."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal(shape)
-    x = np.lib.stride_tricks.as_strided(x, shape, tuple(8 if n == 1 else s for n, s in zip(shape, x.strides, strict=True)))
+    x = np.lib.stride_tricks.as_strided(
+        x, shape, tuple(8 if n == 1 else s for n, s in zip(shape, x.strides, strict=True))
+    )
     weight = rng.standard_normal(tuple(shape[i] for i in axis))
     along = np.expand_dims(weight, tuple(i for i in range(len(shape)) if i not in axis))
     centred = x - x.mean(axis, keepdims=True) * (name == "layer_norm")

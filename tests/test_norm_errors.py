@@ -39,7 +39,9 @@ def test_rank_and_layout_are_checked(name):
         norm(np.ones(6))
     with pytest.raises(dnn.ShapeError, match=f"{name}: x is 6-dimensional"):
         norm(np.ones((1, 6, 1, 1, 1, 2)))
-    with pytest.raises(dnn.OptionError, match=f"{name}: layout is 'NCHW'; expected one of 'channels_first', 'channels_last'"):
+    with pytest.raises(
+        dnn.OptionError, match=f"{name}: layout is 'NCHW'; expected one of 'channels_first', 'channels_last'"
+    ):
         norm(_X, layout="NCHW")
 
 
@@ -53,7 +55,9 @@ def test_eps_is_checked(name, eps):
 @pytest.mark.parametrize("name", _CHANNEL_NORMS)
 def test_channel_parameters_are_checked(name):
     norm = _ALL[name]
-    with pytest.raises(dnn.ShapeError, match=rf"{name}: weight is of shape \(5,\); expected \(6,\) \(one value per channel\)"):
+    with pytest.raises(
+        dnn.ShapeError, match=rf"{name}: weight is of shape \(5,\); expected \(6,\) \(one value per channel\)"
+    ):
         norm(_X, weight=np.ones(5))
     with pytest.raises(dnn.ShapeError, match=rf"{name}: bias is of shape \(6, 1, 1\)"):
         norm(_X, bias=np.ones((6, 1, 1)))
@@ -67,7 +71,9 @@ def test_axes_and_their_parameters_are_checked(name):
     for axis in (2, -3, (0, 0), (), 0.5, True):
         with pytest.raises(dnn.OptionError, match=f"{name}: axis is"):
             norm(_ROWS, axis=axis)
-    with pytest.raises(dnn.ShapeError, match=rf"{name}: weight is of shape \(6,\); expected \(4,\) \(the extents of the normalised"):
+    with pytest.raises(
+        dnn.ShapeError, match=rf"{name}: weight is of shape \(6,\); expected \(4,\) \(the extents of the normalised"
+    ):
         norm(_ROWS, axis=0, weight=_C)
     with pytest.raises(dnn.DTypeError, match=f"{name}: weight is float16; expected float64"):
         norm(_ROWS, weight=_C.astype(np.float16))
@@ -79,7 +85,9 @@ def test_parameters_of_a_half_array_are_half_or_float32():
     x = _X.astype(FLOAT16)
     for dtype in (FLOAT16, FLOAT32):
         assert dnn.group_norm(x, 2, _C.astype(dtype)).dtype == FLOAT16
-    with pytest.raises(dnn.DTypeError, match="group_norm: weight is float64; expected float16, the dtype of x, or float32"):
+    with pytest.raises(
+        dnn.DTypeError, match="group_norm: weight is float64; expected float16, the dtype of x, or float32"
+    ):
         dnn.group_norm(x, 2, _C)
 
 
@@ -140,11 +148,14 @@ def test_statistics_of_samples_are_checked():
         dnn.group_norm(_X, 2, return_stats=1)
     mean = np.ones((2, 3))
     with pytest.raises(
-        dnn.ShapeError, match=r"group_norm_backward: mean is of shape \(2, 3\); expected \(2, 2\) \(one value per sample and group"
+        dnn.ShapeError,
+        match=r"group_norm_backward: mean is of shape \(2, 3\); expected \(2, 2\) \(one value per sample and group",
     ):
         dnn.group_norm_backward(_X, _X, num_groups=2, mean=mean)
     with pytest.raises(
-        dnn.ShapeError, match=r"instance_norm_backward: rstd is of shape \(2, 3\); expected \(2, 6\) \(one value per sample and channel"
+        dnn.ShapeError,
+        match=r"instance_norm_backward: rstd is of shape \(2, 3\); expected \(2, 6\) \(one value per sample and "
+        r"channel",
     ):
         dnn.instance_norm_backward(_X, _X, rstd=mean)
     with pytest.raises(dnn.DTypeError, match="instance_norm_backward: mean is float32"):
@@ -202,6 +213,7 @@ def test_the_gradient_of_both_results_is_checked():
 
 def test_an_array_without_axes_has_none_to_normalise():
     with pytest.raises(
-        dnn.OptionError, match="layer_norm: axis is -1; expected an array with one dimension or more; this one is 0-dimensional"
+        dnn.OptionError,
+        match="layer_norm: axis is -1; expected an array with one dimension or more; this one is 0-dimensional",
     ):
         dnn.layer_norm(np.array(1.0))

@@ -373,7 +373,10 @@ def test_many_threads_may_make_the_first_call():
 
 
 def test_signature_and_documentation_stand_before_the_first_call():
-    code = "import inspect, dnnarray as dnn; print(inspect.signature(dnn.relu)); print(dnn.relu.__doc__[:4]); print(dnn.relu.__name__)"
+    code = (
+        "import inspect, dnnarray as dnn; print(inspect.signature(dnn.relu)); print(dnn.relu.__doc__[:4]); "
+        "print(dnn.relu.__name__)"
+    )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
     assert shown[0] == str(inspect.signature(dnn.relu))
     assert shown[1:] == [dnn.relu.__doc__[:4], "relu"]

@@ -34,10 +34,16 @@ def test_options_are_restored_after_an_error():
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("deterministic", 1), ("telemetry", "yes"), ("float32_precision", "low"), ("workspace_limit", -1), ("workspace_limit", "much"),
-        ("workspace_limit", True), ("workspace_limit", 1.5), ("speed", 1),
+        ("deterministic", 1),
+        ("telemetry", "yes"),
+        ("float32_precision", "low"),
+        ("workspace_limit", -1),
+        ("workspace_limit", "much"),
+        ("workspace_limit", True),
+        ("workspace_limit", 1.5),
+        ("speed", 1),
     ],
-)  # fmt: skip
+)
 def test_wrong_options_change_nothing(name, value):
     before = current()
     with pytest.raises(dnn.OptionError, match=name):

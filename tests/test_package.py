@@ -1,4 +1,5 @@
-"""What is built from the tree: an sdist, the wheel that comes of it, and that it works in an empty folder. No network is needed."""
+"""What is built from the tree: an sdist, the wheel that comes of it, and that it works in an empty folder. No network
+is needed."""
 
 import json
 import os
@@ -37,7 +38,18 @@ def installed(built, tmp_path_factory):
     """The folder that the wheel is installed in, alone; its dependencies are those of the environment."""
     folder = tmp_path_factory.mktemp("installed")
     (wheel,) = built.glob("*.whl")
-    _python("-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--disable-pip-version-check", "--target", folder, wheel)
+    _python(
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        "--disable-pip-version-check",
+        "--target",
+        folder,
+        wheel,
+    )
     return folder
 
 
@@ -60,7 +72,16 @@ def test_the_sdist_holds_what_a_contributor_needs(built):
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    needed = {"LICENSE", "README.md", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "Makefile", "pyproject.toml", "conftest.py"}
+    needed = {
+        "LICENSE",
+        "README.md",
+        "CHANGELOG.md",
+        "CITATION.cff",
+        "CONTRIBUTING.md",
+        "Makefile",
+        "pyproject.toml",
+        "conftest.py",
+    }
     assert not (needed | _sources("tests", "*.py") | _sources("kernels", "*.cu*") | _sources("docs", "*.md")) - names
 
 
@@ -70,7 +91,12 @@ def test_the_metadata_name_extras_links_and_the_licence(built):
     archive = zipfile.ZipFile(wheel)
     metadata = Parser().parsestr(archive.read(f"dnnarray-{__version__}.dist-info/METADATA").decode())
     assert not {"cpu", "torch", "jax", "autograd", "sklearn", "onnx"} - set(metadata.get_all("Provides-Extra"))
-    assert {url.partition(",")[0] for url in metadata.get_all("Project-URL")} >= {"Homepage", "Documentation", "Source", "Changelog"}
+    assert {url.partition(",")[0] for url in metadata.get_all("Project-URL")} >= {
+        "Homepage",
+        "Documentation",
+        "Source",
+        "Changelog",
+    }
     assert metadata["License-Expression"] == "Apache-2.0"
     required = [r for r in metadata.get_all("Requires-Dist") if "extra ==" not in r]
     assert sorted(r.partition(">")[0] for r in required) == ["array-api-compat", "ml-dtypes", "numpy"]
@@ -83,12 +109,18 @@ import dnnarray as dnn
 from dnnarray._cuda.core import module
 y = dnn.conv(np.ones((1, 2, 5, 5)), np.ones((3, 2, 3, 3)), padding=1, activation="relu")
 _, gradient = dnn.value_and_grad(lambda x: dnn.softmax(x)[0])(np.zeros(2))
-print(json.dumps({"at": dnn.__file__, "version": dnn.__version__, "sum": float(y.sum()), "gradient": gradient.tolist(), "path": module.__file__}))
+found = {"at": dnn.__file__, "version": dnn.__version__, "path": module.__file__}
+print(json.dumps({**found, "sum": float(y.sum()), "gradient": gradient.tolist()}))
 """
 
 
 def _environment(installed, tmp_path):
-    return {**os.environ, "PYTHONPATH": str(installed), "DNNARRAY_CACHE_DIR": str(tmp_path / "cache"), "DNNARRAY_NUMBA": "0"}
+    return {
+        **os.environ,
+        "PYTHONPATH": str(installed),
+        "DNNARRAY_CACHE_DIR": str(tmp_path / "cache"),
+        "DNNARRAY_NUMBA": "0",
+    }
 
 
 @needs_build
@@ -105,13 +137,17 @@ def test_an_installed_package_works_in_an_empty_folder(installed, tmp_path):
 def test_the_command_is_installed(installed, tmp_path):
     environment = _environment(installed, tmp_path)
     (command,) = (path for folder in ("bin", "Scripts") for path in (installed / folder).glob("dnnarray*"))
-    shown = subprocess.run([command, "--version"], capture_output=True, text=True, check=True, cwd=tmp_path, env=environment)
+    shown = subprocess.run(
+        [command, "--version"], capture_output=True, text=True, check=True, cwd=tmp_path, env=environment
+    )
     assert shown.stdout.strip() == f"dnnarray {__version__}"
     explained = subprocess.run(
         [command, "explain", "relu", "2,3"], capture_output=True, text=True, check=True, cwd=tmp_path, env=environment
     )
     assert "relu" in explained.stdout
-    helped = subprocess.run([command, "--help"], capture_output=True, text=True, check=True, cwd=tmp_path, env=environment)
+    helped = subprocess.run(
+        [command, "--help"], capture_output=True, text=True, check=True, cwd=tmp_path, env=environment
+    )
     assert helped.stdout.startswith("usage: dnnarray ")
 
 
@@ -123,5 +159,8 @@ def test_every_library_that_interop_knows_has_an_extra(library):
 
 
 def test_changelog_and_citation_name_the_version():
-    assert f"({__version__})" in (_ROOT / "CHANGELOG.md").read_text() or f"## {__version__}" in (_ROOT / "CHANGELOG.md").read_text()
+    assert (
+        f"({__version__})" in (_ROOT / "CHANGELOG.md").read_text()
+        or f"## {__version__}" in (_ROOT / "CHANGELOG.md").read_text()
+    )
     assert f"version: {__version__}" in (_ROOT / "CITATION.cff").read_text().splitlines()

@@ -110,7 +110,8 @@ def test_errors_arrive_with_their_message(wrong, through):
 
 
 @pytest.mark.parametrize(
-    "error", ["ShapeError", "DTypeError", "ArrayTypeError", "OptionError", "UnsupportedError", "WorkspaceError", "DeviceError"]
+    "error",
+    ["ShapeError", "DTypeError", "ArrayTypeError", "OptionError", "UnsupportedError", "WorkspaceError", "DeviceError"],
 )
 def test_errors_made_by_hand_keep_their_arguments(error, through):
     made = getattr(dnn, error)("first", 2)
@@ -126,7 +127,10 @@ def _module(name, text):
 
 def test_a_module_that_is_pickled_by_value_refers_to_the_package_by_name(monkeypatch):
     """What a notebook or a script on another machine is: the function travels as code, the package as its name."""
-    text = "import dnnarray as dnn\nfrom dnnarray import telemetry\n\ndef work(x):\n    return dnn.relu(x) + len(telemetry.snapshot())\n"
+    text = (
+        "import dnnarray as dnn\nfrom dnnarray import telemetry\n\ndef work(x):\n    return dnn.relu(x) + "
+        "len(telemetry.snapshot())\n"
+    )
     module = _module("a_script_of_the_user", text)
     cloudpickle.register_pickle_by_value(module)
     try:

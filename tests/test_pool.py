@@ -41,10 +41,16 @@ def _call(op, *arrays, **options):
         ({"kernel_size": 2, "stride": (1,)}, r"stride is \(1,\); expected an integer or 2 of them"),
         ({"kernel_size": 2, "dilation": 0}, "dilation is 0; expected an integer of 1 or more"),
         ({"kernel_size": 2, "padding": -1}, "padding is -1; expected an integer of 0 or more"),
-        ({"kernel_size": 2, "padding": 2}, r"padding is \(2, 2\); expected at most 1, the extent of the window less one"),
+        (
+            {"kernel_size": 2, "padding": 2},
+            r"padding is \(2, 2\); expected at most 1, the extent of the window less one",
+        ),
         ({"kernel_size": 3, "padding": ((0, 0), (0, 3))}, r"padding is \(0, 3\); expected at most 2"),
         ({"kernel_size": 2, "dilation": 2, "padding": 3}, r"padding is \(3, 3\); expected at most 2"),
-        ({"kernel_size": 2, "padding": (1, 1, 1)}, r"padding is \(1, 1, 1\); expected an integer, one per spatial axis"),
+        (
+            {"kernel_size": 2, "padding": (1, 1, 1)},
+            r"padding is \(1, 1, 1\); expected an integer, one per spatial axis",
+        ),
         ({"kernel_size": 2, "padding": "full"}, "padding is 'full'; expected one of 'valid', 'same', 'same_lower'"),
         ({"kernel_size": 2, "ceil_mode": 1}, "ceil_mode is 1; expected True or False"),
         ({"kernel_size": 2, "layout": "NCHW"}, "layout is 'NCHW'; expected one of 'channels_first', 'channels_last'"),
@@ -57,15 +63,23 @@ def test_wrong_options(op, options, message):
 
 @pytest.mark.parametrize("op", _WINDOWED)
 def test_wrong_shapes(op):
-    with pytest.raises(dnn.ShapeError, match=rf"^{op}: x is 2-dimensional \(3, 4\); expected 3 or 4 or 5 dimensions \(N C"):
+    with pytest.raises(
+        dnn.ShapeError, match=rf"^{op}: x is 2-dimensional \(3, 4\); expected 3 or 4 or 5 dimensions \(N C"
+    ):
         _call(op, _X[0, 0], kernel_size=2)
     with pytest.raises(dnn.ShapeError, match=f"^{op}: x is 6-dimensional"):
         _call(op, np.zeros((1,) * 6), kernel_size=2)
-    with pytest.raises(dnn.ShapeError, match=f"^{op}: x is 3 long on a spatial axis, 3 with its padding; expected at least 4"):
+    with pytest.raises(
+        dnn.ShapeError, match=f"^{op}: x is 3 long on a spatial axis, 3 with its padding; expected at least 4"
+    ):
         _call(op, _X, kernel_size=4)
-    with pytest.raises(dnn.ShapeError, match=f"^{op}: x is 3 long on a spatial axis, 3 with its padding; expected at least 7"):
+    with pytest.raises(
+        dnn.ShapeError, match=f"^{op}: x is 3 long on a spatial axis, 3 with its padding; expected at least 7"
+    ):
         _call(op, _X, kernel_size=7, stride=2, ceil_mode=True)
-    with pytest.raises(dnn.ShapeError, match=rf"^{op}: x is of shape \(1, 2, 0, 4\); expected spatial extents of 1 or more in N C H W"):
+    with pytest.raises(
+        dnn.ShapeError, match=rf"^{op}: x is of shape \(1, 2, 0, 4\); expected spatial extents of 1 or more in N C H W"
+    ):
         _call(op, np.zeros((1, 2, 0, 4)), kernel_size=2)
 
 
@@ -78,7 +92,9 @@ def test_integers_are_for_the_maximum_only(op):
 @pytest.mark.parametrize("op", _MAXIMA)
 @pytest.mark.parametrize("dtype", [np.bool_, np.complex64])
 def test_maximum_of_what_has_no_order(op, dtype):
-    with pytest.raises(dnn.DTypeError, match=f"^{op}: x is {np.dtype(dtype).name}; expected float64, .* or an integer dtype"):
+    with pytest.raises(
+        dnn.DTypeError, match=f"^{op}: x is {np.dtype(dtype).name}; expected float64, .* or an integer dtype"
+    ):
         _call(op, _X.astype(dtype), kernel_size=2)
 
 
@@ -113,15 +129,21 @@ def test_adaptive_errors(op):
 
 def test_unpool_errors():
     x, indices = np.zeros((1, 1, 2)), np.array([[[0, 3]]])
-    with pytest.raises(dnn.ShapeError, match=r"^max_unpool: indices is of shape \(1, 2\); expected \(1, 1, 2\) \(N C W\)"):
+    with pytest.raises(
+        dnn.ShapeError, match=r"^max_unpool: indices is of shape \(1, 2\); expected \(1, 1, 2\) \(N C W\)"
+    ):
         dnn.max_unpool(x, indices[0], 4)
     with pytest.raises(dnn.DTypeError, match=r"^max_unpool: indices is float64; expected an integer dtype"):
         dnn.max_unpool(x, indices.astype(float), 4)
     with pytest.raises(dnn.DTypeError, match=r"^max_unpool: x is int64"):
         dnn.max_unpool(x.astype(np.int64), indices, 4)
-    with pytest.raises(dnn.OptionError, match=r"^max_unpool: indices is from 0 to 3; expected flat spatial positions from 0 to 2"):
+    with pytest.raises(
+        dnn.OptionError, match=r"^max_unpool: indices is from 0 to 3; expected flat spatial positions from 0 to 2"
+    ):
         dnn.max_unpool(x, indices, 3)
-    with pytest.raises(dnn.OptionError, match=r"^max_unpool_backward: indices is from -1 to 3; expected flat spatial positions from 0"):
+    with pytest.raises(
+        dnn.OptionError, match=r"^max_unpool_backward: indices is from -1 to 3; expected flat spatial positions from 0"
+    ):
         dnn.max_unpool_backward(np.zeros((1, 1, 4)), x, np.array([[[-1, 3]]]), 4)
     with pytest.raises(dnn.OptionError, match=r"^max_unpool: output_size is None; expected an integer"):
         dnn.max_unpool(x, indices, (None,))
@@ -147,7 +169,9 @@ def test_saved_indices_are_checked(op):
         _call(backward, grad, _X, kernel_size=2, indices=np.zeros((1, 2, 2), np.int64))
     with pytest.raises(dnn.DTypeError, match=f"^{backward}: indices is float64; expected an integer dtype"):
         _call(backward, grad, _X, kernel_size=2, indices=grad)
-    with pytest.raises(dnn.OptionError, match=f"^{backward}: indices is from 12 to 12; expected flat spatial positions from -1 to 11"):
+    with pytest.raises(
+        dnn.OptionError, match=f"^{backward}: indices is from 12 to 12; expected flat spatial positions from -1 to 11"
+    ):
         _call(backward, grad, _X, kernel_size=2, indices=np.full(grad.shape, 12))
 
 
@@ -165,7 +189,10 @@ def test_every_algorithm_checks_saved_indices_before_it_writes(monkeypatch, op, 
         for algorithm in candidates(op, (grad, x), named):
             bound, chosen = find(op).bind((grad, x), named)
             static = tuple(chosen[n] for n in find(op).static)
-            with dnn.options(threads=count), pytest.raises(dnn.OptionError, match=f"^{op}: indices is from .* expected flat spatial"):
+            with (
+                dnn.options(threads=count),
+                pytest.raises(dnn.OptionError, match=f"^{op}: indices is from .* expected flat spatial"),
+            ):
                 dispatch(find(op), bound, static, (), dx, None, algorithm)
         np.testing.assert_array_equal(dx, 7)
     for algorithm in candidates(op, (grad, x), options | {"indices": right}):
@@ -191,7 +218,9 @@ def test_ties_go_to_the_first():
     x = np.array([[[[2.0, 3.0, 3.0], [3.0, 1.0, 3.0]]]])
     y, indices = dnn.max_pool_with_indices(x, (2, 3))
     assert (y.item(), indices.item()) == (3.0, 1)
-    np.testing.assert_array_equal(dnn.max_pool_backward(np.full((1, 1, 1, 1), 5.0), x, (2, 3)), [[[[0, 5, 0], [0, 0, 0]]]])
+    np.testing.assert_array_equal(
+        dnn.max_pool_backward(np.full((1, 1, 1, 1), 5.0), x, (2, 3)), [[[[0, 5, 0], [0, 0, 0]]]]
+    )
     assert dnn.adaptive_max_pool_with_indices(x, 1).indices.item() == 1
     assert dnn.max_pool_with_indices(x[:, :, ::-1], (1, 3)).indices.ravel().tolist() == [0, 4]
 
@@ -255,7 +284,9 @@ def test_integers(dtype):
     y, indices = dnn.max_pool_with_indices(x, 3, stride=2, padding=1)
     assert y.dtype == dtype
     np.testing.assert_array_equal(y, ORACLES["max_pool"](x.astype(np.float64), kernel_size=3, stride=2, padding=1))
-    np.testing.assert_array_equal(np.take_along_axis(x.reshape(2, 3, -1), indices.reshape(2, 3, -1), -1), y.reshape(2, 3, -1))
+    np.testing.assert_array_equal(
+        np.take_along_axis(x.reshape(2, 3, -1), indices.reshape(2, 3, -1), -1), y.reshape(2, 3, -1)
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -277,10 +308,13 @@ def test_norm_of_zeros(p):
 
 
 def _norm_gradient(grad, x, kernel_size, stride, p):
-    """The sum of grad sign(x) (|x| / y)^(p - 1) over the windows of each element, in IEEE arithmetic; 0 where x is and p is below 1."""
+    """The sum of grad sign(x) (|x| / y)^(p - 1) over the windows of each element, in IEEE arithmetic; 0 where x is and
+    p is below 1."""
     dx = np.zeros_like(x)
     for place in np.ndindex(grad.shape):
-        window = place[:2] + tuple(slice(i * s, i * s + k) for i, s, k in zip(place[2:], stride, kernel_size, strict=True))
+        window = place[:2] + tuple(
+            slice(i * s, i * s + k) for i, s, k in zip(place[2:], stride, kernel_size, strict=True)
+        )
         part = x[window]
         with np.errstate(all="ignore"):
             norm = (np.abs(part) ** p).sum() ** (1 / p)
@@ -301,7 +335,8 @@ def no_numbers(shape, seed=4):
 
 @pytest.mark.parametrize("p", [0.5, 1, 1.5, 2, 3])
 @pytest.mark.parametrize(
-    ("kernel_size", "stride"), [((3, 3), (2, 2)), ((2, 3), (1, 1)), ((2, 2), (2, 2)), ((1, 4), (1, 2)), ((9, 8), (1, 1))]
+    ("kernel_size", "stride"),
+    [((3, 3), (2, 2)), ((2, 3), (1, 1)), ((2, 2), (2, 2)), ((1, 4), (1, 2)), ((9, 8), (1, 1))],
 )
 def test_gradient_of_norms_that_are_no_numbers(kernel_size, stride, p):
     covered = tuple((n - k) // s * s + k for n, k, s in zip((9, 8), kernel_size, stride, strict=True))
@@ -331,8 +366,11 @@ def test_channels_last_memory_keeps_its_order(op):
     x = np.moveaxis(last, -1, 1)
     results = _call(op, x, kernel_size=3, stride=2, padding=1)
     expected = _call(op, last, kernel_size=3, stride=2, padding=1, layout="channels_last")
-    for result, other in zip(results if isinstance(results, tuple) else [results], expected if isinstance(expected, tuple) else [expected],
-                             strict=True):  # fmt: skip
+    for result, other in zip(
+        results if isinstance(results, tuple) else [results],
+        expected if isinstance(expected, tuple) else [expected],
+        strict=True,
+    ):
         assert np.moveaxis(result, 1, -1).flags.c_contiguous
         np.testing.assert_array_equal(np.moveaxis(result, 1, -1), other)
     head = results[0] if isinstance(results, tuple) else results
@@ -393,7 +431,9 @@ def test_indices_of_any_integer_dtype(dtype):
 
 
 def test_a_position_named_twice_holds_the_last():
-    np.testing.assert_array_equal(dnn.max_unpool(np.array([[[1.0, 2.0]]]), np.array([[[1, 1]]]), 3), [[[0.0, 2.0, 0.0]]])
+    np.testing.assert_array_equal(
+        dnn.max_unpool(np.array([[[1.0, 2.0]]]), np.array([[[1, 1]]]), 3), [[[0.0, 2.0, 0.0]]]
+    )
 
 
 # --- drawn shapes and options -----------------------------------------------------------------------------------------
@@ -471,13 +511,17 @@ def test_drawn_adaptive_windows_agree_with_the_oracle(height, width, out_height,
     options = {"output_size": (out_height, out_width), "layout": layout}
     assert_close(dnn.adaptive_avg_pool(x, **options), ORACLES["adaptive_avg_pool"](x, **options), 144)
     for got, want in zip(
-        dnn.adaptive_max_pool_with_indices(x, **options), ORACLES["adaptive_max_pool_with_indices"](x, **options), strict=True
+        dnn.adaptive_max_pool_with_indices(x, **options),
+        ORACLES["adaptive_max_pool_with_indices"](x, **options),
+        strict=True,
     ):
         np.testing.assert_array_equal(got, want)
     grad = np.random.default_rng(0).standard_normal(dnn.adaptive_avg_pool(x, **options).shape)
     gradient = dnn.adaptive_avg_pool_backward(grad, x, **options)
     direction = np.random.default_rng(1).standard_normal(shape)
-    np.testing.assert_allclose((gradient * direction).sum(), (grad * dnn.adaptive_avg_pool(direction, **options)).sum(), atol=1e-10)
+    np.testing.assert_allclose(
+        (gradient * direction).sum(), (grad * dnn.adaptive_avg_pool(direction, **options)).sum(), atol=1e-10
+    )
     np.testing.assert_allclose(dnn.adaptive_max_pool_backward(grad, x, **options).sum(), grad.sum(), atol=1e-10)
 
 
@@ -530,14 +574,18 @@ def test_dilation_agrees_with_pytorch(rank):
     maximum = getattr(functional, f"max_pool{rank}d")
     for ceil_mode in (False, True):
         options = {"kernel_size": 3, "stride": 2, "dilation": 2, "padding": 1, "ceil_mode": ceil_mode}
-        _same_with_gradient(dnn.max_pool_with_indices, lambda t, o=options: maximum(t, **o, return_indices=True), x, **options)
+        _same_with_gradient(
+            dnn.max_pool_with_indices, lambda t, o=options: maximum(t, **o, return_indices=True), x, **options
+        )
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @pytest.mark.parametrize("p", [1.0, 2.0, 3.0])
 def test_norms_agree_with_pytorch(rank, p):
     functional = pytest.importorskip("torch.nn.functional")
-    x = np.random.default_rng(rank).uniform(0.1, 2, (2, 3, *(7, 6, 5)[:rank]))  # PyTorch has no magnitude: positive numbers only
+    x = np.random.default_rng(rank).uniform(
+        0.1, 2, (2, 3, *(7, 6, 5)[:rank])
+    )  # PyTorch has no magnitude: positive numbers only
     norm = getattr(functional, f"lp_pool{rank}d")
     options = {"kernel_size": 3, "stride": 2}
     _same_with_gradient(dnn.lp_pool, lambda t: norm(t, p, **options), x, p=p, **options)
@@ -550,7 +598,9 @@ def test_adaptive_windows_agree_with_pytorch(rank, size):
     x = np.random.default_rng(rank).integers(-4, 5, (2, 3, *(7, 6, 4)[:rank])).astype(np.float64)
     mean, maximum = getattr(functional, f"adaptive_avg_pool{rank}d"), getattr(functional, f"adaptive_max_pool{rank}d")
     _same_with_gradient(dnn.adaptive_avg_pool, lambda t: mean(t, size), x, output_size=size)
-    _same_with_gradient(dnn.adaptive_max_pool_with_indices, lambda t: maximum(t, size, return_indices=True), x, output_size=size)
+    _same_with_gradient(
+        dnn.adaptive_max_pool_with_indices, lambda t: maximum(t, size, return_indices=True), x, output_size=size
+    )
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3])
@@ -578,10 +628,16 @@ def test_nan_agrees_with_pytorch():
     x[rng.random(x.shape) < 0.2] = -INF
     x[rng.random(x.shape) < 0.1] = INF
     options = {"kernel_size": 3, "stride": 2, "padding": 1}
-    _same_with_gradient(dnn.max_pool_with_indices, lambda t: functional.max_pool2d(t, **options, return_indices=True), x, **options)
+    _same_with_gradient(
+        dnn.max_pool_with_indices, lambda t: functional.max_pool2d(t, **options, return_indices=True), x, **options
+    )
     _same_with_gradient(dnn.avg_pool, lambda t: functional.avg_pool2d(t, **options), x, **options)
-    _same_with_gradient(dnn.adaptive_max_pool, lambda t: functional.adaptive_max_pool2d(t, (4, 3)), x, output_size=(4, 3))
-    _same_with_gradient(dnn.adaptive_avg_pool, lambda t: functional.adaptive_avg_pool2d(t, (4, 3)), x, output_size=(4, 3))
+    _same_with_gradient(
+        dnn.adaptive_max_pool, lambda t: functional.adaptive_max_pool2d(t, (4, 3)), x, output_size=(4, 3)
+    )
+    _same_with_gradient(
+        dnn.adaptive_avg_pool, lambda t: functional.adaptive_avg_pool2d(t, (4, 3)), x, output_size=(4, 3)
+    )
 
 
 @pytest.mark.parametrize("name", ["max_pool", "avg_pool", "lp_pool"])
@@ -604,7 +660,9 @@ def test_indices_and_gradient_of_a_window_far_longer_than_the_input():
     assert (found.indices.reshape(2, -1) == x.reshape(2, -1).argmax(1)[:, None]).all()
     gradient = dnn.max_pool_backward(np.ones_like(x), x, 2**31 - 1, stride=1, padding="same").reshape(2, -1)
     np.testing.assert_array_equal(gradient.max(1), [30.0, 30.0])
-    with pytest.raises(dnn.OptionError, match="max_pool: kernel_size is 2147483648; expected an integer of 2147483647 or less"):
+    with pytest.raises(
+        dnn.OptionError, match="max_pool: kernel_size is 2147483648; expected an integer of 2147483647 or less"
+    ):
         dnn.max_pool(x, 2**31)
 
 
@@ -615,10 +673,16 @@ def test_the_longest_adaptive_window_without_listing_them():
         for outputs in range(30):
             axis = AdaptiveAxis(extent, outputs)
             assert axis.window == max((end - start for start, end in axis.bounds()), default=0)
-    assert dnn.infer("adaptive_avg_pool", dnn.Spec((1, 1, 5), "float32"), output_size=10**9).output.shape == (1, 1, 10**9)
+    assert dnn.infer("adaptive_avg_pool", dnn.Spec((1, 1, 5), "float32"), output_size=10**9).output.shape == (
+        1,
+        1,
+        10**9,
+    )
 
 
-@pytest.mark.parametrize(("window", "stride", "padding"), [(3, 2, 1), (5, 2, 2), (4, 3, 1), (5, 4, 0), (7, 3, 3), (3, 2, 0)])
+@pytest.mark.parametrize(
+    ("window", "stride", "padding"), [(3, 2, 1), (5, 2, 2), (4, 3, 1), (5, 4, 0), (7, 3, 3), (3, 2, 0)]
+)
 @pytest.mark.parametrize("extent", [11, 30])
 def test_taps_from_copied_phases(window, stride, padding, extent):
     x = np.random.default_rng(0).standard_normal((2, 3, 7, extent))

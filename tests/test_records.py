@@ -48,7 +48,9 @@ def _twin(cls):
     return dataclasses.make_dataclass(cls.__name__, [(f.name, f.type, f) for f in dataclasses.fields(cls)], frozen=True)
 
 
-@pytest.mark.parametrize(("args", "named"), [((1,), {}), ((1, 5), {}), ((1,), {"y": 7}), ((), {"x": 1, "y": 3, "note": "n"})])
+@pytest.mark.parametrize(
+    ("args", "named"), [((1,), {}), ((1, 5), {}), ((1,), {"y": 7}), ((), {"x": 1, "y": 3, "note": "n"})]
+)
 def test_takes_and_shows_what_a_dataclass_does(args, named):
     ours, theirs = Point(*args, **named), _twin(Point)(*args, **named)
     assert repr(ours) == repr(theirs)
@@ -56,7 +58,9 @@ def test_takes_and_shows_what_a_dataclass_does(args, named):
     assert hash(ours) == hash(theirs)
 
 
-@pytest.mark.parametrize(("args", "named"), [((), {}), ((1, 2, "n", 4), {}), ((1,), {"x": 1}), ((1,), {"q": 1}), ((), {"y": 1})])
+@pytest.mark.parametrize(
+    ("args", "named"), [((), {}), ((1, 2, "n", 4), {}), ((1,), {"x": 1}), ((1,), {"q": 1}), ((), {"y": 1})]
+)
 def test_refuses_what_a_dataclass_refuses(args, named):
     for cls in (Point, _twin(Point)):
         with pytest.raises(TypeError):

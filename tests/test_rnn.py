@@ -32,7 +32,9 @@ def entry(rng, kind, inputs, hidden, projection=None, peephole=False):
 
 def network(rng, kind, inputs, hidden, layers=1, directions=1, projection=None):
     width = directions * (projection or hidden)
-    return [entry(rng, kind, inputs if k < directions else width, hidden, projection) for k in range(layers * directions)]
+    return [
+        entry(rng, kind, inputs if k < directions else width, hidden, projection) for k in range(layers * directions)
+    ]
 
 
 def run(kind, *arrays, **options):
@@ -81,7 +83,9 @@ def test_plain_tuples_and_lists_do_for_weights(rng):
     got = dnn.gru(x, tuple(tuple(w[:4]) for w in weights))
     np.testing.assert_array_equal(got.y, expected.y)
     grad = np.ones_like(expected.y)
-    for a, e in zip(flat(dnn.gru_backward(grad, x, [w[:4] for w in weights])), flat(dnn.gru_backward(grad, x, weights)), strict=True):
+    for a, e in zip(
+        flat(dnn.gru_backward(grad, x, [w[:4] for w in weights])), flat(dnn.gru_backward(grad, x, weights)), strict=True
+    ):
         np.testing.assert_array_equal(a, e)
 
 
@@ -129,7 +133,9 @@ def test_many_blocks_of_steps_give_what_one_gives(rng, kind, monkeypatch):
 @pytest.mark.parametrize("kind", KINDS)
 def test_forward_memory_does_not_grow_with_the_sequence(rng, kind):
     specs = [dnn.Spec(w.shape, "float32") for w in network(rng, kind, 8, 512)[0][:4]]
-    short, long = (dnn.infer(kind, dnn.Spec((t, 32, 8), "float32"), [RNNWeights(*specs)]).workspace for t in (100, 1000))
+    short, long = (
+        dnn.infer(kind, dnn.Spec((t, 32, 8), "float32"), [RNNWeights(*specs)]).workspace for t in (100, 1000)
+    )
     assert short == long
 
 
@@ -271,7 +277,9 @@ def test_drawn_networks_agree_with_the_oracle(kind, t, n, inputs, hidden, layers
 def _torch_network(rng, kind, inputs, hidden, layers, bidirectional, projection):
     torch = pytest.importorskip("torch")
     extra = {"proj_size": projection} if projection else {}
-    module = getattr(torch.nn, kind.upper())(inputs, hidden, layers, bidirectional=bidirectional, dtype=torch.float64, **extra)
+    module = getattr(torch.nn, kind.upper())(
+        inputs, hidden, layers, bidirectional=bidirectional, dtype=torch.float64, **extra
+    )
     weights = network(rng, kind, inputs, hidden, layers, 1 + bidirectional, projection)
     with torch.no_grad():
         given_ = [a for w in weights for a in w if a is not None]
@@ -304,7 +312,9 @@ def test_pytorch_agrees_forward_and_backward(rng, kind, layers, bidirectional, p
         np.testing.assert_allclose(a, e.detach().numpy(), rtol=0, atol=1e-14)
     grads = [drawn(rng, *e.shape) for e in expected]
     torch.autograd.backward(expected, [torch.from_numpy(g) for g in grads])
-    got = run_backward(kind, tuple(grads), arrays[0], weights, *arrays[1:], lengths=lengths, bidirectional=bidirectional)
+    got = run_backward(
+        kind, tuple(grads), arrays[0], weights, *arrays[1:], lengths=lengths, bidirectional=bidirectional
+    )
     wanted = [x.grad, *(p.grad for p in module.parameters()), *(s.grad for s in states)]
     for a, e in zip(flat(got), wanted, strict=True):
         np.testing.assert_allclose(a, e.numpy(), rtol=0, atol=1e-12)
@@ -348,17 +358,33 @@ _FLOAT32 = np.float32
     ("error", "message", "change"),
     [
         (dnn.ShapeError, r"lstm: x is 2-dimensional .*expected 3 dimensions \(T N I\)", {"x": _ZERO((5, 3))}),
-        (dnn.ShapeError, r"lstm: x is 2-dimensional .*expected 3 dimensions \(N T I\)", {"x": _ZERO((5, 3)), "layout": "NTC"}),
+        (
+            dnn.ShapeError,
+            r"lstm: x is 2-dimensional .*expected 3 dimensions \(N T I\)",
+            {"x": _ZERO((5, 3)), "layout": "NTC"},
+        ),
         (dnn.DTypeError, "lstm: x is int64", {"x": _ZERO((5, 2, 3), np.int64)}),
-        (dnn.DTypeError, r"lstm: weights\[2\].w_hh is float32; expected float64", {"weights": _weights(2, w_hh=_ZERO((16, 4), _FLOAT32))}),
+        (
+            dnn.DTypeError,
+            r"lstm: weights\[2\].w_hh is float32; expected float64",
+            {"weights": _weights(2, w_hh=_ZERO((16, 4), _FLOAT32))},
+        ),
         (dnn.DTypeError, "lstm: h0 is float32", {"h0": _ZERO((4, 2, 4), _FLOAT32)}),
         (dnn.ShapeError, r"lstm: weights is of length 3; .*an even number", {"weights": _weights(0)[:3]}),
         (dnn.ShapeError, r"lstm: weights is of length 0; ", {"weights": []}),
-        (dnn.ArrayTypeError, r"lstm: weights is the arrays of one RNNWeights.*Write \[RNNWeights", {"weights": _weights(0)[0]}),
+        (
+            dnn.ArrayTypeError,
+            r"lstm: weights is the arrays of one RNNWeights.*Write \[RNNWeights",
+            {"weights": _weights(0)[0]},
+        ),
         (dnn.ArrayTypeError, r"lstm: weights is an array; expected a list", {"weights": _ZERO((16, 3))}),
         (dnn.ArrayTypeError, r"lstm: weights is None", {"weights": None}),
         (dnn.ArrayTypeError, r"lstm: weights\[1\] is None", {"weights": [*_weights(0)[:1], None]}),
-        (dnn.ArrayTypeError, r"lstm: weights\[0\] is .*RNNWeights with w_ih, w_hh", {"weights": _weights(0, w_ih=None)}),
+        (
+            dnn.ArrayTypeError,
+            r"lstm: weights\[0\] is .*RNNWeights with w_ih, w_hh",
+            {"weights": _weights(0, w_ih=None)},
+        ),
         (
             dnn.ShapeError,
             r"lstm: weights\[1\].w_ih \(layer 0, reversed\) is of shape \(16, 2\); expected \(16, 3\) \(4\*H I\)",
@@ -369,12 +395,32 @@ _FLOAT32 = np.float32
             r"lstm: weights\[2\].w_ih \(layer 1, forward\) is of shape \(16, 4\); expected \(16, 8\)",
             {"weights": _weights(2, w_ih=_ZERO((16, 4)))},
         ),
-        (dnn.ShapeError, r"lstm: weights\[0\].w_hh is of shape \(15, 4\); expected a multiple of 4", {"weights": _weights(0, w_hh=_ZERO((15, 4)))}),
+        (
+            dnn.ShapeError,
+            r"lstm: weights\[0\].w_hh is of shape \(15, 4\); expected a multiple of 4",
+            {"weights": _weights(0, w_hh=_ZERO((15, 4)))},
+        ),
         (dnn.ShapeError, r"lstm: weights\[0\].w_hh is 1-dimensional", {"weights": _weights(0, w_hh=_ZERO(16))}),
-        (dnn.ShapeError, r"lstm: weights\[3\].b_hh \(layer 1, reversed\) is of shape \(4,\)", {"weights": _weights(3, b_hh=_ZERO(4))}),
-        (dnn.ShapeError, r"lstm: weights\[3\].w_hr \(layer 1, reversed\) is an array; expected None", {"weights": _weights(3, w_hr=_ZERO((2, 4)))}),
-        (dnn.ShapeError, r"lstm: weights\[1\].w_hr \(layer 0, reversed\) is None; expected an array", {"weights": _weights(0, w_hr=_ZERO((4, 4)))}),
-        (dnn.ShapeError, r"lstm: weights\[1\].peephole .* is of shape \(4, 4\); expected \(3, 4\)", {"weights": _weights(1, peephole=_ZERO((4, 4)))}),
+        (
+            dnn.ShapeError,
+            r"lstm: weights\[3\].b_hh \(layer 1, reversed\) is of shape \(4,\)",
+            {"weights": _weights(3, b_hh=_ZERO(4))},
+        ),
+        (
+            dnn.ShapeError,
+            r"lstm: weights\[3\].w_hr \(layer 1, reversed\) is an array; expected None",
+            {"weights": _weights(3, w_hr=_ZERO((2, 4)))},
+        ),
+        (
+            dnn.ShapeError,
+            r"lstm: weights\[1\].w_hr \(layer 0, reversed\) is None; expected an array",
+            {"weights": _weights(0, w_hr=_ZERO((4, 4)))},
+        ),
+        (
+            dnn.ShapeError,
+            r"lstm: weights\[1\].peephole .* is of shape \(4, 4\); expected \(3, 4\)",
+            {"weights": _weights(1, peephole=_ZERO((4, 4)))},
+        ),
         (dnn.ShapeError, r"lstm: h0 is of shape \(1, 2, 4\); expected \(4, 2, 4\)", {"h0": _ZERO((1, 2, 4))}),
         (dnn.ShapeError, r"lstm: c0 is of shape \(4, 2, 5\); expected \(4, 2, 4\)", {"c0": _ZERO((4, 2, 5))}),
         (dnn.ShapeError, r"lstm: lengths is of shape \(3,\); expected \(2,\)", {"lengths": _ZERO(3, np.int64)}),
@@ -393,7 +439,7 @@ _FLOAT32 = np.float32
         (dnn.OptionError, "lstm: cell_clip is 0.0; expected a finite number above 0", {"cell_clip": 0}),
         (dnn.OptionError, "lstm: cell_clip is 'a'", {"cell_clip": "a"}),
     ],
-)  # fmt: skip
+)
 def test_wrong_arguments_are_named(error, message, change):
     with pytest.raises(error, match=message):
         _lstm(**change)
@@ -413,7 +459,9 @@ def test_options_of_the_other_kinds_are_checked(rng):
 @pytest.mark.parametrize("field", ["w_hr", "peephole"])
 def test_only_lstm_has_projections_and_peepholes(rng, kind, field):
     w = entry(rng, kind, 3, 4)._replace(**{field: np.zeros((4, 4))})
-    with pytest.raises(dnn.OptionError, match=rf"{kind}: weights\[0\].{field} \(layer 0\) is an array; expected None. Only lstm"):
+    with pytest.raises(
+        dnn.OptionError, match=rf"{kind}: weights\[0\].{field} \(layer 0\) is an array; expected None. Only lstm"
+    ):
         run(kind, drawn(rng, 2, 2, 3), [w])
     with pytest.raises(dnn.OptionError, match=rf"{kind}_cell: weights.{field} is an array; expected None. Only lstm"):
         getattr(dnn, f"{kind}_cell")(np.zeros((2, 3)), w, np.zeros((2, 4)))

@@ -52,14 +52,19 @@ def test_every_algorithm_takes_the_tape_of_every_other(case, monkeypatch):
 def test_vjp_runs_the_forward_once(kind, monkeypatch):
     rng = np.random.default_rng(1)
     gates = {"rnn": 1, "gru": 3, "lstm": 4}[kind]
-    x, weights = rng.standard_normal((4, 2, 3)), [dnn.RNNWeights(rng.standard_normal((5 * gates, 3)), rng.standard_normal((5 * gates, 5)))]
+    x, weights = (
+        rng.standard_normal((4, 2, 3)),
+        [dnn.RNNWeights(rng.standard_normal((5 * gates, 3)), rng.standard_normal((5 * gates, 5)))],
+    )
     expected = flat(call(f"{kind}_backward", (np.ones((4, 2, 5)), x, weights), {}))
     result, pullback = dnn.vjp(kind, x, weights)
     assert type(result).__name__ in ("HiddenOutput", "RNNOutput")
     taped, other = dnn.vjp(kind, x, weights, return_tape=True)
     assert taped.tape.shape == (dnn.infer(kind, x, weights, return_tape=True).output.tape.shape)
     seen = []
-    monkeypatch.setattr(cpu, "unrolled", lambda tape, problem, real=cpu.unrolled: (seen.append(tape), real(tape, problem))[1])
+    monkeypatch.setattr(
+        cpu, "unrolled", lambda tape, problem, real=cpu.unrolled: (seen.append(tape), real(tape, problem))[1]
+    )
     for pull in (pullback, pullback, other):  # a tape can be used any number of times
         for a, e in zip(flat(pull(np.ones((4, 2, 5)))), expected, strict=True):
             np.testing.assert_allclose(a, e, rtol=0, atol=1e-12)
@@ -80,7 +85,10 @@ def test_vjp_goes_without_where_the_engine_has_none(monkeypatch):
 @pytest.mark.parametrize("dtype", ("float32", "float16"))
 def test_a_tape_has_the_dtype_of_the_arithmetic_and_any_strides(dtype):
     rng = np.random.default_rng(2)
-    x, w = rng.standard_normal((3, 2, 4)).astype(dtype), dnn.RNNWeights(*(rng.standard_normal(s).astype(dtype) for s in ((20, 4), (20, 5))))
+    x, w = (
+        rng.standard_normal((3, 2, 4)).astype(dtype),
+        dnn.RNNWeights(*(rng.standard_normal(s).astype(dtype) for s in ((20, 4), (20, 5)))),
+    )
     y, h, c, tape = dnn.lstm(x, [w], return_tape=True)
     assert tape.dtype == np.float32
     expected = dnn.lstm_backward(np.ones_like(y), x, [w])
@@ -95,14 +103,19 @@ def test_a_tape_has_the_dtype_of_the_arithmetic_and_any_strides(dtype):
 def test_what_no_step_wrote_is_zero():
     rng = np.random.default_rng(3)
     x, w = rng.standard_normal((5, 3, 2)), dnn.RNNWeights(rng.standard_normal((8, 2)), rng.standard_normal((8, 2)))
-    out = tuple(np.full(s.shape, np.nan) for s in dnn.infer("lstm", x, [w], lengths=np.array([1, 5, 0]), return_tape=True).outputs)
+    out = tuple(
+        np.full(s.shape, np.nan)
+        for s in dnn.infer("lstm", x, [w], lengths=np.array([1, 5, 0]), return_tape=True).outputs
+    )
     assert np.isfinite(dnn.lstm(x, [w], lengths=np.array([1, 5, 0]), return_tape=True, out=out).tape).all()
 
 
 def test_wrong_tapes_are_named():
     x, w = np.ones((2, 1, 3)), dnn.RNNWeights(np.ones((8, 3)), np.ones((8, 2)))
     grad, tape = np.ones((2, 1, 2)), dnn.lstm(x, [w], return_tape=True).tape
-    with pytest.raises(dnn.ShapeError, match=r"lstm_backward: tape is of shape \(27,\); expected \(28,\), as the forward"):
+    with pytest.raises(
+        dnn.ShapeError, match=r"lstm_backward: tape is of shape \(27,\); expected \(28,\), as the forward"
+    ):
         dnn.lstm_backward(grad, x, [w], tape=tape[1:])
     with pytest.raises(dnn.DTypeError, match="lstm_backward: tape is float32; expected float64"):
         dnn.lstm_backward(grad, x, [w], tape=tape.astype(np.float32))

@@ -40,7 +40,9 @@ def test_the_roofline_takes_the_slower_of_arithmetic_and_memory():
 
 def test_efficiency_and_unit_scale_the_peak():
     cost = Cost(788e9, 0, efficiency=0.5, launches=0, unit="bfloat16_mma")
-    assert rank(PROBLEM, H200, Options(), [_method("mma", cost=lambda p, d: cost)])[0].algorithm.predicted_ms == pytest.approx(2.0)
+    assert rank(PROBLEM, H200, Options(), [_method("mma", cost=lambda p, d: cost)])[
+        0
+    ].algorithm.predicted_ms == pytest.approx(2.0)
 
 
 def test_the_order_may_change_with_the_device():
@@ -61,7 +63,11 @@ def test_rejected_candidates_come_last_with_their_reason():
 def test_reports_can_be_copied_and_sent_to_other_processes(op):
     arrays = [Spec((2, 3, 9), "float32")] + [Spec((4, 3, 2), "float32")] * (op == "conv")
     report = dnn.explain(op, *arrays)
-    for again in (pickle.loads(pickle.dumps(report)), copy.deepcopy(report), pickle.loads(pickle.dumps(copy.copy(report)))):
+    for again in (
+        pickle.loads(pickle.dumps(report)),
+        copy.deepcopy(report),
+        pickle.loads(pickle.dumps(copy.copy(report))),
+    ):
         assert str(again) == str(report)
         assert again.problem == report.problem
         assert [j.algorithm for j in again.candidates] == [j.algorithm for j in report.candidates]
@@ -100,13 +106,22 @@ def test_workspace_limit_takes_the_next():
 
 def test_nothing_left_says_why_for_each():
     table = [_method("a", rejects=lambda p, d: "reason one"), _method("b", deterministic=False)]
-    with pytest.raises(dnn.UnsupportedError, match=r"op: no algorithm does .*a: reason one; b: its result may differ from run to run"):
+    with pytest.raises(
+        dnn.UnsupportedError, match=r"op: no algorithm does .*a: reason one; b: its result may differ from run to run"
+    ):
         choose(PROBLEM, CPU, Options(deterministic=True), table)
 
 
 def test_a_workspace_limit_that_nothing_keeps_to_says_what_would_do():
-    table = [_method("a", workspace=lambda p: 2000), _method("b", workspace=lambda p: 1000), _method("c", rejects=lambda p, d: "never")]
-    with pytest.raises(dnn.WorkspaceError, match=r"op: workspace_limit is 999 bytes; expected 1,000 or more, what the algorithm 'b' needs"):
+    table = [
+        _method("a", workspace=lambda p: 2000),
+        _method("b", workspace=lambda p: 1000),
+        _method("c", rejects=lambda p, d: "never"),
+    ]
+    with pytest.raises(
+        dnn.WorkspaceError,
+        match=r"op: workspace_limit is 999 bytes; expected 1,000 or more, what the algorithm 'b' needs",
+    ):
         choose(PROBLEM, CPU, Options(workspace_limit=999), table)
 
 
@@ -152,7 +167,10 @@ def test_the_choice_is_the_first_of_the_ranking(limit):
     ]
     for measured in (None, {"a": 1.0}, {"a": 1.0, "d": 0.5, "b": 0.1}):
         options = Options(workspace_limit=limit)
-        assert choose(PROBLEM, CPU, options, table, measured=measured) is rank(PROBLEM, CPU, options, table, measured)[0].method
+        assert (
+            choose(PROBLEM, CPU, options, table, measured=measured)
+            is rank(PROBLEM, CPU, options, table, measured)[0].method
+        )
 
 
 def test_what_takes_no_such_dtype_on_a_device_is_asked_once():
@@ -183,13 +201,20 @@ def test_a_candidate_whose_floor_is_too_high_is_not_asked():
     assert choose(PROBLEM, CPU, Options(), [same, quick]) is same, "of equal predictions the first in the table"
     assert choose(PROBLEM, CPU, Options(), [replace(slow, name="unmeasured"), quick], measured={"quick": 1e9}) is quick
     assert (
-        choose(PROBLEM, CPU, Options(), [replace(slow, rejects=lambda p, d: None, cost=quick.cost), quick], measured={"slow": 1.0}).name
+        choose(
+            PROBLEM,
+            CPU,
+            Options(),
+            [replace(slow, rejects=lambda p, d: None, cost=quick.cost), quick],
+            measured={"slow": 1.0},
+        ).name
         == "slow"
     )
 
 
 def test_choices_hold_against_the_times_of_a_card():
-    """The record of measured convolutions (`asv_bench/gpu_selection.py`): what the model says today is held against it."""
+    """The record of measured convolutions (`asv_bench/gpu_selection.py`): what the model says today is held against
+    it."""
     with selection.RECORD.open() as file:
         ratios = [selection.judge(problem, times).ratio for problem, times in selection.read(file)]
     assert len(ratios) >= 100

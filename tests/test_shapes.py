@@ -34,7 +34,8 @@ _NEVER_READ = {
 
 
 def gradient_call(case, dtype, kept, place=np.asarray):
-    """The backward call of a case, arrays in signature order: with what the forward keeps, or as a user calls it by hand."""
+    """The backward call of a case, arrays in signature order: with what the forward keeps, or as a user calls it by
+    hand."""
     arrays = tuple(tree_map(place, a) for a in case.draw(dtype))
     output, pullback = dnn.vjp(case.op, *arrays, **case.options)
     backward = pullback.plan.backward
@@ -46,7 +47,9 @@ def gradient_call(case, dtype, kept, place=np.asarray):
         return backward, (grad, *pullback.arrays), {n: v for n, v in pullback.options.items() if n in backward.defaults}
     bound, options = find(case.op).bind(arrays, case.options)
     given = dict(zip(find(case.op).arrays, bound, strict=True)) | options
-    (_, *others), rest = backward.bind((None,), {n: v for n, v in given.items() if n in backward.arrays or n in backward.defaults})
+    (_, *others), rest = backward.bind(
+        (None,), {n: v for n, v in given.items() if n in backward.arrays or n in backward.defaults}
+    )
     return backward, (grad, *others), rest
 
 
@@ -82,7 +85,11 @@ def test_a_spec_stands_for_what_is_not_read(case, kept):
 def test_gradients_that_take_a_shape_alone(name, array):
     """In every case where nothing is fused behind the operation."""
     place = find(name).arrays.index(array)
-    found = [_problem(*gradient_call(c, c.dtypes[0], False)) for c in CASES if c.gradient and f"{find(c.op).base}_backward" == name]
+    found = [
+        _problem(*gradient_call(c, c.dtypes[0], False))
+        for c in CASES
+        if c.gradient and f"{find(c.op).base}_backward" == name
+    ]
     plain = [p for p in found if getattr(p, "activation", None) is None and getattr(p, "mode", None) != "max"]
     assert plain
     assert all(place in p.unread for p in plain)
@@ -119,15 +126,20 @@ def test_a_spec_of_what_is_read_is_refused(op):
             dnn.relu(spec)
     elif op == "conv":
         with pytest.raises(
-            dnn.ArrayTypeError, match=r"conv: weight is a Spec, float64\[1, 2, 3, 3\]; expected an array, since its values are read"
+            dnn.ArrayTypeError,
+            match=r"conv: weight is a Spec, float64\[1, 2, 3, 3\]; expected an array, since its values are read",
         ):
             dnn.conv(grad, spec)
     else:
         for _ in range(2):  # nor after a call with arrays of the same shapes
-            with pytest.raises(dnn.ArrayTypeError, match=r"relu_backward: x is a Spec, .* expected an array, since its values are read"):
+            with pytest.raises(
+                dnn.ArrayTypeError, match=r"relu_backward: x is a Spec, .* expected an array, since its values are read"
+            ):
                 dnn.relu_backward(grad, spec)
             dnn.relu_backward(grad, grad)
-    with pytest.raises(dnn.ArrayTypeError, match="conv_backward: bias is a Spec"):  # the slope of the activation takes it
+    with pytest.raises(
+        dnn.ArrayTypeError, match="conv_backward: bias is a Spec"
+    ):  # the slope of the activation takes it
         dnn.conv_backward(grad, grad, np.ones((2, 2, 1, 1)), dnn.Spec((2,), "float64"), activation="silu")
 
 

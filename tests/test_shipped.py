@@ -1,4 +1,5 @@
-"""Times that are shipped for a card: they correct predictions, and a file that is not right is reported once and ignored."""
+"""Times that are shipped for a card: they correct predictions, and a file that is not right is reported once and
+ignored."""
 
 import json
 import re
@@ -20,7 +21,8 @@ CARD = Device("made-up card 1", "cuda", 132, {"float32": 50e12}, 4.2e12, 4e-6, (
 SPEC = Spec((1000, 1000), "float32")
 PROBLEM = Problem(op="op2d", inputs=(SPEC,), outputs=(SPEC,))
 TABLE = [
-    Method(name, run=lambda *a: None, cost=lambda p, d, ms=ms: Cost(0, ms * 4.2e9, launches=0)) for name, ms in (("a", 1.0), ("b", 1.5))
+    Method(name, run=lambda *a: None, cost=lambda p, d, ms=ms: Cost(0, ms * 4.2e9, launches=0))
+    for name, ms in (("a", 1.0), ("b", 1.5))
 ]
 
 
@@ -33,7 +35,12 @@ def path(tmp_path, monkeypatch):
 
 
 def _content(**changes):
-    return {"schema": shipped.SCHEMA, "card": CARD.name, "version": __version__, "factors": {"op a float32": 2.0}} | changes
+    return {
+        "schema": shipped.SCHEMA,
+        "card": CARD.name,
+        "version": __version__,
+        "factors": {"op a float32": 2.0},
+    } | changes
 
 
 def test_a_card_without_a_file_is_predicted_by_the_model_alone(path):
@@ -62,10 +69,17 @@ def test_shipped_times_correct_predictions_and_the_report_says_so(path):
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [("{half", "cannot be read"), ("[]", "schema"), (_content(schema=0), "of schema 0"), (_content(card="another"), "of card 'another'"),
-     (_content(version="0.0.1"), "of version '0.0.1'"), (_content(factors={"op a float32": "2"}), "no numbers"),
-     (_content(factors={"op a float32": 1e9}), "no numbers"), (_content(factors=[]), "no numbers")],
-)  # fmt: skip
+    [
+        ("{half", "cannot be read"),
+        ("[]", "schema"),
+        (_content(schema=0), "of schema 0"),
+        (_content(card="another"), "of card 'another'"),
+        (_content(version="0.0.1"), "of version '0.0.1'"),
+        (_content(factors={"op a float32": "2"}), "no numbers"),
+        (_content(factors={"op a float32": 1e9}), "no numbers"),
+        (_content(factors=[]), "no numbers"),
+    ],
+)
 def test_a_file_that_is_not_right_is_reported_once_and_ignored(path, content, said):
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     with pytest.warns(UserWarning, match=said):
@@ -96,5 +110,7 @@ def test_tune_writes_a_file_to_ship(tmp_path, monkeypatch, capsys):
     assert command_line.main(["tune", "--ship", str(target), str(calls)]) == 0
     content = json.loads(target.read_text())
     assert {name.split()[0] for name in content["factors"]} == {"conv"}
-    assert len(content["factors"]) == len(dnn.algorithms("conv", Spec((1, 2, 8, 9), "float32"), Spec((2, 2, 3, 3), "float32")))
+    assert len(content["factors"]) == len(
+        dnn.algorithms("conv", Spec((1, 2, 8, 9), "float32"), Spec((2, 2, 3, 3), "float32"))
+    )
     assert f"{len(content['factors'])} classes of calls" in capsys.readouterr().out

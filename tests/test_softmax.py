@@ -19,7 +19,9 @@ def test_arguments_are_checked(name):
     x = np.ones((2, 3))
     with pytest.raises(dnn.DTypeError, match=f"{name}: x is int64; expected float64, float32"):
         op(np.arange(3))
-    with pytest.raises(dnn.OptionError, match=f"{name}: axis is 2; expected an axis of an array with 2 dimensions, -2 to 1"):
+    with pytest.raises(
+        dnn.OptionError, match=f"{name}: axis is 2; expected an axis of an array with 2 dimensions, -2 to 1"
+    ):
         op(x, axis=2)
     with pytest.raises(dnn.OptionError, match=f"{name}: axis is 1.5; expected an integer"):
         op(x, axis=1.5)
@@ -39,7 +41,16 @@ def test_infinity_and_nan_as_in_pytorch(name, dtype):
     torch = pytest.importorskip("torch", reason="torch is not installed")
     inf, nan = np.inf, np.nan
     x = np.array(
-        [[-inf] * 4, [inf] * 4, [1, -inf, 2, -inf], [1, inf, 2, 3], [nan, 1, 2, 3], [1e30, 1e30, -1e30, 0], [700, 800, 900, 0]], dtype
+        [
+            [-inf] * 4,
+            [inf] * 4,
+            [1, -inf, 2, -inf],
+            [1, inf, 2, 3],
+            [nan, 1, 2, 3],
+            [1e30, 1e30, -1e30, 0],
+            [700, 800, 900, 0],
+        ],
+        dtype,
     )
     expected = getattr(torch.nn.functional, name)(torch.from_numpy(x), dim=-1).numpy()
     np.testing.assert_allclose(getattr(dnn, name)(x), expected, rtol=1e-6 if dtype == np.float32 else 1e-14)
@@ -52,7 +63,9 @@ def test_gradient_as_in_pytorch(name, axis):
     x, grad = _RNG.standard_normal((2, 3, 4, 5)) * 3, _RNG.standard_normal((2, 3, 4, 5))
     t = torch.tensor(x, requires_grad=True)
     getattr(torch.nn.functional, name)(t, dim=axis).backward(torch.from_numpy(grad))
-    np.testing.assert_allclose(getattr(dnn, f"{name}_backward")(grad, x, axis=axis), t.grad.numpy(), rtol=1e-11, atol=1e-15)
+    np.testing.assert_allclose(
+        getattr(dnn, f"{name}_backward")(grad, x, axis=axis), t.grad.numpy(), rtol=1e-11, atol=1e-15
+    )
 
 
 @pytest.mark.parametrize("name", _NAMES)
@@ -83,7 +96,9 @@ def test_arrays_of_many_blocks(shape, axis):
     y = e / e.sum(axis=axis, keepdims=True)
     expected = y * (grad - (grad * y).sum(axis=axis, keepdims=True))
     np.testing.assert_allclose(dnn.softmax(x, axis=axis), y, rtol=1e-12)
-    np.testing.assert_allclose(dnn.log_softmax(x, axis=axis), np.log(y), rtol=1e-12, atol=1e-15)  # near 1, y itself has no more digits
+    np.testing.assert_allclose(
+        dnn.log_softmax(x, axis=axis), np.log(y), rtol=1e-12, atol=1e-15
+    )  # near 1, y itself has no more digits
     np.testing.assert_allclose(dnn.softmin(-x, axis=axis), y, rtol=1e-12)
     np.testing.assert_allclose(dnn.softmax_backward(grad, x, axis=axis), expected, rtol=1e-9, atol=1e-15)
     np.testing.assert_allclose(dnn.softmax_backward(grad, x, axis=axis, y=y), expected, rtol=1e-9, atol=1e-15)

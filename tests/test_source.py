@@ -110,13 +110,19 @@ def test_texts_have_files_of_their_own_that_stay_the_same_between_processes(fres
     assert elsewhere.__code__.co_filename not in files
     assert elsewhere.__module__ == "another.module"
     code = (
-        f"from dnnarray import _source; print(_source.function('f', 'def f():\\n    return 1\\n', {{}}, {__name__!r}).__code__.co_filename)"
+        f"from dnnarray import _source; print(_source.function('f', 'def f():\\n    return 1\\n', {{}}, "
+        f"{__name__!r}).__code__.co_filename)"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == files[0]
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+        == files[0]
+    )
 
 
 def test_a_text_is_compiled_once_and_knows_its_own_scope(fresh):
-    one, other = (_source.function("f", "def f():\n    return value, len([value])\n", {"value": n}, __name__) for n in (1, 2))
+    one, other = (
+        _source.function("f", "def f():\n    return value, len([value])\n", {"value": n}, __name__) for n in (1, 2)
+    )
     assert one.__code__ is other.__code__
     assert (one(), other()) == ((1, 1), (2, 1))
 

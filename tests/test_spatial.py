@@ -24,7 +24,8 @@ def _rng(seed=0):
     return np.random.default_rng(seed)
 
 
-# --- errors ------------------------------------------------------------------------------------------------------------
+# --- errors
+# ------------------------------------------------------------------------------------------------------------
 
 _ERRORS = [
     (lambda: dnn.grid_sample(_X[0], _GRID), dnn.ShapeError, "grid_sample: x is 3-dimensional"),
@@ -36,7 +37,11 @@ _ERRORS = [
     (lambda: dnn.grid_sample(_X.astype(int), _GRID.astype(int)), dnn.DTypeError, "grid_sample: x is int64"),
     (lambda: dnn.grid_sample(_X, _GRID, mode="cubic"), dnn.OptionError, "grid_sample: mode is 'cubic'"),
     (lambda: dnn.grid_sample(_X, _GRID, padding_mode="wrap"), dnn.OptionError, "grid_sample: padding_mode"),
-    (lambda: dnn.grid_sample(_X, _GRID, align_corners=1), dnn.OptionError, "grid_sample: align_corners is 1; expected True or False"),
+    (
+        lambda: dnn.grid_sample(_X, _GRID, align_corners=1),
+        dnn.OptionError,
+        "grid_sample: align_corners is 1; expected True or False",
+    ),
     (
         lambda: dnn.grid_sample(np.ones((1, 1, 2, 2, 2)), np.zeros((1, 1, 1, 1, 3)), mode="bicubic"),
         dnn.UnsupportedError,
@@ -44,12 +49,24 @@ _ERRORS = [
     ),
     (lambda: dnn.grid_sample_backward(_X, _X, _GRID), dnn.ShapeError, "grid_sample_backward: grad"),
     (lambda: dnn.affine_grid(np.ones((2, 3)), (1, 1, 2, 2)), dnn.ShapeError, "affine_grid: theta is 2-dimensional"),
-    (lambda: dnn.affine_grid(np.ones((1, 2, 3)), (2, 1, 2, 2)), dnn.ShapeError, r"affine_grid: theta .* expected \(2, 2, 3\)"),
-    (lambda: dnn.affine_grid(np.ones((1, 2, 3)), (1, 1, 2, 2, 2)), dnn.ShapeError, r"affine_grid: theta .* expected \(1, 3, 4\)"),
+    (
+        lambda: dnn.affine_grid(np.ones((1, 2, 3)), (2, 1, 2, 2)),
+        dnn.ShapeError,
+        r"affine_grid: theta .* expected \(2, 2, 3\)",
+    ),
+    (
+        lambda: dnn.affine_grid(np.ones((1, 2, 3)), (1, 1, 2, 2, 2)),
+        dnn.ShapeError,
+        r"affine_grid: theta .* expected \(1, 3, 4\)",
+    ),
     (lambda: dnn.affine_grid(np.ones((1, 2, 3)), (2, 2)), dnn.OptionError, "affine_grid: shape"),
     (lambda: dnn.affine_grid(np.ones((1, 2, 3)), (1, 1, 0, 2)), dnn.OptionError, "affine_grid: shape is 0"),
     (lambda: dnn.affine_grid(np.ones((1, 2, 3), int), (1, 1, 2, 2)), dnn.DTypeError, "affine_grid: theta is int64"),
-    (lambda: dnn.affine_grid_backward(_GRID, np.ones((1, 2, 3)), (1, 1, 2, 3)), dnn.ShapeError, "affine_grid_backward: grad"),
+    (
+        lambda: dnn.affine_grid_backward(_GRID, np.ones((1, 2, 3)), (1, 1, 2, 3)),
+        dnn.ShapeError,
+        "affine_grid_backward: grad",
+    ),
     (lambda: dnn.interpolate(_X), dnn.OptionError, "interpolate: size is None, and so is scale; expected exactly one"),
     (lambda: dnn.interpolate(_X, size=2, scale=2.0), dnn.OptionError, "interpolate: size is 2 beside scale 2.0"),
     (lambda: dnn.interpolate(_X, size=0), dnn.OptionError, "interpolate: size is 0"),
@@ -59,7 +76,11 @@ _ERRORS = [
     (lambda: dnn.interpolate(_X, scale=math.nan), dnn.OptionError, "interpolate: scale is nan"),
     (lambda: dnn.interpolate(_X, scale=0.1), dnn.OptionError, "interpolate: scale is 0.1"),
     (lambda: dnn.interpolate(_X, size=2, mode="bilinear"), dnn.OptionError, "interpolate: mode is 'bilinear'"),
-    (lambda: dnn.interpolate(_X, size=2, align_corners=True), dnn.OptionError, "interpolate: align_corners is True with mode='nearest'"),
+    (
+        lambda: dnn.interpolate(_X, size=2, align_corners=True),
+        dnn.OptionError,
+        "interpolate: align_corners is True with mode='nearest'",
+    ),
     (lambda: dnn.interpolate(_X, size=2, mode="area", antialias=True), dnn.OptionError, "interpolate: antialias"),
     (lambda: dnn.interpolate(_X, size=2, layout="NCHW"), dnn.OptionError, "interpolate: layout"),
     (lambda: dnn.interpolate(_X[0, 0], size=2), dnn.ShapeError, "interpolate: x is 2-dimensional"),
@@ -75,18 +96,38 @@ _ERRORS = [
     (lambda: dnn.roi_align(_X, _BOX, output_size=2, sampling_ratio=-1), dnn.OptionError, "roi_align: sampling_ratio"),
     (lambda: dnn.roi_align(_X, _BOX, output_size=2, aligned="no"), dnn.OptionError, "roi_align: aligned"),
     (lambda: dnn.roi_align(_X, _BOX, output_size=2, mode="mean"), dnn.OptionError, "roi_align: mode"),
-    (lambda: dnn.roi_align(_X, _BOX + 1, output_size=2), dnn.OptionError, "roi_align: boxes .* batch indices .* from 0 to 0"),
-    (lambda: dnn.roi_align(_X, _BOX - 1, output_size=2), dnn.OptionError, "roi_align: boxes .* batch index outside of x"),
+    (
+        lambda: dnn.roi_align(_X, _BOX + 1, output_size=2),
+        dnn.OptionError,
+        "roi_align: boxes .* batch indices .* from 0 to 0",
+    ),
+    (
+        lambda: dnn.roi_align(_X, _BOX - 1, output_size=2),
+        dnn.OptionError,
+        "roi_align: boxes .* batch index outside of x",
+    ),
     (lambda: dnn.roi_align(_X[:0], _BOX, output_size=2), dnn.OptionError, "roi_align: boxes .* x has no images"),
-    (lambda: dnn.roi_align(_X, _BOX * [[1, 1, 1, 1, np.nan]], output_size=2), dnn.OptionError, "roi_align: boxes .* nan"),
-    (lambda: dnn.roi_align(_X, _BOX * [[1, 1, 1, 1, 1e9]], output_size=2), dnn.OptionError, "roi_align: boxes .* 16,777,216 pixels"),
+    (
+        lambda: dnn.roi_align(_X, _BOX * [[1, 1, 1, 1, np.nan]], output_size=2),
+        dnn.OptionError,
+        "roi_align: boxes .* nan",
+    ),
+    (
+        lambda: dnn.roi_align(_X, _BOX * [[1, 1, 1, 1, 1e9]], output_size=2),
+        dnn.OptionError,
+        "roi_align: boxes .* 16,777,216 pixels",
+    ),
     (lambda: dnn.roi_align_backward(_X, _X, _BOX, output_size=2), dnn.ShapeError, "roi_align_backward: grad"),
     (lambda: dnn.pixel_shuffle(_X, 2), dnn.ShapeError, "pixel_shuffle: x .* divisible by 4, not 2"),
     (lambda: dnn.pixel_shuffle(_X[0, 0], 2), dnn.ShapeError, "pixel_shuffle: x is 2-dimensional"),
     (lambda: dnn.pixel_shuffle(_X, 0), dnn.OptionError, "pixel_shuffle: factor is 0"),
     (lambda: dnn.pixel_shuffle(_X, 1.5), dnn.OptionError, "pixel_shuffle: factor is 1.5"),
     (lambda: dnn.pixel_shuffle(_X, 1, layout="last"), dnn.OptionError, "pixel_shuffle: layout"),
-    (lambda: dnn.pixel_shuffle_backward(_X, _X.astype("f4"), 1), dnn.DTypeError, "pixel_shuffle_backward: grad is float64"),
+    (
+        lambda: dnn.pixel_shuffle_backward(_X, _X.astype("f4"), 1),
+        dnn.DTypeError,
+        "pixel_shuffle_backward: grad is float64",
+    ),
     (lambda: dnn.pixel_unshuffle(_X, 2), dnn.ShapeError, "pixel_unshuffle: x .* divisible by 2, not 3"),
     (lambda: dnn.pixel_unshuffle(_X, -1), dnn.OptionError, "pixel_unshuffle: factor"),
     (lambda: dnn.pixel_unshuffle_backward(_X, _X[..., :3], 3), dnn.ShapeError, "pixel_unshuffle_backward: grad"),
@@ -97,7 +138,11 @@ _ERRORS = [
     (lambda: dnn.embedding(np.array([True]), _TABLE), dnn.DTypeError, "embedding: indices is bool"),
     (lambda: dnn.embedding(np.array([0]), _TABLE.astype(int)), dnn.DTypeError, "embedding: weight is int64"),
     (lambda: dnn.embedding(np.array([0]), _TABLE[0]), dnn.ShapeError, "embedding: weight is 1-dimensional"),
-    (lambda: dnn.embedding(np.array([0, 3]), _TABLE), dnn.OptionError, "embedding: indices .* the index 3; expected indices from 0 to 2"),
+    (
+        lambda: dnn.embedding(np.array([0, 3]), _TABLE),
+        dnn.OptionError,
+        "embedding: indices .* the index 3; expected indices from 0 to 2",
+    ),
     (lambda: dnn.embedding(np.array([0, -1]), _TABLE), dnn.OptionError, "embedding: indices .* the index -1"),
     (
         lambda: dnn.embedding(np.array([0]), _TABLE[:0]),
@@ -130,7 +175,8 @@ def test_named_arguments_among_the_positional_ones_may_be_given_either_way():
     np.testing.assert_array_equal(dnn.affine_grid(theta, [1, 1, 2, 3]), dnn.affine_grid(theta, shape=(1, 1, 2, 3)))
 
 
-# --- NaN and infinity ------------------------------------------------------------------------------------------------------
+# --- NaN and infinity
+# ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
@@ -226,7 +272,8 @@ def test_roi_align_of_a_huge_box_ends_soon_and_is_right(mode):
     assert np.isfinite(dnn.roi_align(x, far, output_size=3, mode=mode)).all()
 
 
-# --- drawn shapes and options against the loops --------------------------------------------------------------------------------
+# --- drawn shapes and options against the loops
+# --------------------------------------------------------------------------------
 
 
 @given(
@@ -281,7 +328,13 @@ def test_roi_align_drawn(space, output_size, sampling_ratio, aligned, mode, seed
     rng = _rng(seed)
     x = rng.standard_normal((2, 2, *space))
     boxes = np.concatenate([rng.integers(0, 2, (4, 1)), rng.uniform(-3, 12, (4, 4))], 1)
-    options = {"output_size": output_size, "sampling_ratio": sampling_ratio, "aligned": aligned, "mode": mode, "spatial_scale": 0.5}
+    options = {
+        "output_size": output_size,
+        "sampling_ratio": sampling_ratio,
+        "aligned": aligned,
+        "mode": mode,
+        "spatial_scale": 0.5,
+    }
     assert_close(dnn.roi_align(x, boxes, **options), oracles.roi_align(x, boxes, **options), 256, 8)
 
 
@@ -314,7 +367,8 @@ def test_embedding_and_its_gradient_drawn(shape, rows, length, seed):
     np.testing.assert_array_equal(dnn.one_hot(indices, rows), oracles.one_hot(indices, rows))
 
 
-# --- blocks: results do not depend on how the work is cut ------------------------------------------------------------------------
+# --- blocks: results do not depend on how the work is cut
+# ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("block", [1, 7, 40, 1000])
@@ -359,7 +413,14 @@ def test_resampling_by_any_way_is_resampling_by_gathers(extents, mode, dtype, mo
         specs = [dnn.Spec(a.shape, a.dtype) for a in arrays]
         build = getattr(problems, op)
         problem = build(
-            op, *specs, size=(target, target), scale=None, mode=mode, align_corners=False, antialias=False, layout="channels_first"
+            op,
+            *specs,
+            size=(target, target),
+            scale=None,
+            mode=mode,
+            align_corners=False,
+            antialias=False,
+            layout="channels_first",
         )
         out = np.empty(problem.outputs[0].shape, dtype)
         with np.errstate(all="ignore"):
@@ -377,14 +438,17 @@ def test_resampling_by_any_way_is_resampling_by_gathers(extents, mode, dtype, mo
         assert_close(got[np.isfinite(got)], expected[np.isfinite(got)], 16)
 
 
-# --- special rules ---------------------------------------------------------------------------------------------------------------
+# --- special rules
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def test_embedding_padding_row_has_no_gradient_whatever_arrives():
     grad = np.array([[np.nan, 1.0], [2.0, 3.0]])
     gradient = dnn.embedding_backward(grad, np.array([1, 0]), np.zeros((3, 2)), padding_index=1)
     np.testing.assert_array_equal(gradient, [[2.0, 3.0], [0, 0], [0, 0]])
-    np.testing.assert_array_equal(dnn.embedding_backward(grad, np.array([1, 0]), np.zeros((3, 2)), padding_index=-2), gradient)
+    np.testing.assert_array_equal(
+        dnn.embedding_backward(grad, np.array([1, 0]), np.zeros((3, 2)), padding_index=-2), gradient
+    )
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -406,7 +470,9 @@ def test_gradients_accumulate_halves_in_float32():
 
 def test_roi_align_max_sends_a_tie_to_one_pixel():
     x = np.ones((1, 1, 4, 4))
-    gradient = dnn.roi_align_backward(np.ones((1, 1, 1, 1)), x, np.array([[0.0, 0, 0, 2, 2]]), output_size=1, mode="max")
+    gradient = dnn.roi_align_backward(
+        np.ones((1, 1, 1, 1)), x, np.array([[0.0, 0, 0, 2, 2]]), output_size=1, mode="max"
+    )
     assert (gradient != 0).sum() == 1
 
 
@@ -422,7 +488,9 @@ def test_grid_sample_takes_planes_for_few_channels_and_pixels_for_many():
 
 def test_roi_align_reads_the_batch_index_as_a_whole_number():
     x = _rng().standard_normal((2, 1, 4, 4))
-    np.testing.assert_array_equal(dnn.roi_align(x, np.array([[1.5, 0, 0, 2, 2]]), output_size=2), dnn.roi_align(x[1:], _BOX, output_size=2))
+    np.testing.assert_array_equal(
+        dnn.roi_align(x, np.array([[1.5, 0, 0, 2, 2]]), output_size=2), dnn.roi_align(x[1:], _BOX, output_size=2)
+    )
 
 
 def test_results_keep_channels_last_memory():
@@ -436,7 +504,8 @@ def test_results_keep_channels_last_memory():
         assert np.moveaxis(y, 1, -1).flags.c_contiguous
 
 
-# --- PyTorch ---------------------------------------------------------------------------------------------------------------------
+# --- PyTorch
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 def _both(torch, mine, theirs, *arrays, gradients=True):
@@ -463,7 +532,10 @@ _SAMPLED = [(mode, space) for mode in ("bilinear", "nearest", "bicubic") for spa
 def test_grid_sample_agrees_with_pytorch(mode, padding_mode, align_corners, space):
     torch = pytest.importorskip("torch")
     options = {"mode": mode, "padding_mode": padding_mode, "align_corners": align_corners}
-    x, grid = _rng(1).standard_normal((2, 3, *space)), _rng(2).uniform(-2.5, 2.5, (2, *(4, 3, 2)[: len(space)], len(space)))
+    x, grid = (
+        _rng(1).standard_normal((2, 3, *space)),
+        _rng(2).uniform(-2.5, 2.5, (2, *(4, 3, 2)[: len(space)], len(space))),
+    )
     _both(
         torch,
         lambda *arrays: dnn.vjp("grid_sample", *arrays, **options),
@@ -506,7 +578,8 @@ _TORCH_RESIZES = [
         {"scale": (1.7, 0.6, 2.5)[:rank]},
         {"scale": (1.1, 1.5, 0.5)[:rank]},
     )
-    # PyTorch computes "nearest" by a scale in float32 and copies kept extents in 2-D and 3-D, not in 1-D; here the scale always counts.
+    # PyTorch computes "nearest" by a scale in float32 and copies kept extents in 2-D and 3-D, not in 1-D; here the
+    # scale always counts.
     if not (mode == "nearest" and target.get("scale", (0,))[0] == 1.1 and rank > 1)
 ]
 
@@ -515,7 +588,12 @@ _TORCH_RESIZES = [
 def test_interpolate_agrees_with_pytorch(mode, rank, align_corners, antialias, target):
     torch = pytest.importorskip("torch")
     options = {"mode": mode, "align_corners": align_corners, "antialias": antialias} | target
-    named = {"mode": _TORCH_MODES[mode][rank], "antialias": antialias, "size": target.get("size"), "scale_factor": target.get("scale")}
+    named = {
+        "mode": _TORCH_MODES[mode][rank],
+        "antialias": antialias,
+        "size": target.get("size"),
+        "scale_factor": target.get("scale"),
+    }
     if mode in ("linear", "cubic"):
         named["align_corners"] = align_corners
     _both(

@@ -1,4 +1,5 @@
-"""Threads of the CPU engine as a process sees them: who is awake, who is woken, how a process ends, forks and is told how many to take."""
+"""Threads of the CPU engine as a process sees them: who is awake, who is woken, how a process ends, forks and is told
+how many to take."""
 
 import os
 import subprocess
@@ -14,11 +15,14 @@ from asv_bench import contention
 from dnnarray._cpu import threads
 from dnnarray._cpu.compiled import compiler
 
-_WITH_NUMBA = pytest.param("1", marks=pytest.mark.skipif(compiler.missing() is not None, reason="Numba is not installed"))
+_WITH_NUMBA = pytest.param(
+    "1", marks=pytest.mark.skipif(compiler.missing() is not None, reason="Numba is not installed")
+)
 _NUMBA = pytest.mark.parametrize("numba", ["0", _WITH_NUMBA])
 _ALONE = pytest.mark.skipif(threads.cores() < 2, reason="there is one core")
 _MUCH = 1 << 40
-# Calls that each wake every thread there is: kernels where Numba may compile them, products, parts that are Python functions, recurrent steps by NumPy.
+# Calls that each wake every thread there is: kernels where Numba may compile them, products, parts that are Python
+# functions, recurrent steps by NumPy.
 _CALLS = """
 import os, sys, threading, time
 import numpy as np
@@ -44,7 +48,9 @@ for _ in range(3):
 
 def _run(code, **variables):
     environment = os.environ | {"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"} | variables
-    done = subprocess.run([sys.executable, "-c", _CALLS + code], capture_output=True, text=True, env=environment, timeout=600)
+    done = subprocess.run(
+        [sys.executable, "-c", _CALLS + code], capture_output=True, text=True, env=environment, timeout=600
+    )
     assert done.returncode == 0, done.stderr
     assert not done.stderr
     return done.stdout.split()

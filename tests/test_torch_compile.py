@@ -1,4 +1,5 @@
-"""Calls inside `torch.compile`: the graph breaks there, the library itself is never traced, and the results are those of a plain call."""
+"""Calls inside `torch.compile`: the graph breaks there, the library itself is never traced, and the results are those
+of a plain call."""
 
 import functools
 import subprocess
@@ -87,9 +88,22 @@ class _Module(torch.nn.Module):
 
 
 _FUNCTIONS = [
-    _block, _two_calls, _inside_options, _settings, _gradient, _several_results, _given_out, _repeated, _nested, _questions, _by_numpy, _refused,
-    _Module(), dnn.relu, dnn.layer_norm,
-]  # fmt: skip
+    _block,
+    _two_calls,
+    _inside_options,
+    _settings,
+    _gradient,
+    _several_results,
+    _given_out,
+    _repeated,
+    _nested,
+    _questions,
+    _by_numpy,
+    _refused,
+    _Module(),
+    dnn.relu,
+    dnn.layer_norm,
+]
 
 
 @pytest.mark.parametrize("function", _FUNCTIONS, ids=lambda f: getattr(f, "__name__", "module"))
@@ -145,7 +159,10 @@ print(torch.equal(got, step(x) + 1))
 def test_the_very_first_call_may_be_under_the_tracer(imports, function):
     """In a process where no function has been written yet, whichever library is imported first."""
     text = _FIRST.format(imports=imports, function=function, call="relu(x)")
-    assert subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True).stdout.strip() == "True"
+    assert (
+        subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True).stdout.strip()
+        == "True"
+    )
 
 
 def test_a_function_that_left_for_another_process_is_still_marked():

@@ -1,4 +1,5 @@
-"""Calls on tensors in the memory of the processor: found again by the public function itself, with the numbers of NumPy arrays, in PyTorch's own memory."""
+"""Calls on tensors in the memory of the processor: found again by the public function itself, with the numbers of NumPy
+arrays, in PyTorch's own memory."""
 
 import numpy as np
 import pytest
@@ -13,7 +14,11 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 
 def _tensor(array):
-    return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16) if array.dtype == BFLOAT16 else torch.from_numpy(array)
+    return (
+        torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+        if array.dtype == BFLOAT16
+        else torch.from_numpy(array)
+    )
 
 
 def _numbers(tensor):

@@ -16,7 +16,9 @@ def _lines_of_code(path):
     text = path.read_text()
     docstring = range(1, ast.parse(text).body[0].end_lineno + 1)
     lines = enumerate(text.splitlines(), 1)
-    return [line for number, line in lines if number not in docstring and line.strip() and not line.strip().startswith("#")]
+    return [
+        line for number, line in lines if number not in docstring and line.strip() and not line.strip().startswith("#")
+    ]
 
 
 @pytest.mark.parametrize("name", ["cnn", "lstm", "transformer"])

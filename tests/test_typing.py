@@ -96,14 +96,27 @@ _MISTAKES = {
 def _mypy(folder, text):
     path = folder / "script.py"
     path.write_text(text)
-    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--cache-dir", str(folder / "cache"), str(path)]
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--no-error-summary",
+        "--cache-dir",
+        str(folder / "cache"),
+        str(path),
+    ]
     return subprocess.run(command, capture_output=True, text=True, cwd=Path(dnnarray.__file__).parents[1]).stdout
 
 
 def test_a_type_checker_knows_arrays_and_named_tuples_and_finds_mistakes(tmp_path):
     pytest.importorskip("mypy")
     lines = "".join(f"    {line}\n" for line in _MISTAKES)
-    found = [line for line in _mypy(tmp_path, f"{_SCRIPT}\ndef mistakes(x: Float) -> None:\n{lines}").splitlines() if "script.py" in line]
+    found = [
+        line
+        for line in _mypy(tmp_path, f"{_SCRIPT}\ndef mistakes(x: Float) -> None:\n{lines}").splitlines()
+        if "script.py" in line
+    ]
     errors = [line for line in found if ": error:" in line]
     assert len(errors) == len(_MISTAKES), "\n".join(found)
     for error, word in zip(errors, _MISTAKES.values(), strict=True):

@@ -30,8 +30,18 @@ def test_versions_are_those_of_the_libraries(capsys):
     assert rows["Python"] == platform.python_version()
     assert rows["numpy"].startswith(f"{np.__version__} (BLAS: ")
     assert set(rows) == {
-        "dnnarray", "Python", "platform", "processor", "numpy", "ml-dtypes", "array-api-compat", "cupy", "torch", "jax", "numba"
-    }  # fmt: skip
+        "dnnarray",
+        "Python",
+        "platform",
+        "processor",
+        "numpy",
+        "ml-dtypes",
+        "array-api-compat",
+        "cupy",
+        "torch",
+        "jax",
+        "numba",
+    }
 
 
 def test_what_is_not_installed_is_said_and_nothing_is_imported(capsys, monkeypatch):
@@ -57,14 +67,17 @@ def test_versions_too_old_or_missing(name, monkeypatch):
     assert "not installed" in _item(name).found
 
 
-@pytest.mark.parametrize(("version", "ok"), [("2.1.0", True), ("2.0.9", False), ("10.0", True), ("2.1.0rc1", True), ("1.26.4", False)])
+@pytest.mark.parametrize(
+    ("version", "ok"), [("2.1.0", True), ("2.0.9", False), ("10.0", True), ("2.1.0rc1", True), ("1.26.4", False)]
+)
 def test_versions_are_compared_as_numbers(version, ok, monkeypatch):
     monkeypatch.setattr(_versions, "_version", lambda package: version)
     assert _versions._check_version("numpy", (2, 1)).ok is ok
 
 
 @pytest.mark.parametrize(
-    ("told", "ok"), [("", True), ("Haswell", False), ("ZEN", False), ("Nehalem", False), ("SkylakeX", True), ("Novel", True)]
+    ("told", "ok"),
+    [("", True), ("Haswell", False), ("ZEN", False), ("Nehalem", False), ("SkylakeX", True), ("Novel", True)],
 )
 def test_the_core_type_trap(told, ok, avx512, monkeypatch):
     monkeypatch.setenv("OPENBLAS_CORETYPE", told)
@@ -78,7 +91,9 @@ def test_the_core_type_trap(told, ok, avx512, monkeypatch):
 def test_the_core_type_is_no_trap_on_a_processor_that_can_do_no_more(monkeypatch):
     monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
     assert not _item("BLAS core type").ok
-    monkeypatch.setattr(_versions, "_numpy_config", lambda: {"SIMD Extensions": {"baseline": ["SSE"], "found": ["X86_V3"]}})
+    monkeypatch.setattr(
+        _versions, "_numpy_config", lambda: {"SIMD Extensions": {"baseline": ["SSE"], "found": ["X86_V3"]}}
+    )
     assert _item("BLAS core type").ok
     monkeypatch.setattr(_versions.platform, "machine", lambda: "aarch64")
     assert _item("BLAS core type").ok
@@ -121,12 +136,27 @@ def test_a_device_without_cupy_is_no_problem_until_a_device_array_comes(monkeypa
     ("machine", "packages", "name", "words"),
     [
         (requirements.Machine((11, 4), ((8, 0),)), _WELL, "CUDA driver", ["11.4", "12.0", "driver 525"]),
-        (requirements.Machine((13, 0), ((9, 0), (7, 0))), _WELL, "CUDA devices", ["device 1", "sm_70", "sm_75", "CUDA_VISIBLE_DEVICES"]),
-        (requirements.Machine((12, 8), ((9, 0),)), _WELL, "CuPy", ["cupy-cuda13x 14.2.0", "CUDA 13", "12.8", "pip uninstall", "cuda12"]),
+        (
+            requirements.Machine((13, 0), ((9, 0), (7, 0))),
+            _WELL,
+            "CUDA devices",
+            ["device 1", "sm_70", "sm_75", "CUDA_VISIBLE_DEVICES"],
+        ),
+        (
+            requirements.Machine((12, 8), ((9, 0),)),
+            _WELL,
+            "CuPy",
+            ["cupy-cuda13x 14.2.0", "CUDA 13", "12.8", "pip uninstall", "cuda12"],
+        ),
         (_MACHINE, {"cupy-cuda11x": "13.6"}, "CuPy", ["cupy-cuda11x", "CUDA 11", "cuda13"]),
         (_MACHINE, _WELL | {"cupy-cuda12x": "14"}, "CuPy", ["several", "pip uninstall cupy-cuda12x"]),
         (_MACHINE, {"cupy-cuda13x": "14"}, "NVRTC", ["cuda-bindings", "not installed", "cuda13"]),
-        (requirements.Machine((12, 8), ((9, 0),)), {"cuda-bindings": "13.0"}, "NVRTC", ["newer than the driver", "12.8"]),
+        (
+            requirements.Machine((12, 8), ((9, 0),)),
+            {"cuda-bindings": "13.0"},
+            "NVRTC",
+            ["newer than the driver", "12.8"],
+        ),
     ],
 )
 def test_what_is_wrong_with_cuda_is_named_and_mended(machine, packages, name, words, monkeypatch):

@@ -50,7 +50,10 @@ def test_a_loss_that_is_nan_still_has_a_gradient_of_one():
 def test_a_number_is_refused_where_the_output_has_axes():
     _, pullback = dnn.vjp("relu", _X)
     for grad in ((), (1.0,), (2,), ((1.0, None),)):
-        with pytest.raises(dnn.ArrayTypeError, match=r"relu_backward: grad is the number .*; expected an array of the shape of the result"):
+        with pytest.raises(
+            dnn.ArrayTypeError,
+            match=r"relu_backward: grad is the number .*; expected an array of the shape of the result",
+        ):
             pullback(*grad)
     with pytest.raises(dnn.ArrayTypeError, match="grad is None"):
         pullback(None)
@@ -105,7 +108,9 @@ def test_numerics_of_the_forward_hold_in_another_thread():
 def test_pullbacks_pickle_with_their_arrays(case):
     arrays = case.draw()
     y, pullback = dnn.vjp(case.op, *arrays, **case.options)
-    grads = tuple(np.ones_like(r) if i == 0 else None for i, r in enumerate(y)) if isinstance(y, tuple) else np.ones_like(y)
+    grads = (
+        tuple(np.ones_like(r) if i == 0 else None for i, r in enumerate(y)) if isinstance(y, tuple) else np.ones_like(y)
+    )
     expected = flat(pullback(grads))
     for copied in (pickle.loads(pickle.dumps(pullback)), copy.copy(pullback), copy.deepcopy(pullback)):
         for got, one in zip(flat(copied(grads)), expected, strict=True):
@@ -159,7 +164,10 @@ def test_the_algorithm_that_is_named_is_that_of_the_forward_and_of_the_gradient_
             dnn.grad(lambda w: dnn.conv(x, w, algorithm="direct").sum())(w)
         records = telemetry.snapshot()
     telemetry.reset()
-    assert {name: list(r["algorithms"]) for name, r in records.items()} == {"conv": ["direct"], "conv_backward": ["direct"]}
+    assert {name: list(r["algorithms"]) for name, r in records.items()} == {
+        "conv": ["direct"],
+        "conv_backward": ["direct"],
+    }
     with pytest.raises(dnn.OptionError, match="algorithm"):
         dnn.vjp("conv", x, w, algorithm="nothing of this name")
     for _ in range(2):

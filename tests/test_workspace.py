@@ -1,4 +1,5 @@
-"""Scratch memory: every algorithm of the CPU engine does with the bytes that it declares, wherever they begin and whatever they hold, and touches none around."""
+"""Scratch memory: every algorithm of the CPU engine does with the bytes that it declares, wherever they begin and
+whatever they hold, and touches none around."""
 
 import mmap
 import random
@@ -42,7 +43,8 @@ def _methods(asked):
 
 
 def _check(op, arrays, options, exact, reduction, condition=1.0):
-    """Each algorithm with scratch memory gives the results of `exact` in memory that is guarded. Tells all that may run the call."""
+    """Each algorithm with scratch memory gives the results of `exact` in memory that is guarded. Tells all that may run
+    the call."""
     asked = question(op, arrays, dict(options))
     found = [(m, m.workspace(asked.problem)) for m in _methods(asked)]
     expected = flat(exact()) if any(size for _, size in found) else []
@@ -65,10 +67,19 @@ _DTYPES = (FLOAT64, FLOAT32, FLOAT16)
 def test_the_declared_bytes_are_enough(case, dtype):
     arrays = case.draw(dtype)
     oracle = ORACLES[find(case.op).base]
-    _check(case.op, arrays, case.options, lambda: oracle(*as_float64(arrays), **case.options), case.reduction, case.condition)
+    _check(
+        case.op,
+        arrays,
+        case.options,
+        lambda: oracle(*as_float64(arrays), **case.options),
+        case.reduction,
+        case.condition,
+    )
 
 
-@pytest.mark.parametrize(("case", "dtype"), [(c, d) for c in CASES if c.gradient for d in _DTYPES if d in c.dtypes], ids=str)
+@pytest.mark.parametrize(
+    ("case", "dtype"), [(c, d) for c in CASES if c.gradient for d in _DTYPES if d in c.dtypes], ids=str
+)
 def test_the_declared_bytes_are_enough_for_the_gradient(case, dtype):
     """The gradients in float64 are held to finite differences elsewhere."""
     found = gradient_call(case, case.draw(dtype))
@@ -76,7 +87,9 @@ def test_the_declared_bytes_are_enough_for_the_gradient(case, dtype):
         pytest.skip("it has no gradient")
     op, arrays, options = found
     longest = max(a.size for a in leaves(arrays))
-    _check(op, arrays, options, lambda: call(op, as_float64(arrays), options), max(case.reduction, longest), case.condition)
+    _check(
+        op, arrays, options, lambda: call(op, as_float64(arrays), options), max(case.reduction, longest), case.condition
+    )
 
 
 def _convolution(rng):
@@ -86,12 +99,25 @@ def _convolution(rng):
     c, k = (groups * (1 if groups == 5 else rng.choice((1, 2, 3, 5, 9, 16, 17))) for _ in range(2))
     space = tuple(rng.choice((1, 2, 3, 5, 8, 11, 12) if rank > 1 else (1, 5, 30, 4000)) for _ in range(rank))
     window = (3,) * rank if rng.random() < 0.3 else tuple(rng.choice((1, 1, 2, 3, 5)) for _ in range(rank))
-    options = {"stride": rng.choice((1, 1, 2, 3)), "dilation": rng.choice((1, 1, 2)), "padding": rng.choice((0, 1, 2)), "groups": groups}
-    options |= {"layout": rng.choice(("channels_first", "channels_last")), "activation": rng.choice((None, "silu", "tanh"))}
+    options = {
+        "stride": rng.choice((1, 1, 2, 3)),
+        "dilation": rng.choice((1, 1, 2)),
+        "padding": rng.choice((0, 1, 2)),
+        "groups": groups,
+    }
+    options |= {
+        "layout": rng.choice(("channels_first", "channels_last")),
+        "activation": rng.choice((None, "silu", "tanh")),
+    }
     name, n = rng.choice(("conv", "conv_transpose")), rng.choice((1, 1, 2, 4))
     outer, inner = (k, c // groups) if name == "conv" else (c, k // groups)
     last = options["layout"] == "channels_last"
-    return name, (n, *space, c) if last else (n, c, *space), (outer, *window, inner) if last else (outer, inner, *window), options
+    return (
+        name,
+        (n, *space, c) if last else (n, c, *space),
+        (outer, *window, inner) if last else (outer, inner, *window),
+        options,
+    )
 
 
 def _convolutions(count, seed, dtype):
@@ -121,7 +147,9 @@ def test_the_declared_bytes_hold_all_maps_of_a_convolution(dtype):
     for op, arrays, options in _convolutions(120, 3, dtype):
         longest = max(a.size for a in arrays)
         met |= _check(op, arrays, options, partial(call_by, "direct", op, as_float64(arrays), options), longest)
-    missed = {(op, m.name) for op in {op for op, _ in met} for m in engine.methods(find(op)) if _possible(op, m, dtype)} - met
+    missed = {
+        (op, m.name) for op in {op for op, _ in met} for m in engine.methods(find(op)) if _possible(op, m, dtype)
+    } - met
     assert not missed
 
 

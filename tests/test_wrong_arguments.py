@@ -1,7 +1,8 @@
-"""Wrong arguments of every kind, one after the other, to every operation: a named error with the function's name comes out, or a result.
+"""Wrong arguments of every kind, one after the other, to every operation: a named error with the function's name comes
+out, or a result.
 
-Errors of NumPy or Python from inside would say nothing to the caller. Only a signature that does not fit may raise Python's own `TypeError`.
-"""
+Errors of NumPy or Python from inside would say nothing to the caller. Only a signature that does not fit may raise
+Python's own `TypeError`."""
 
 import inspect
 import math
@@ -15,18 +16,82 @@ from dnnarray._operation import find, operations
 from tests.registry import FIRST
 from tests.support import call
 
-_NAMED = (dnn.ShapeError, dnn.DTypeError, dnn.ArrayTypeError, dnn.OptionError, dnn.UnsupportedError, dnn.WorkspaceError, dnn.DeviceError)
+_NAMED = (
+    dnn.ShapeError,
+    dnn.DTypeError,
+    dnn.ArrayTypeError,
+    dnn.OptionError,
+    dnn.UnsupportedError,
+    dnn.WorkspaceError,
+    dnn.DeviceError,
+)
 _CASES = FIRST
 _ARRAYS = [
-    None, "abc", b"1", 3, 2.5, True, [1, 2], [], (), {"a": 1}, object, np.float32(3), np.array([["a"]]), np.zeros((2, 3), "V0"), np.array(None),
-    np.zeros((2, 2), complex), np.ma.masked_array([1.0]), np.zeros(0), np.zeros(()), np.zeros((1,) * 40), np.zeros((2, 0, 3)),
-    np.array(["x"], object), dnn.Spec((2,), "float32"),
-]  # fmt: skip
+    None,
+    "abc",
+    b"1",
+    3,
+    2.5,
+    True,
+    [1, 2],
+    [],
+    (),
+    {"a": 1},
+    object,
+    np.float32(3),
+    np.array([["a"]]),
+    np.zeros((2, 3), "V0"),
+    np.array(None),
+    np.zeros((2, 2), complex),
+    np.ma.masked_array([1.0]),
+    np.zeros(0),
+    np.zeros(()),
+    np.zeros((1,) * 40),
+    np.zeros((2, 0, 3)),
+    np.array(["x"], object),
+    dnn.Spec((2,), "float32"),
+]
 _OPTIONS = [
-    None, "abc", "", b"1", 0, -1, 3, 10**12, 10**30, -(10**30), 10**400, 2**63, 2**64, 2.5, 1e300, 5e-324, math.nan, math.inf, 1j, True, [],
-    (), (1,), [1, 2], (1, 2, 3), (-1, 1), (2.5, 1), (None, None), ((1, 2), (3, 4)), {"a": 1}, object, np.float32(0.5), np.bool_(True),
-    np.array(1), np.array(0.5), np.array([1, 2]), np.array([[1]]), np.array("a"), lambda: 3,
-]  # fmt: skip
+    None,
+    "abc",
+    "",
+    b"1",
+    0,
+    -1,
+    3,
+    10**12,
+    10**30,
+    -(10**30),
+    10**400,
+    2**63,
+    2**64,
+    2.5,
+    1e300,
+    5e-324,
+    math.nan,
+    math.inf,
+    1j,
+    True,
+    [],
+    (),
+    (1,),
+    [1, 2],
+    (1, 2, 3),
+    (-1, 1),
+    (2.5, 1),
+    (None, None),
+    ((1, 2), (3, 4)),
+    {"a": 1},
+    object,
+    np.float32(0.5),
+    np.bool_(True),
+    np.array(1),
+    np.array(0.5),
+    np.array([1, 2]),
+    np.array([[1]]),
+    np.array("a"),
+    lambda: 3,
+]
 
 
 def _changed(array):
@@ -88,12 +153,15 @@ def test_wrong_arguments_of_gradients_meet_a_named_error(case):
     forward, backward = find(case.op), operations()[f"{find(case.op).base}_backward"]
     arrays = case.draw()
     result = call(case.op, arrays, case.options)
-    given = dict(zip(forward.arrays, arrays, strict=False)) | {"grad": np.ones_like(result[0] if isinstance(result, tuple) else result)}
+    given = dict(zip(forward.arrays, arrays, strict=False)) | {
+        "grad": np.ones_like(result[0] if isinstance(result, tuple) else result)
+    }
     options = {n: v for n, v in case.options.items() if n in backward.defaults}
     _every_wrong_argument(backward.name, tuple(given.get(n) for n in backward.arrays), options)
 
 
-# --- the ways in beside a plain call ------------------------------------------------------------------------------------
+# --- the ways in beside a plain call
+# ------------------------------------------------------------------------------------
 
 _X = np.ones((1, 2, 3, 4))
 
@@ -143,7 +211,7 @@ def test_results_beyond_memory_are_a_workspace_error(classes):
 
 @pytest.mark.parametrize("classes", [2**63, 2**70, 0, -1])
 def test_classes_that_no_axis_can_have_are_an_option_error(classes):
-    with pytest.raises(dnn.OptionError, match="one_hot: num_classes is .*; expected an integer from 1 to"):
+    with pytest.raises(dnn.OptionError, match=r"one_hot: num_classes is .*; expected an integer from 1 to"):
         dnn.one_hot(np.zeros(1, int), classes)
 
 
@@ -152,7 +220,9 @@ def test_the_memory_that_there_is_bounds_results_and_workspace(monkeypatch):
     expected = dnn.conv(x, w, algorithm="direct")
     sizes = {a.name: a.workspace for a in dnn.algorithms("conv", x, w)}
     monkeypatch.setattr(memory, "most", lambda: sizes["fft"] - 1)
-    np.testing.assert_allclose(dnn.conv(x, w, padding="valid", algorithm="fft"), expected, rtol=1e-5)  # by a smaller one
+    np.testing.assert_allclose(
+        dnn.conv(x, w, padding="valid", algorithm="fft"), expected, rtol=1e-5
+    )  # by a smaller one
     out = np.empty((1, 8, 100, 100), np.float32)
     monkeypatch.setattr(memory, "most", lambda: out.nbytes - 1)
     with pytest.raises(dnn.WorkspaceError, match="interpolate: the result is of shape"):
@@ -212,7 +282,9 @@ def test_check_finite_leaves_wrong_arguments_to_the_call():
             dnn.relu(torch.full((3,), math.nan, dtype=torch.bfloat16))
 
 
-@pytest.mark.parametrize("wrong", [{"strides": "a"}, {"strides": 5}, {"strides": (1.5,)}, {"dtype": "f4,("}, {"shape": None}])
+@pytest.mark.parametrize(
+    "wrong", [{"strides": "a"}, {"strides": 5}, {"strides": (1.5,)}, {"dtype": "f4,("}, {"shape": None}]
+)
 def test_a_spec_of_nonsense_is_a_named_error(wrong):
     with pytest.raises((dnn.ShapeError, dnn.DTypeError), match="Spec: "):
         dnn.Spec(**{"shape": (2,), "dtype": "float32"} | wrong)

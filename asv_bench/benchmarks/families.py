@@ -14,7 +14,11 @@ _CALLS = {
     "conv_3x3_64_56": ("conv", lambda: (_normal(8, 64, 56, 56), _normal(64, 64, 3, 3)), {"padding": 1}),
     "conv_1x1_64_256_56": ("conv", lambda: (_normal(8, 64, 56, 56), _normal(256, 64, 1, 1)), {}),
     "conv_7x7_3_64_224": ("conv", lambda: (_normal(4, 3, 224, 224), _normal(64, 3, 7, 7)), {"padding": 3, "stride": 2}),
-    "conv_depthwise_3x3_96_56": ("conv", lambda: (_normal(8, 96, 56, 56), _normal(96, 1, 3, 3)), {"padding": 1, "groups": 96}),
+    "conv_depthwise_3x3_96_56": (
+        "conv",
+        lambda: (_normal(8, 96, 56, 56), _normal(96, 1, 3, 3)),
+        {"padding": 1, "groups": 96},
+    ),
     "conv_1d": ("conv", lambda: (_normal(4, 64, 4000), _normal(64, 64, 3)), {"padding": 1}),
     "conv_3d": ("conv", lambda: (_normal(1, 16, 16, 32, 32), _normal(16, 16, 3, 3, 3)), {"padding": 1}),
     "linear": ("linear", lambda: (_normal(512, 512), _normal(512, 512), _normal(512)), {}),

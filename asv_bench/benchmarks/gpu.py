@@ -1,4 +1,5 @@
-"""The GPU table, a figure for each family: geometric means over its rows. Skipped where there is no GPU with CuPy and PyTorch."""
+"""The GPU table, a figure for each family: geometric means over its rows. Skipped where there is no GPU with CuPy and
+PyTorch."""
 
 import sys
 from pathlib import Path

@@ -82,26 +82,33 @@ _NEW_SHAPES = {  # operation, arrays and options of a batch
     "conv in groups": ("conv", lambda n: (_image(n), _THIN), lambda n: {"padding": 1, "groups": 32}),
     "depthwise conv": ("conv", lambda n: (_image(n), _lying_last(64, 1, 3, 3)), lambda n: {"padding": 1, "groups": 64}),
     "gradient of the input, stride 2": (
-        "conv_backward_input", lambda n: (_lying_last(n, 64, 28, 28), _WINDOW),
+        "conv_backward_input",
+        lambda n: (_lying_last(n, 64, 28, 28), _WINDOW),
         lambda n: {"padding": 1, "stride": 2, "input_shape": (n, 64, 56, 56)},
     ),
-    "gradient of the weight": ("conv_backward_weight", lambda n: (_image(n), _image(n)), lambda n: {"padding": 1, "weight_shape": _WINDOW.shape}),
+    "gradient of the weight": (
+        "conv_backward_weight",
+        lambda n: (_image(n), _image(n)),
+        lambda n: {"padding": 1, "weight_shape": _WINDOW.shape},
+    ),
     "the same in groups": (
-        "conv_backward_weight", lambda n: (_image(n), _image(n)), lambda n: {"padding": 1, "groups": 32, "weight_shape": _THIN.shape},
+        "conv_backward_weight",
+        lambda n: (_image(n), _image(n)),
+        lambda n: {"padding": 1, "groups": 32, "weight_shape": _THIN.shape},
     ),
     "max_pool": ("max_pool", lambda n: (_image(n),), lambda n: {"kernel_size": 3, "stride": 2, "padding": 1}),
     "layer_norm": ("layer_norm", lambda n: (_rows(n),), lambda n: {}),
     "gradients of layer_norm": ("layer_norm_backward", lambda n: (_rows(n), _rows(n)), lambda n: {}),
     "attention": ("attention", lambda n: (_heads(n),) * 3, lambda n: {}),
-}  # fmt: skip
+}
 _BATCHES = count(3)
 
 
 class NewShape:
     """What the first call of a shape costs the host on the CUDA engine, for a made-up H200; no GPU is needed, but CuPy.
 
-    Each sample takes a batch that nobody has asked for: a problem remembers what was found out about it, and tiles are kept by extents.
-    """
+    Each sample takes a batch that nobody has asked for: a problem remembers what was found out about it, and tiles are
+    kept by extents."""
 
     params = list(_NEW_SHAPES)
     param_names = ("call",)
@@ -150,13 +157,22 @@ def main():
                 getattr(case, f"time_{part}")(call)
                 times.append(time.perf_counter() - start)
             found[part] = sorted(times)[len(times) // 2] * 1e6, min(times) * 1e6
-        print(f"{call:34}", "  ".join(f"{part.replace('_', ' ')} {us:4.0f} us ({least:.0f})" for part, (us, least) in found.items()))
+        print(
+            f"{call:34}",
+            "  ".join(f"{part.replace('_', ' ')} {us:4.0f} us ({least:.0f})" for part, (us, least) in found.items()),
+        )
 
 
 def track_import_ms():
     """Milliseconds that `import dnnarray` adds to `import numpy`, the best of five fresh processes."""
     code = "import numpy, time; t = time.perf_counter(); import dnnarray; print(time.perf_counter() - t)"
-    return min(float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout) for _ in range(5)) * 1e3
+    return (
+        min(
+            float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
+            for _ in range(5)
+        )
+        * 1e3
+    )
 
 
 track_import_ms.unit = "ms"
@@ -230,7 +246,9 @@ def track_recording_us(chain):
     recorded, by_hand = _CHAINS[chain]()
     least = [float("inf"), float("inf")]
     for _ in range(300):
-        for place, run in enumerate((recorded, by_hand)):  # by turns, in runs so short that other programs leave some alone
+        for place, run in enumerate(
+            (recorded, by_hand)
+        ):  # by turns, in runs so short that other programs leave some alone
             start = time.perf_counter()
             run()
             least[place] = min(least[place], time.perf_counter() - start)

@@ -1,4 +1,5 @@
-"""Host time of the functions of `dnnarray.interop.jax` on small arrays on the CPU, beside the same in jax.numpy and jax.lax.
+"""Host time of the functions of `dnnarray.interop.jax` on small arrays on the CPU, beside the same in jax.numpy and
+jax.lax.
 
 `python -m asv_bench.benchmarks.interop_jax` prints the table by itself.
 """

@@ -1,4 +1,5 @@
-"""What a warm call on small tensors of the processor costs: PyTorch's own operators, the same under `accelerate`, and the functions of `interop.torch`."""
+"""What a warm call on small tensors of the processor costs: PyTorch's own operators, the same under `accelerate`, and
+the functions of `interop.torch`."""
 
 from importlib.util import find_spec
 

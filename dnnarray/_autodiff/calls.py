@@ -1,4 +1,5 @@
-"""Calls of dnnarray's own functions on `Traced` arrays: the operation's forward and pullback become one recorded step."""
+"""Calls of dnnarray's own functions on `Traced` arrays: the operation's forward and pullback become one recorded
+step."""
 
 from __future__ import annotations
 
@@ -24,7 +25,10 @@ def call(op: Operation, arrays: tuple[Any, ...], options: dict[str, Any], out: A
     options : everything else by name
     """
     if out is not None or workspace is not None:
-        raise OptionError(f"{op.name}: out= and workspace= cannot be given for arrays that value_and_grad differentiates; leave them out.")
+        raise OptionError(
+            f"{op.name}: out= and workspace= cannot be given for arrays that value_and_grad differentiates; leave "
+            "them out."
+        )
     trace = top_trace(leaves(arrays) if op.nested else arrays)
     assert trace is not None
     plan = plan_of(op)
@@ -44,7 +48,9 @@ def call(op: Operation, arrays: tuple[Any, ...], options: dict[str, Any], out: A
             values.append(array)
     result, kept = plan.run(tuple(values), options)
     given = zip(op.arrays, arrays, strict=True) if op.nested else ()
-    step = _Step(plan, kept, options, CURRENT.get(DEFAULT), tuple(names), [_places(trace, a) for n, a in given if n in names])
+    step = _Step(
+        plan, kept, options, CURRENT.get(DEFAULT), tuple(names), [_places(trace, a) for n, a in given if n in names]
+    )
     if not isinstance(result, tuple):
         return Traced(result, trace, Node(step, parents)) if is_floating(result) else result
     node = Node(step, parents, len(result))
@@ -65,7 +71,13 @@ class _Step:
     __slots__ = ("arrays", "names", "options", "places", "plan", "settings")
 
     def __init__(
-        self, plan: Plan, arrays: tuple[Any, ...], options: dict[str, Any], settings: Options, names: tuple[str, ...], places: list[Any]
+        self,
+        plan: Plan,
+        arrays: tuple[Any, ...],
+        options: dict[str, Any],
+        settings: Options,
+        names: tuple[str, ...],
+        places: list[Any],
     ) -> None:
         self.plan, self.arrays, self.options, self.settings = plan, arrays, options, settings
         self.names, self.places = names, places

@@ -1,4 +1,5 @@
-"""The Array API as `Traced` arrays offer it: primitives under the names and signatures of the standard, and functions composed of them."""
+"""The Array API as `Traced` arrays offer it: primitives under the names and signatures of the standard, and functions
+composed of them."""
 
 from __future__ import annotations
 
@@ -139,7 +140,8 @@ def diff(x: Any, /, *, axis: int = -1, n: int = 1) -> Any:
     return x
 
 
-# --- reductions ---------------------------------------------------------------------------------------------------------
+# --- reductions
+# ---------------------------------------------------------------------------------------------------------
 
 
 def sum(x: Any, /, *, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
@@ -186,10 +188,15 @@ def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, inc
     x = x if dtype is None else astype(x, dtype)
     x, axis = (reshape(x, -1), 0) if axis is None else (x, axis % len(shape_of(x)))
     sums = rules.cumulative_sum(x, axis=axis)
-    return concat([rules.flip(sums, axis=axis)[(slice(None),) * axis + (slice(0, 1),)] * 0, sums], axis=axis) if include_initial else sums
+    return (
+        concat([rules.flip(sums, axis=axis)[(slice(None),) * axis + (slice(0, 1),)] * 0, sums], axis=axis)
+        if include_initial
+        else sums
+    )
 
 
-# --- choices and products -----------------------------------------------------------------------------------------------
+# --- choices and products
+# -----------------------------------------------------------------------------------------------
 
 
 def where(condition: Any, x1: Any, x2: Any, /) -> Any:
@@ -225,22 +232,58 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
 
 
 _HERE = (
-    reshape, permute_dims, matrix_transpose, moveaxis, expand_dims, squeeze, broadcast_to, broadcast_arrays, astype, flip, roll, tril, triu,
-    concat, stack, unstack, tile, repeat, take, take_along_axis, sort, diff, sum, mean, max, min, var, std, prod, cumulative_sum, where, clip,
-    matmul, tensordot, vecdot,
-)  # fmt: skip
+    reshape,
+    permute_dims,
+    matrix_transpose,
+    moveaxis,
+    expand_dims,
+    squeeze,
+    broadcast_to,
+    broadcast_arrays,
+    astype,
+    flip,
+    roll,
+    tril,
+    triu,
+    concat,
+    stack,
+    unstack,
+    tile,
+    repeat,
+    take,
+    take_along_axis,
+    sort,
+    diff,
+    sum,
+    mean,
+    max,
+    min,
+    var,
+    std,
+    prod,
+    cumulative_sum,
+    where,
+    clip,
+    matmul,
+    tensordot,
+    vecdot,
+)
 DIFFERENTIABLE: dict[str, Callable[..., Any]] = {**UNARY, **BINARY, **{f.__name__: f for f in _HERE}}
 # Their results do not change with a small change of the arguments, or are no floating numbers.
 CONSTANT = frozenset(
-    "all any argmax argmin argsort bitwise_and bitwise_invert bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor can_cast ceil "
-    "count_nonzero empty_like equal floor floor_divide full_like greater greater_equal isdtype isfinite isin isinf isnan less less_equal "
-    "logical_and logical_not logical_or logical_xor nextafter nonzero not_equal ones_like result_type round searchsorted sign signbit trunc "
+    "all any argmax argmin argsort bitwise_and bitwise_invert bitwise_left_shift bitwise_or bitwise_right_shift "
+    "bitwise_xor can_cast ceil "
+    "count_nonzero empty_like equal floor floor_divide full_like greater greater_equal isdtype isfinite isin isinf "
+    "isnan less less_equal "
+    "logical_and logical_not logical_or logical_xor nextafter nonzero not_equal ones_like result_type round "
+    "searchsorted sign signbit trunc "
     "unique_all unique_counts unique_inverse unique_values zeros_like".split()
 )
 
 
 class Namespace:
-    """What ``x.__array_namespace__()`` of a `Traced` array gives: the namespace of the array beneath, with the functions that are recorded."""
+    """What ``x.__array_namespace__()`` of a `Traced` array gives: the namespace of the array beneath, with the
+    functions that are recorded."""
 
     def __init__(self, xp: Any) -> None:
         self._xp = xp
@@ -280,6 +323,7 @@ def _only_plain(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 def refuse(name: str) -> None:
     """Say of a function without a gradient rule what to do."""
     raise UnsupportedError(
-        f"value_and_grad: {name} has no gradient here. Use dnnarray's own functions, operators, or these of x.__array_namespace__(): "
+        f"value_and_grad: {name} has no gradient here. Use dnnarray's own functions, operators, or these of "
+        "x.__array_namespace__(): "
         f"{', '.join(sorted(DIFFERENTIABLE))}; or pass dnn.stop_gradient(x) where no gradient is wanted."
     )

@@ -23,10 +23,23 @@ _ARITHMETIC = {
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "floordiv", "rfloordiv")
 # Names of NumPy for functions that the standard calls otherwise.
 _OF_NUMPY = {
-    "absolute": "abs", "true_divide": "divide", "power": "pow", "float_power": "pow", "arcsin": "asin", "arccos": "acos", "arctan": "atan",
-    "arctan2": "atan2", "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh", "mod": "remainder", "amax": "max", "amin": "min",
-    "concatenate": "concat", "cumsum": "cumulative_sum",
-}  # fmt: skip
+    "absolute": "abs",
+    "true_divide": "divide",
+    "power": "pow",
+    "float_power": "pow",
+    "arcsin": "asin",
+    "arccos": "acos",
+    "arctan": "atan",
+    "arctan2": "atan2",
+    "arcsinh": "asinh",
+    "arccosh": "acosh",
+    "arctanh": "atanh",
+    "mod": "remainder",
+    "amax": "max",
+    "amin": "min",
+    "concatenate": "concat",
+    "cumsum": "cumulative_sum",
+}
 _namespaces: dict[int, Namespace] = {}
 
 
@@ -86,11 +99,15 @@ def _method(name: str) -> Callable[..., Any]:
 
 
 def _install() -> None:
-    """Give `Traced` its operators. They cannot stand in the class: the rules, of which they are made, make `Traced` arrays themselves."""
+    """Give `Traced` its operators. They cannot stand in the class: the rules, of which they are made, make `Traced`
+    arrays themselves."""
     members: dict[str, Any] = {f"__{name}__": _forward(f) for name, f in _ARITHMETIC.items()}
     members |= {f"__r{name}__": _reflected(f) for name, f in _ARITHMETIC.items()}
     members |= {f"__{name}__": _compared(f"__{name}__") for name in _COMPARISONS}
-    members |= {f"__{name}__": _alone(UNARY[function]) for name, function in (("neg", "negative"), ("pos", "positive"), ("abs", "abs"))}
+    members |= {
+        f"__{name}__": _alone(UNARY[function])
+        for name, function in (("neg", "negative"), ("pos", "positive"), ("abs", "abs"))
+    }
     members |= {
         "__getitem__": lambda self, index: rules.getitem(self, index=_plain_index(index)),
         "__iter__": lambda self: iter(functions.unstack(self)),

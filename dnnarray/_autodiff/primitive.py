@@ -51,9 +51,9 @@ class Primitive:
     Parameters
     ----------
     forward : ``forward(xp, *arrays, **options)`` computes with plain arrays of the namespace `xp`
-    rules : for each array argument ``rule(grad, result, *arrays, **options)``, the gradient with respect to it. Rules are written in terms of
-        primitives and operators, so that they can be recorded themselves. A single rule stands for all arguments of a function of any number
-        of arrays and gets the place of its argument as ``place=``.
+    rules : for each array argument ``rule(grad, result, *arrays, **options)``, the gradient with respect to it. Rules
+        are written in terms of primitives and operators, so that they can be recorded themselves. A single rule stands
+        for all arguments of a function of any number of arrays and gets the place of its argument as ``place=``.
     """
 
     __slots__ = ("forward", "name", "rules", "variadic")

@@ -1,7 +1,7 @@
 """The functions of the Array API that have a gradient, each beside its rule.
 
-Rules use the primitives of this file and the operators of the arrays, so that the gradient of a gradient is recorded like anything else.
-"""
+Rules use the primitives of this file and the operators of the arrays, so that the gradient of a gradient is recorded
+like anything else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from dnnarray._autodiff import sums
 from dnnarray._autodiff.primitive import Primitive, cast, namespace, primitive, shape_of, widened
 from dnnarray._autodiff.traced import plain
 
-# --- shapes and dtypes --------------------------------------------------------------------------------------------------
+# --- shapes and dtypes
+# --------------------------------------------------------------------------------------------------
 
 
 def _reshape_rule(g: Any, y: Any, x: Any, shape: Any) -> Any:
@@ -117,7 +118,8 @@ def _negated(shift: Any) -> Any:
     return tuple(-s for s in shift) if isinstance(shift, tuple) else -shift
 
 
-# --- indexing -----------------------------------------------------------------------------------------------------------
+# --- indexing
+# -----------------------------------------------------------------------------------------------------------
 
 
 def _getitem_rule(g: Any, y: Any, x: Any, index: Any) -> Any:
@@ -135,7 +137,8 @@ def _scatter_rule(g: Any, y: Any, values: Any, like: Any, index: Any) -> Any:
 
 @primitive(_scatter_rule)
 def scatter(xp: Any, values: Any, *, like: Any, index: Any) -> Any:
-    """Zeros of the shape of `like` with `values` added at an index; positions that stand several times in the index add up."""
+    """Zeros of the shape of `like` with `values` added at an index; positions that stand several times in the index add
+    up."""
     zeros = xp.zeros_like(plain(like), dtype=values.dtype)
     if hasattr(zeros, "at"):  # JAX
         return zeros.at[index].add(values)
@@ -154,10 +157,13 @@ def _is_basic(index: Any) -> bool:
     """Whether an index names every position at most once for sure: integers, slices, new axes, or one boolean mask."""
     entries = index if isinstance(index, tuple) else (index,)
     masks = [e for e in entries if "bool" in str(getattr(e, "dtype", ""))]
-    return len(masks) < 2 and all(e is None or e is ... or isinstance(e, (int, slice)) for e in entries if e is not (masks or [0])[0])
+    return len(masks) < 2 and all(
+        e is None or e is ... or isinstance(e, (int, slice)) for e in entries if e is not (masks or [0])[0]
+    )
 
 
-# --- reductions ---------------------------------------------------------------------------------------------------------
+# --- reductions
+# ---------------------------------------------------------------------------------------------------------
 
 
 def spread(g: Any, x: Any, axis: Any, keepdims: bool) -> Any:
@@ -220,7 +226,8 @@ def cumulative_sum(xp: Any, x: Any, *, axis: int) -> Any:
     return cast(sums.cumulative(x, axis), x.dtype)
 
 
-# --- elementwise functions of one array ---------------------------------------------------------------------------------
+# --- elementwise functions of one array
+# ---------------------------------------------------------------------------------
 
 
 def _unary(name: str, rule: Any) -> Primitive:
@@ -263,7 +270,8 @@ UNARY: dict[str, Primitive] = {
 }
 
 
-# --- elementwise functions of two arrays --------------------------------------------------------------------------------
+# --- elementwise functions of two arrays
+# --------------------------------------------------------------------------------
 
 
 def fit(g: Any, x: Any) -> Any:
@@ -271,7 +279,9 @@ def fit(g: Any, x: Any) -> Any:
     shape = shape_of(x)
     if shape_of(g) != shape:
         extra = len(shape_of(g)) - len(shape)
-        stretched = tuple(range(extra)) + tuple(extra + a for a, n in enumerate(shape) if n == 1 and shape_of(g)[extra + a] != 1)
+        stretched = tuple(range(extra)) + tuple(
+            extra + a for a, n in enumerate(shape) if n == 1 and shape_of(g)[extra + a] != 1
+        )
         g = reshape(reduce_sum(g, axis=stretched, keepdims=True), shape=shape)
     return g if g.dtype == x.dtype else astype(g, dtype=x.dtype)
 
@@ -294,7 +304,9 @@ def _binary(name: str, first: Any, second: Any) -> Primitive:
         return by_operator(a, b) if by_operator else getattr(xp, name)(a, b)
 
     forward.__name__ = name
-    return Primitive(forward, lambda g, y, a, b: fit(first(g, y, a, b), a), lambda g, y, a, b: fit(second(g, y, a, b), b))
+    return Primitive(
+        forward, lambda g, y, a, b: fit(first(g, y, a, b), a), lambda g, y, a, b: fit(second(g, y, a, b), b)
+    )
 
 
 def where_plain(condition: Any, a: Any, b: Any) -> Any:
@@ -303,7 +315,8 @@ def where_plain(condition: Any, a: Any, b: Any) -> Any:
 
 
 def _share(g: Any, chosen: Any, other: Any) -> Any:
-    """The whole gradient where `chosen` is the one taken, half of it where both are equal; `chosen` and `other` are ordered masks."""
+    """The whole gradient where `chosen` is the one taken, half of it where both are equal; `chosen` and `other` are
+    ordered masks."""
     both = namespace(chosen).logical_and(chosen, other)
     return where_plain(both, g * 0.5, where_plain(chosen, g, g * 0.0))
 
@@ -380,7 +393,8 @@ def clip(xp: Any, x: Any, *, low: Any, high: Any) -> Any:
     return xp.clip(x, low, high)
 
 
-# --- products -----------------------------------------------------------------------------------------------------------
+# --- products
+# -----------------------------------------------------------------------------------------------------------
 
 
 def matrix_transpose(x: Any) -> Any:

@@ -7,7 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from dnnarray._autodiff import calls, operators, rules  # the first two give `Traced` its operators and its way into dnnarray's functions
+from dnnarray._autodiff import (
+    calls,
+    operators,
+    rules,
+)  # the first two give `Traced` its operators and its way into dnnarray's functions
 from dnnarray._autodiff.primitive import is_floating, namespace
 from dnnarray._autodiff.traced import Node, Trace, Traced, backward, plain, value_in
 from dnnarray._errors import ArrayTypeError, OptionError, ShapeError, UnsupportedError
@@ -45,7 +49,8 @@ def recompute(f: Callable[..., Any], trace: Trace, arguments: tuple[Any, ...], n
     outputs = list(leaves(result))
     if any(_belongs(trace, leaf) for leaf in outputs):
         raise UnsupportedError(
-            "checkpoint: the function uses an array that is being differentiated and is none of its arguments; pass it as an argument."
+            "checkpoint: the function uses an array that is being differentiated and is none of its arguments; pass "
+            "it as an argument."
         )
 
     def pull(*grads: Any) -> list[Any]:
@@ -56,8 +61,11 @@ def recompute(f: Callable[..., Any], trace: Trace, arguments: tuple[Any, ...], n
     return tree_map(lambda leaf: _output(leaf, trace, node, next(places)), result)
 
 
-def _pulled_again(f: Callable[..., Any], trace: Trace, given: Any, options: Options, grads: tuple[Any, ...]) -> list[Any]:
-    """Run f once more, recorded by a trace of its own under the options of the first run, and pull the gradients back through that record."""
+def _pulled_again(
+    f: Callable[..., Any], trace: Trace, given: Any, options: Options, grads: tuple[Any, ...]
+) -> list[Any]:
+    """Run f once more, recorded by a trace of its own under the options of the first run, and pull the gradients back
+    through that record."""
     inner, starts = Trace(), []
 
     def enter(leaf: Any) -> Any:
@@ -93,14 +101,18 @@ def _check_recorded(places: tuple[int, ...], traced: list[Any], trace: Trace) ->
     for i in places:
         if not any(_belongs(trace, leaf) for leaf in leaves(traced[i])):
             raise ArrayTypeError(
-                f"value_and_grad: argument {i} is a {type(traced[i]).__name__} without any floating array; expected an array or a structure of "
+                f"value_and_grad: argument {i} is a {type(traced[i]).__name__} without any floating array; expected "
+                "an array or a structure of "
                 f"arrays. Make a Python number an array first, or choose another argument by argnums."
             )
 
 
 def _two(result: Any) -> tuple[Any, Any]:
     if not isinstance(result, tuple) or len(result) != 2:
-        raise OptionError(f"value_and_grad: the function returned {type(result).__name__}; expected (value, aux), since has_aux is True.")
+        raise OptionError(
+            f"value_and_grad: the function returned {type(result).__name__}; expected (value, aux), since has_aux "
+            "is True."
+        )
     return result
 
 
@@ -108,7 +120,8 @@ def _check_scalar(value: Any) -> None:
     if not hasattr(value, "shape") or tuple(value.shape) != ():
         got = f"shape {tuple(value.shape)}" if hasattr(value, "shape") else type(value).__name__
         raise ShapeError(
-            f"value_and_grad: the function returned {got}; expected an array of shape (). Reduce it, for example with .sum() or .mean()."
+            f"value_and_grad: the function returned {got}; expected an array of shape (). Reduce it, for example "
+            "with .sum() or .mean()."
         )
 
 
@@ -118,7 +131,8 @@ def _one(value: Any) -> Any:
 
 
 def _gradient(trace: Trace, leaf: Any, found: dict[Node, Any]) -> Any:
-    """The gradient of one leaf of an argument: zeros where the value does not depend on it, None where it is not recorded."""
+    """The gradient of one leaf of an argument: zeros where the value does not depend on it, None where it is not
+    recorded."""
     if not _belongs(trace, leaf):
         return None
     gradient, like = found.get(leaf.node), plain(leaf)

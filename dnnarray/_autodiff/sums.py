@@ -1,8 +1,8 @@
 """Sums of plain arrays that round no more than pairwise sums do.
 
-`numpy.sum` adds one row after the other along every axis but the innermost one of memory, and `numpy.cumulative_sum` and `numpy.add.at` add one element after the
-other: in float32 the error of these grows with the number of terms. Other namespaces sum as they do.
-"""
+`numpy.sum` adds one row after the other along every axis but the innermost one of memory, and `numpy.cumulative_sum`
+and `numpy.add.at` add one element after the other: in float32 the error of these grows with the number of terms. Other
+namespaces sum as they do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from dnnarray._cpu import sums
 def axes_of(x: Any, axis: Any) -> tuple[int, ...]:
     """The axes that `axis` of a reduction stands for, counted from the first."""
     ndim = len(shape_of(x))
-    return tuple(range(ndim)) if axis is None else tuple(a % ndim for a in (axis if isinstance(axis, tuple) else (axis,)))
+    return (
+        tuple(range(ndim)) if axis is None else tuple(a % ndim for a in (axis if isinstance(axis, tuple) else (axis,)))
+    )
 
 
 def count(x: Any, axis: Any) -> int:

@@ -1,9 +1,9 @@
 """`Traced`: an array that records what is computed from it, and the backward pass over that record.
 
-Every operation on a `Traced` array makes a `Node`, which holds the nodes of its inputs and a function that pulls the gradients of its outputs
-back to them. The nodes form a graph without any central list, so that whatever does not lead to the result is freed at once. Each call of
-`value_and_grad` has a `Trace` of its own; where calls are nested, an operation is recorded by the innermost trace among its inputs, on values
-that the outer traces may be recording in turn.
+Every operation on a `Traced` array makes a `Node`, which holds the nodes of its inputs and a function that pulls the
+gradients of its outputs back to them. The nodes form a graph without any central list, so that whatever does not lead
+to the result is freed at once. Each call of `value_and_grad` has a `Trace` of its own; where calls are nested, an
+operation is recorded by the innermost trace among its inputs, on values that the outer traces may be recording in turn.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ class Node:
 
     __slots__ = ("order", "outputs", "parents", "pull")
 
-    def __init__(self, pull: Callable[..., Iterable[Any]] | None, parents: Sequence[tuple[Node, int]], outputs: int = 1) -> None:
+    def __init__(
+        self, pull: Callable[..., Iterable[Any]] | None, parents: Sequence[tuple[Node, int]], outputs: int = 1
+    ) -> None:
         self.pull, self.parents, self.outputs = pull, parents, outputs
         self.order = next(_order)
 
@@ -79,7 +81,8 @@ def _pulled(*_: Any) -> NoReturn:
 
 
 class Traced:
-    """An array inside a function that `value_and_grad` differentiates: arithmetic, indexing and the Array API are recorded."""
+    """An array inside a function that `value_and_grad` differentiates: arithmetic, indexing and the Array API are
+    recorded."""
 
     __slots__ = ("index", "node", "trace", "value")
     __array_priority__ = 1000.0
@@ -118,8 +121,10 @@ class Traced:
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise ArrayTypeError(
-            "value_and_grad: an array that is being differentiated has no plain value here; a Python number or another library's array made "
-            "from it would lose its gradient. Use dnn.stop_gradient(x) for its value, or return it as auxiliary output (has_aux=True)."
+            "value_and_grad: an array that is being differentiated has no plain value here; a Python number or "
+            "another library's array made "
+            "from it would lose its gradient. Use dnn.stop_gradient(x) for its value, or return it as auxiliary "
+            "output (has_aux=True)."
         )
 
     __float__ = __int__ = __complex__ = __index__ = __array__ = __dlpack__ = __dlpack_device__ = _refuse
@@ -129,12 +134,14 @@ class Traced:
 
     def __setitem__(self, key: Any, value: Any) -> None:
         raise UnsupportedError(
-            "value_and_grad: an array that is being differentiated cannot be assigned to; build the result with where, concat or stack."
+            "value_and_grad: an array that is being differentiated cannot be assigned to; build the result with "
+            "where, concat or stack."
         )
 
 
 def top_trace(arrays: Iterable[Any]) -> Trace | None:
-    """The innermost trace among these arrays, None where nothing is recorded; an array of a trace that has ended is an error."""
+    """The innermost trace among these arrays, None where nothing is recorded; an array of a trace that has ended is an
+    error."""
     top = None
     for array in arrays:
         if type(array) is Traced:
@@ -143,7 +150,8 @@ def top_trace(arrays: Iterable[Any]) -> Trace | None:
                 top = trace
     if top is not None and not top.open:
         raise UnsupportedError(
-            "value_and_grad: this array was recorded in a call that has ended. Return it as auxiliary output (has_aux=True) or take its "
+            "value_and_grad: this array was recorded in a call that has ended. Return it as auxiliary output "
+            "(has_aux=True) or take its "
             "value by dnn.stop_gradient(x) instead of keeping it outside of the function."
         )
     return top

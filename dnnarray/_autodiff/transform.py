@@ -10,27 +10,33 @@ from dnnarray._errors import OptionError
 from dnnarray._tree import leaves, tree_map
 
 
-def value_and_grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False) -> Callable[..., Any]:
+def value_and_grad(
+    f: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False
+) -> Callable[..., Any]:
     """Make a function that returns the value of `f` and its gradient.
 
-    `f` may call any differentiable function of dnnarray, use operators, indexing and broadcasting on its arrays, and the functions of the Array
-    API namespace that ``x.__array_namespace__()`` gives. While it runs, its arrays are recorded; control flow is ordinary Python.
+    `f` may call any differentiable function of dnnarray, use operators, indexing and broadcasting on its arrays, and
+    the functions of the Array API namespace that ``x.__array_namespace__()`` gives. While it runs, its arrays are
+    recorded; control flow is ordinary Python.
 
     Parameters
     ----------
     f : callable
-        A function of arrays, or of nested dicts, lists, tuples and named tuples of arrays, which returns a scalar (an array of shape ``()``).
+        A function of arrays, or of nested dicts, lists, tuples and named tuples of arrays, which returns a scalar (an
+        array of shape ``()``).
     argnums : int or sequence of int, optional
         The positional arguments to differentiate with respect to, by default the first one.
     has_aux : bool, optional
-        Whether `f` returns a pair ``(value, aux)``. The auxiliary output may be any structure of arrays; it has no gradient.
+        Whether `f` returns a pair ``(value, aux)``. The auxiliary output may be any structure of arrays; it has no
+        gradient.
 
     Returns
     -------
     callable
-        ``(value, gradient)`` of the arguments of `f`, or ``((value, aux), gradient)`` with `has_aux`. The gradient has the structure of the
-        argument (a tuple of such structures where `argnums` is a sequence), with None for leaves that have no gradient: integers, indices,
-        text, None. Each gradient has the shape, the dtype and the device of its array; an array that does not affect the value has a gradient of zeros.
+        ``(value, gradient)`` of the arguments of `f`, or ``((value, aux), gradient)`` with `has_aux`. The gradient has
+        the structure of the argument (a tuple of such structures where `argnums` is a sequence), with None for leaves
+        that have no gradient: integers, indices, text, None. Each gradient has the shape, the dtype and the device of
+        its array; an array that does not affect the value has a gradient of zeros.
 
     Raises
     ------
@@ -43,8 +49,9 @@ def value_and_grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, *, h
 
     Notes
     -----
-    For a scalar :math:`L = f(x)` the gradient is :math:`\\partial L / \\partial x`, by reverse-mode differentiation: one forward run, one
-    backward run over the recorded steps in reverse order [1]_. Operations keep for the backward run what their own ``*_backward`` function needs.
+    For a scalar :math:`L = f(x)` the gradient is :math:`\\partial L / \\partial x`, by reverse-mode differentiation:
+    one forward run, one backward run over the recorded steps in reverse order [1]_. Operations keep for the backward
+    run what their own ``*_backward`` function needs.
 
     References
     ----------
@@ -72,7 +79,8 @@ def value_and_grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, *, h
 
         if places and max(places) >= len(arguments):
             raise OptionError(
-                f"value_and_grad: argnums is {argnums}; expected places among the {len(arguments)} positional arguments given."
+                f"value_and_grad: argnums is {argnums}; expected places among the {len(arguments)} positional "
+                "arguments given."
             )
         value, aux, gradients = differentiate(f, places, arguments, named, has_aux)
         return ((value, aux) if has_aux else value), (gradients if isinstance(argnums, Sequence) else gradients[0])
@@ -116,9 +124,9 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
     Parameters
     ----------
     f : callable
-        A function of arrays or nested structures of arrays, which returns an array or a structure of arrays. All arrays with a gradient must be
-        arguments; those that `f` takes from an enclosing function are an error. `f` must compute the same when it runs for the second time, so
-        random functions need the same ``seed``.
+        A function of arrays or nested structures of arrays, which returns an array or a structure of arrays. All arrays
+        with a gradient must be arguments; those that `f` takes from an enclosing function are an error. `f` must
+        compute the same when it runs for the second time, so random functions need the same ``seed``.
 
     Returns
     -------
@@ -181,5 +189,8 @@ def stop_gradient(x: Any) -> Any:
 def _checked_places(argnums: int | Sequence[int]) -> tuple[int, ...]:
     places = tuple(argnums) if isinstance(argnums, Sequence) else (argnums,)
     if not all(isinstance(p, int) and not isinstance(p, bool) and p >= 0 for p in places):
-        raise OptionError(f"value_and_grad: argnums is {argnums!r}; expected the place of a positional argument, or several, from 0 on.")
+        raise OptionError(
+            f"value_and_grad: argnums is {argnums!r}; expected the place of a positional argument, or several, from "
+            "0 on."
+        )
     return places

@@ -11,7 +11,14 @@ from dnnarray._cpu import compiled, threads
 from dnnarray._cpu.activation_formulas import BY_RESULT, FORMULAS
 from dnnarray._cpu.blocks import BLOCK, blocks, drop, select
 from dnnarray._cpu.sums import total
-from dnnarray._problems.activation import PARAMETERS, Activation, BiasActivationProblem, ElementwiseProblem, GatedProblem, PReLUProblem
+from dnnarray._problems.activation import (
+    PARAMETERS,
+    Activation,
+    BiasActivationProblem,
+    ElementwiseProblem,
+    GatedProblem,
+    PReLUProblem,
+)
 from dnnarray._select import Method
 
 Array = np.ndarray
@@ -84,7 +91,9 @@ def _prelu(problem: PReLUProblem, outputs: tuple[Array, ...], scratch: Any, x: A
         select(part > 0, part, part * slope, target)
 
 
-def _prelu_backward(problem: PReLUProblem, outputs: tuple[Array, ...], scratch: Any, grad: Array, x: Array, weight: Array) -> None:
+def _prelu_backward(
+    problem: PReLUProblem, outputs: tuple[Array, ...], scratch: Any, grad: Array, x: Array, weight: Array
+) -> None:
     out, weight_out = outputs
     if weight_out is not None:
         # The result for x first serves as memory for the terms of the other.
@@ -112,7 +121,9 @@ def _gated(problem: GatedProblem, outputs: tuple[Array, ...], scratch: Any, gate
     _spread(block, gate, x, outputs[0])
 
 
-def _gated_backward(problem: GatedProblem, outputs: tuple[Any, ...], scratch: Any, grad: Array, gate: Array, x: Array) -> None:
+def _gated_backward(
+    problem: GatedProblem, outputs: tuple[Any, ...], scratch: Any, grad: Array, gate: Array, x: Array
+) -> None:
     gradient, parameters = FORMULAS[problem.activation.name][1], problem.activation.parameters
     gate_out, x_out = outputs
     if gate_out is None:  # what the gate lets through of grad
@@ -148,14 +159,25 @@ def _gate_and_value(problem: GatedProblem, x: Array) -> tuple[Array, Array]:
 
 
 def _bias_activation(
-    problem: BiasActivationProblem, outputs: tuple[Array, ...], scratch: Any, x: Array, bias: Array, residual: Array | None
+    problem: BiasActivationProblem,
+    outputs: tuple[Array, ...],
+    scratch: Any,
+    x: Array,
+    bias: Array,
+    residual: Array | None,
 ) -> None:
     _add_bias(problem, x, bias, residual, outputs[0])
     apply(problem.activation, outputs[0], outputs[0])
 
 
 def _bias_activation_backward(
-    problem: BiasActivationProblem, outputs: tuple[Any, ...], scratch: Any, grad: Array, x: Array, bias: Array, residual: Array | None
+    problem: BiasActivationProblem,
+    outputs: tuple[Any, ...],
+    scratch: Any,
+    grad: Array,
+    x: Array,
+    bias: Array,
+    residual: Array | None,
 ) -> None:
     out, bias_out, residual_out = outputs
     before = grad
@@ -206,5 +228,7 @@ ALGORITHMS = {
     **{name: _with_compiled(name, _gated, _FUSED) for name in ("swiglu", "geglu")},
     **{f"{name}_backward": _with_compiled(f"{name}_backward", _gated_backward, _FUSED) for name in ("swiglu", "geglu")},
     "bias_activation": (Method("elementwise", _bias_activation, "the sum, then the formula over each element"),),
-    "bias_activation_backward": (Method("elementwise", _bias_activation_backward, "the gradient before the activation, then its sum"),),
+    "bias_activation_backward": (
+        Method("elementwise", _bias_activation_backward, "the gradient before the activation, then its sum"),
+    ),
 }

@@ -1,9 +1,8 @@
 """The formula of every activation and its gradient on NumPy arrays, each once, safe from overflow.
 
-``forward(x, out, *parameters)`` and ``gradient(grad, x, out, *parameters)`` get float32 or float64 blocks with one axis or more;
-`out` may be `x` or `grad` itself, so it is written last. Where a function is flat its gradient is a plain 0, also for an
-infinite or NaN `grad`; on a kink the value is PyTorch's.
-"""
+``forward(x, out, *parameters)`` and ``gradient(grad, x, out, *parameters)`` get float32 or float64 blocks with one axis
+or more; `out` may be `x` or `grad` itself, so it is written last. Where a function is flat its gradient is a plain 0,
+also for an infinite or NaN `grad`; on a kink the value is PyTorch's."""
 
 from __future__ import annotations
 
@@ -41,7 +40,8 @@ def _logistic_slope(x: Array) -> Array:
 
 
 def _logistic_and_slope(x: Array, t: Array) -> Array:
-    """s(x) + t s'(x) of the logistic function s: by the lesser of s(x) and s(-x), so that all roundings but the last are those of small numbers."""
+    """s(x) + t s'(x) of the logistic function s: by the lesser of s(x) and s(-x), so that all roundings but the last
+    are those of small numbers."""
     share = np.exp(-np.abs(x))
     share /= share + 1
     y = 1 - share
@@ -111,7 +111,8 @@ def _threshold_gradient(grad: Array, x: Array, out: Array, threshold: float, val
 
 
 def _line(x: Array, alpha: float, beta: float) -> Array:
-    """alpha x + beta; by the distance from where it is 0, unless that is far away, so that it keeps its relative precision there."""
+    """alpha x + beta; by the distance from where it is 0, unless that is far away, so that it keeps its relative
+    precision there."""
     slope, offset = x.dtype.type(alpha), x.dtype.type(beta)
     shift = offset / slope
     if not abs(shift) <= _NEAR_ROOT:

@@ -4,7 +4,14 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from dnnarray._cpu import attention_dense, attention_packed, attention_projected, attention_rotary, compiled, matrix_unit
+from dnnarray._cpu import (
+    attention_dense,
+    attention_packed,
+    attention_projected,
+    attention_rotary,
+    compiled,
+    matrix_unit,
+)
 from dnnarray._problems.attention import AttentionProblem
 from dnnarray._select import Cost, Device, Method
 from dnnarray._select.method import plain_cost
@@ -14,7 +21,8 @@ _AGAIN = "blocks of queries and keys, the weights computed again from lse"
 
 
 def _blocked_cost(problem: AttentionProblem, device: Device) -> Cost:
-    """Matrix products on all cores, and between them passes over the scores on one: 2 ns for each, 200 operations of a core."""
+    """Matrix products on all cores, and between them passes over the scores on one: 2 ns for each, 200 operations of a
+    core."""
     s = problem.sizes
     scores = s.batch * s.heads * s.queries * s.keys
     return Cost(problem.flops / 0.8 + 200 * device.units * scores, problem.bytes, launches=60)
@@ -29,12 +37,20 @@ def _rotation(run: Callable[..., Any], summary: str) -> tuple[Method, ...]:
     return (Method("elementwise", run, summary),)
 
 
-_NAMES = ("bias", "mask", "alibi_slopes", "sink", "q_lengths", "kv_lengths")  # arrays that the compiled kernels do not read
+_NAMES = (
+    "bias",
+    "mask",
+    "alibi_slopes",
+    "sink",
+    "q_lengths",
+    "kv_lengths",
+)  # arrays that the compiled kernels do not read
 _POSITIONS = (3, 4, 6, 7, 8, 9)  # of these among the inputs of the forward
 _TILED = "scores transposed, queries in the lanes of vectors, an online softmax down each lane"
 
 _TILED_BACKWARD = (
-    "scores transposed as in the forward, computed again from lse; keys' and values' gradients summed up over blocks of queries"
+    "scores transposed as in the forward, computed again from lse; keys' and values' gradients summed "
+    "up over blocks of queries"
 )
 
 
@@ -68,7 +84,8 @@ def _split_workspace(problem: AttentionProblem) -> int:
 
 
 def _split_cost(problem: AttentionProblem, device: Device) -> Cost:
-    """Twice as fast as vectors where all is whole: 64 queries by 32 keys by 32 columns; beside it keys and values are split."""
+    """Twice as fast as vectors where all is whole: 64 queries by 32 keys by 32 columns; beside it keys and values are
+    split."""
     s = problem.sizes
     queries, keys, width, value_width = (
         -(-n // side) * side for n, side in ((s.queries, 64), (s.keys, 32), (s.width, 32), (s.value_width, 32))
@@ -95,13 +112,21 @@ ALGORITHMS: dict[str, tuple[Method, ...]] = {
     ),
     "attention_backward": (
         *_blocked(attention_dense.attention_backward, _AGAIN, _blocked_cost),
-        compiled.method("tiled", "attention_backward", "attention_backward", _TILED_BACKWARD, accepts=_accepts, cost=_tiled_cost),
+        compiled.method(
+            "tiled", "attention_backward", "attention_backward", _TILED_BACKWARD, accepts=_accepts, cost=_tiled_cost
+        ),
     ),
     "attention_varlen": _blocked(attention_packed.varlen, f"{_BLOCKS}, one sequence after another"),
     "attention_varlen_backward": _blocked(attention_packed.varlen_backward, f"{_AGAIN}, one sequence after another"),
-    "paged_attention": _blocked(attention_packed.paged, f"{_BLOCKS}, over the gathered blocks of one sequence after another"),
+    "paged_attention": _blocked(
+        attention_packed.paged, f"{_BLOCKS}, over the gathered blocks of one sequence after another"
+    ),
     "multi_head_attention": _blocked(attention_projected.multi_head, f"matrix products around {_BLOCKS}"),
-    "multi_head_attention_backward": _blocked(attention_projected.multi_head_backward, f"matrix products around {_AGAIN}"),
+    "multi_head_attention_backward": _blocked(
+        attention_projected.multi_head_backward, f"matrix products around {_AGAIN}"
+    ),
     "rotary_embedding": _rotation(attention_rotary.rotary, "each pair of features turned"),
-    "rotary_embedding_backward": _rotation(attention_rotary.rotary_backward, "each pair turned back, tables by sums over heads"),
+    "rotary_embedding_backward": _rotation(
+        attention_rotary.rotary_backward, "each pair turned back, tables by sums over heads"
+    ),
 }

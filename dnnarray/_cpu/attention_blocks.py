@@ -1,9 +1,8 @@
 """What forward and backward attention share: heads in groups, which keys a query sees, and the scores of one block.
 
-All arrays stand in the grouped form (B, H_kv, R, S, D), where R query heads share one key head (R = 1 for keys and values).
-Work goes by chunks of batch items and heads, inside by blocks of queries and of keys, so that never more than one block of
-scores exists. Small sequences put many heads into one chunk, and few NumPy calls do them all.
-"""
+All arrays stand in the grouped form (B, H_kv, R, S, D), where R query heads share one key head (R = 1 for keys and
+values). Work goes by chunks of batch items and heads, inside by blocks of queries and of keys, so that never more than
+one block of scores exists. Small sequences put many heads into one chunk, and few NumPy calls do them all."""
 
 from __future__ import annotations
 
@@ -34,7 +33,9 @@ def compute_dtype(array: np.ndarray) -> np.dtype:
 def operand(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """The array in `dtype` with rows that BLAS can take, copied only where it is not so already."""
     row_stride = array.strides[-2] if array.ndim > 1 else 0
-    rows_fit = array.strides[-1] == array.itemsize and row_stride >= array.shape[-1] * array.itemsize and array.flags.aligned
+    rows_fit = (
+        array.strides[-1] == array.itemsize and row_stride >= array.shape[-1] * array.itemsize and array.flags.aligned
+    )
     return array if rows_fit and array.dtype == dtype else np.ascontiguousarray(array, dtype)
 
 
@@ -69,7 +70,8 @@ def _as_int64(values: Any) -> np.ndarray:
 
 @frozen
 class Reach:
-    """Query i of sequence b sees the keys from ``first[b, i]`` to ``last[b, i]``; one row of each where all sequences agree.
+    """Query i of sequence b sees the keys from ``first[b, i]`` to ``last[b, i]``; one row of each where all sequences
+    agree.
 
     `first` and `last` are None where every query sees every key. `diagonal` is j - i on the diagonal.
     """
@@ -82,7 +84,9 @@ class Reach:
     kv_lengths: np.ndarray | None
 
     @classmethod
-    def of(cls, rule: Rule, queries: int, keys: int, offset: Any = None, q_lengths: Any = None, kv_lengths: Any = None) -> Reach:
+    def of(
+        cls, rule: Rule, queries: int, keys: int, offset: Any = None, q_lengths: Any = None, kv_lengths: Any = None
+    ) -> Reach:
         q_ends = None if q_lengths is None else _as_int64(q_lengths)
         k_ends = None if kv_lengths is None else _as_int64(kv_lengths)
         k_end: Any = keys if k_ends is None else k_ends
@@ -130,7 +134,8 @@ class Reach:
 
 @lru_cache(maxsize=4)
 def _outside(first: bytes, last: bytes, shape: tuple[int, ...], keys: int) -> np.ndarray:
-    """True where key j is not in [first, last] of a row, (B, queries, keys). All heads have the same, and most blocks of a diagonal."""
+    """True where key j is not in [first, last] of a row, (B, queries, keys). All heads have the same, and most blocks
+    of a diagonal."""
     low, high = (np.frombuffer(bound, np.int64).reshape(*shape, 1) for bound in (first, last))
     position = np.arange(keys)
     result = (position < low) | (position > high)
@@ -208,7 +213,8 @@ def _score_array(array: np.ndarray | None, kv_heads: int) -> np.ndarray | None:
 
 
 class Part:
-    """Some batch items and heads of a call. What it holds beside views is made when it is first wanted and gone after `forget`."""
+    """Some batch items and heads of a call. What it holds beside views is made when it is first wanted and gone after
+    `forget`."""
 
     def __init__(self, call: Call, batch: slice, heads: slice, group: slice, size: int) -> None:
         self.call, self.batch, self.heads, self.group, self._size = call, batch, heads, group, size
@@ -267,8 +273,11 @@ class Part:
         out = self._buffers[buffer][: math.prod(shape)].reshape(shape)
         return np.matmul(a, b.swapaxes(-1, -2), out=out)
 
-    def scores(self, q: np.ndarray, k: np.ndarray, i: slice, j: slice, slope: bool = False) -> tuple[np.ndarray, np.ndarray | None]:
-        """The scores of a block from scaled queries, -infinity where masked; with `slope` also the derivative of the cap."""
+    def scores(
+        self, q: np.ndarray, k: np.ndarray, i: slice, j: slice, slope: bool = False
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """The scores of a block from scaled queries, -infinity where masked; with `slope` also the derivative of the
+        cap."""
         call, where, derivative = self.call, (self.batch, self.heads, self.group, i, j), None
         s = self.product(q, k, 0)
         if call.softcap is not None:

@@ -42,7 +42,9 @@ def call_of(
     return Call(rule, q, k, v, reach, bias=bias, mask=mask, alibi_slopes=slopes, sink=sink, dropout=dropout)
 
 
-def attention(problem: AttentionProblem, outputs: Outputs, scratch: Any, *arrays: Any, seed: int | None, offset: int) -> None:
+def attention(
+    problem: AttentionProblem, outputs: Outputs, scratch: Any, *arrays: Any, seed: int | None, offset: int
+) -> None:
     forward(call_of(problem, seed, offset, *arrays), bhsd(outputs[0], problem.layout), outputs[1])
 
 

@@ -39,7 +39,8 @@ class Dropout:
         return 1 / (1 - self.p) if self.p < 1 else 0.0
 
     def keep(self, sequences: np.ndarray, heads: np.ndarray, i: slice, j: slice) -> np.ndarray:
-        """True for the weights that stay: a row of keys for each sequence, head and query, in the shape of the first two broadcast."""
+        """True for the weights that stay: a row of keys for each sequence, head and query, in the shape of the first
+        two broadcast."""
         if self.p == 1:
             return np.zeros((1, 1, 1, 1, 1), np.bool_)
         row = ((self.sequence + sequences) * self.heads + heads)[..., None] * self.queries + np.arange(i.start, i.stop)

@@ -50,7 +50,9 @@ def _sequences(
         yield Call(problem.rule, *arrays, reach, alibi_slopes=_row(slopes, n), sink=sink, dropout=drop), of_q, of_k
 
 
-def varlen(problem: AttentionProblem, outputs: Outputs, scratch: Any, *arrays: Any, seed: int | None, offset: int) -> None:
+def varlen(
+    problem: AttentionProblem, outputs: Outputs, scratch: Any, *arrays: Any, seed: int | None, offset: int
+) -> None:
     y, lse = outputs
     for call, of_q, _ in _sequences(problem, Dropout.of(problem, seed, offset), *arrays):
         forward(call, heads_first(y[of_q]), None if lse is None else lse[None, :, of_q])
@@ -107,7 +109,8 @@ def paged(
 
 
 def _pages(problem: AttentionProblem, length: int, page: int, queries: int) -> tuple[int, int]:
-    """The blocks of a sequence to read: from the first that a window reaches; the diagonal stays where it is, at the last key."""
+    """The blocks of a sequence to read: from the first that a window reaches; the diagonal stays where it is, at the
+    last key."""
     rule = problem.rule
     first = 0 if rule.left is None or rule.upper_left else max(length - queries - rule.left, 0)
     return first // page, -(-length // page)

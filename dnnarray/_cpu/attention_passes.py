@@ -1,4 +1,5 @@
-"""The two passes of attention over its blocks: forward by the online softmax, backward from the log-sum-exp of each row."""
+"""The two passes of attention over its blocks: forward by the online softmax, backward from the log-sum-exp of each
+row."""
 
 from __future__ import annotations
 
@@ -45,9 +46,9 @@ def _work(call: Call) -> int:
 def _attend(part: Part, i: slice) -> tuple[np.ndarray, np.ndarray]:
     """y and lse of one block of queries.
 
-    `top` is the largest score so far, `total` the sum of exp(score - top), and `rows` that of the weighted values, both in float64; all shrink
-    when a larger score appears (Milakov and Gimelshein 2018). A row that has seen nothing keeps top = -infinity, total = 0.
-    """
+    `top` is the largest score so far, `total` the sum of exp(score - top), and `rows` that of the weighted values, both
+    in float64; all shrink when a larger score appears (Milakov and Gimelshein 2018). A row that has seen nothing keeps
+    top = -infinity, total = 0."""
     call, q = part.call, part.scaled(i)
     top, total = _start(part, i, q)
     rows = np.zeros((*q.shape[:4], part.v.shape[-1]))
@@ -68,11 +69,14 @@ def _attend(part: Part, i: slice) -> tuple[np.ndarray, np.ndarray]:
     rows /= np.where(total == 0, 1, total)
     if call.dropout is not None:
         rows *= call.dtype.type(call.dropout.factor)
-    return rows, (top + np.log(total, dtype=FLOAT64))[..., 0]  # rounded once: all weights of a row are off by what it is off by
+    return rows, (top + np.log(total, dtype=FLOAT64))[
+        ..., 0
+    ]  # rounded once: all weights of a row are off by what it is off by
 
 
 def _product(weights: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """weights @ rows; of very many keys, which few queries go through at once, in parts that are added up in float64."""
+    """weights @ rows; of very many keys, which few queries go through at once, in parts that are added up in
+    float64."""
     keys = weights.shape[-1]
     if keys <= _LONG:
         return weights @ rows
@@ -100,7 +104,8 @@ def _start(part: Part, i: slice, q: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 @dataclass
 class Saved:
-    """What backward starts from: y and lse of the forward and their gradients, None for one that is absent; y where only the gradient of v is wanted, too."""
+    """What backward starts from: y and lse of the forward and their gradients, None for one that is absent; y where
+    only the gradient of v is wanted, too."""
 
     y: np.ndarray | None
     lse: np.ndarray
@@ -116,7 +121,8 @@ class Saved:
 
     @classmethod
     def of(cls, call: Call, grad_y: Any, grad_lse: Any, y: Any, lse: Any, deltas: bool) -> Saved:
-        """`y` and `lse` computed again, in the dtype of the arithmetic, unless both are given; `deltas` says whether y is needed."""
+        """`y` and `lse` computed again, in the dtype of the arithmetic, unless both are given; `deltas` says whether y
+        is needed."""
         if lse is None or (deltas and y is None):
             batch, kv_heads, group, queries = call.q.shape[:4]
             y = np.empty((batch, kv_heads * group, queries, call.v.shape[-1]), call.dtype)
@@ -125,7 +131,8 @@ class Saved:
         return cls(y if deltas else None, lse, grad_y, grad_lse)
 
     def grouped(self, kv_heads: int) -> Saved:
-        return Saved(*(None if a is None else grouped(a, kv_heads) for a in (self.y, self.lse, self.grad_y, self.grad_lse)))  # type: ignore[arg-type]
+        arrays = (self.y, self.lse, self.grad_y, self.grad_lse)
+        return Saved(*(None if a is None else grouped(a, kv_heads) for a in arrays))  # type: ignore[arg-type]
 
 
 @dataclass
@@ -139,7 +146,8 @@ class Gradients:
     sink: np.ndarray | None = None
 
     def accumulators(self, call: Call) -> Gradients:
-        """Zeros to add to, in the dtype of the arithmetic, or float64 for many terms: the results themselves where they are of it."""
+        """Zeros to add to, in the dtype of the arithmetic, or float64 for many terms: the results themselves where they
+        are of it."""
         batch, _, group, queries = call.q.shape[:4]
         blocks = group * -(-queries // BLOCK_QUERIES)
 
@@ -150,7 +158,13 @@ class Gradients:
             array[...] = 0
             return array
 
-        return Gradients(self.q, zeros(self.k, blocks), zeros(self.v, blocks), zeros(self.bias, batch), zeros(self.sink, batch * blocks))
+        return Gradients(
+            self.q,
+            zeros(self.k, blocks),
+            zeros(self.v, blocks),
+            zeros(self.bias, batch),
+            zeros(self.sink, batch * blocks),
+        )
 
     @property
     def scores(self) -> bool:
@@ -188,7 +202,10 @@ def backward(call: Call, saved: Saved, gradients: Gradients) -> None:
 
     # The parts of one group of heads add to the same keys and values, all parts to one bias and one sink.
     apart = sums.bias is None and sums.sink is None
-    together = [tuple(parts) for _, parts in groupby(call.parts(), key=lambda p: (p.batch.start, p.heads.start) if apart else None)]
+    together = [
+        tuple(parts)
+        for _, parts in groupby(call.parts(), key=lambda p: (p.batch.start, p.heads.start) if apart else None)
+    ]
     threads.each(rows, together, work=_BACKWARD * _work(call))
     gradients.store(sums)
 
@@ -196,9 +213,9 @@ def backward(call: Call, saved: Saved, gradients: Gradients) -> None:
 def share_of(keys: int) -> float:
     """About one over the number of keys, a power of two.
 
-    Where many keys weigh about the same, exp(score - lse) is better found as this share of exp(score - lse - log(share)), whose argument is small: the differences
-    of scores from a log-sum-exp that is far above all of them round.
-    """
+    Where many keys weigh about the same, exp(score - lse) is better found as this share of exp(score - lse -
+    log(share)), whose argument is small: the differences of scores from a log-sum-exp that is far above all of them
+    round."""
     return 2.0 ** -round(math.log2(max(keys, 1)))
 
 
@@ -226,7 +243,9 @@ class _Rows:
         self.share = np.where(nearer, share, 1).astype(call.dtype)
         lse = np.where(nearer, lse + math.log(share), lse)
         # A row that sees nothing has lse = -infinity; +infinity in its place makes all its weights 0.
-        self.lse = np.where(np.isneginf(lse), np.inf, np.where(np.isposinf(lse), np.nan, lse)).astype(call.dtype, copy=False)
+        self.lse = np.where(np.isneginf(lse), np.inf, np.where(np.isposinf(lse), np.nan, lse)).astype(
+            call.dtype, copy=False
+        )
 
     def backward(self, gradients: Gradients) -> None:
         """Add the part of these queries to the gradients that are wanted."""
@@ -257,9 +276,17 @@ class _Rows:
             self._add_slopes(j, gradients, grad_q, k, p, slope, keep)
 
     def _add_slopes(
-        self, j: slice, gradients: Gradients, grad_q: np.ndarray | None, k: np.ndarray, p: np.ndarray, slope: Any, keep: Any
+        self,
+        j: slice,
+        gradients: Gradients,
+        grad_q: np.ndarray | None,
+        k: np.ndarray,
+        p: np.ndarray,
+        slope: Any,
+        keep: Any,
     ) -> None:
-        """What takes the gradient of the scores, of which `p` are the weights, `slope` says how a softcap bends them and `keep` what dropout leaves."""
+        """What takes the gradient of the scores, of which `p` are the weights, `slope` says how a softcap bends them
+        and `keep` what dropout leaves."""
         ds = self.part.product(self.grad_y, self.part.live_keys(self.part.v, j), 1)
         if keep is not None:
             ds *= keep

@@ -17,7 +17,8 @@ Outputs = tuple[Any, ...]
 
 
 class _Layers(NamedTuple):
-    """Inputs, weights and biases of the projections in the order q, k, v (o has no input), in the dtype of the arithmetic."""
+    """Inputs, weights and biases of the projections in the order q, k, v (o has no input), in the dtype of the
+    arithmetic."""
 
     x: tuple[np.ndarray, ...]
     w: tuple[np.ndarray, ...]
@@ -69,14 +70,22 @@ def _attended(call: Call, problem: MultiHeadProblem) -> tuple[np.ndarray, np.nda
     return y, lse
 
 
-def multi_head(problem: MultiHeadProblem, outputs: Outputs, scratch: Any, *arrays: Any, seed: int | None, offset: int) -> None:
+def multi_head(
+    problem: MultiHeadProblem, outputs: Outputs, scratch: Any, *arrays: Any, seed: int | None, offset: int
+) -> None:
     layers = _layers(arrays)
     y, _ = _attended(_core(problem, layers, arrays[11:], seed, offset), problem)
     outputs[0][...] = _project(_joined(y), layers.w[3], layers.b[3])
 
 
 def multi_head_backward(
-    problem: MultiHeadProblem, outputs: Outputs, scratch: Any, grad: np.ndarray, *arrays: Any, seed: int | None, offset: int
+    problem: MultiHeadProblem,
+    outputs: Outputs,
+    scratch: Any,
+    grad: np.ndarray,
+    *arrays: Any,
+    seed: int | None,
+    offset: int,
 ) -> None:
     lengths = arrays[-2], arrays[-1], arrays[-1]
     layers = _layers(arrays)
@@ -101,7 +110,9 @@ def multi_head_backward(
             _layer_gradients(g, x, w, outputs[i], outputs[3 + i], outputs[7 + i])
 
 
-def _layer_gradients(grad: np.ndarray, x: np.ndarray, weight: np.ndarray, grad_x: Any, grad_w: Any, grad_b: Any) -> None:
+def _layer_gradients(
+    grad: np.ndarray, x: np.ndarray, weight: np.ndarray, grad_x: Any, grad_w: Any, grad_b: Any
+) -> None:
     """Write the gradients of one projection that are wanted."""
     rows = _flat(grad)
     if grad_x is not None:

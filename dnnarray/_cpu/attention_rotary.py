@@ -34,13 +34,21 @@ def _turn(x: np.ndarray, cos: np.ndarray, sin: np.ndarray, interleaved: bool, ou
     out[..., 2 * columns :] = x[..., 2 * columns :]
 
 
-def rotary(problem: RotaryProblem, outputs: tuple[Any, ...], scratch: Any, x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> None:
+def rotary(
+    problem: RotaryProblem, outputs: tuple[Any, ...], scratch: Any, x: np.ndarray, cos: np.ndarray, sin: np.ndarray
+) -> None:
     x, out = bhsd(x, problem.layout), bhsd(outputs[0], problem.layout)
     _turn(x, _per_head(cos), _per_head(sin), problem.interleaved, out)
 
 
 def rotary_backward(
-    problem: RotaryProblem, outputs: tuple[Any, ...], scratch: Any, grad: np.ndarray, x: np.ndarray, cos: np.ndarray, sin: np.ndarray
+    problem: RotaryProblem,
+    outputs: tuple[Any, ...],
+    scratch: Any,
+    grad: np.ndarray,
+    x: np.ndarray,
+    cos: np.ndarray,
+    sin: np.ndarray,
 ) -> None:
     of_x, of_cos, of_sin = outputs
     grad, x = (bhsd(a, problem.layout) for a in (grad, x))

@@ -1,4 +1,5 @@
-"""The BLAS behind NumPy: its thread count, read so that ours follows it (and threadpoolctl), and held at one inside our calls; products that are added."""
+"""The BLAS behind NumPy: its thread count, read so that ours follows it (and threadpoolctl), and held at one inside our
+calls; products that are added."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-# OpenBLAS as NumPy's wheels name it, with 64- and 32-bit integers, and as distributions build it; each once to read and once to write.
+# OpenBLAS as NumPy's wheels name it, with 64- and 32-bit integers, and as distributions build it; each once to read and
+# once to write.
 _NAMES = (
     "scipy_openblas_{}_num_threads64_",
     "scipy_openblas_{}_num_threads",
@@ -60,7 +62,8 @@ def threads() -> int | None:
 
 
 class _SingleThreaded:
-    """A context in which matrix products take one thread. Contexts may overlap, also those of several threads; the last one to end sets the number back."""
+    """A context in which matrix products take one thread. Contexts may overlap, also those of several threads; the last
+    one to end sets the number back."""
 
     def __enter__(self) -> None:
         global _inside, _outside
@@ -112,14 +115,17 @@ def _sgemm() -> Callable[..., None] | None:
         if function is not None:
             number, pointer = ctypes.c_float, ctypes.c_void_p
             three = (integer,) * 3
-            function.argtypes = (ctypes.c_int,) * 3 + three + (number, pointer, integer, pointer, integer, number, pointer, integer)
+            function.argtypes = (
+                (ctypes.c_int,) * 3 + three + (number, pointer, integer, pointer, integer, number, pointer, integer)
+            )
             function.restype = None
             return function
     return None
 
 
 def _lying(a: np.ndarray) -> tuple[int, int] | None:
-    """How a matrix lies for the BLAS, and the elements from row to row (from column to column of one that is transposed); None where it cannot say so."""
+    """How a matrix lies for the BLAS, and the elements from row to row (from column to column of one that is
+    transposed); None where it cannot say so."""
     (rows, columns), (down, along), size = a.shape, a.strides, a.itemsize
     if along == size and down % size == 0 and down >= columns * size:
         return _AS_IT_IS, down // size
@@ -149,4 +155,19 @@ def add_product(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
     assert of_b is not None
     assert of_out is not None
     (m, k), n = a.shape, b.shape[1]
-    function(_ROW_MAJOR, of_a[0], of_b[0], m, n, k, 1.0, a.ctypes.data, of_a[1], b.ctypes.data, of_b[1], 1.0, out.ctypes.data, of_out[1])
+    function(
+        _ROW_MAJOR,
+        of_a[0],
+        of_b[0],
+        m,
+        n,
+        k,
+        1.0,
+        a.ctypes.data,
+        of_a[1],
+        b.ctypes.data,
+        of_b[1],
+        1.0,
+        out.ctypes.data,
+        of_out[1],
+    )

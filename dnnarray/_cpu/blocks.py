@@ -1,4 +1,5 @@
-"""Large arrays in blocks that stay in the cache: temporary arrays are bounded, and a chain of NumPy calls reads memory once."""
+"""Large arrays in blocks that stay in the cache: temporary arrays are bounded, and a chain of NumPy calls reads memory
+once."""
 
 from __future__ import annotations
 
@@ -13,11 +14,13 @@ import numpy as np
 
 from dnnarray._cpu.threads import LONG
 
-BLOCK = 65536  # elements: long enough to hide the price of a NumPy call, short enough for a few arrays in a core's own cache
+# elements: long enough to hide the price of a NumPy call, short enough for a few arrays in a core's own cache
+BLOCK = 65536
 
 
 def slabs(shape: tuple[int, ...], limit: int = BLOCK) -> Iterator[tuple[Any, ...]]:
-    """Indices that cut an array into parts of at most `limit` elements, each a run of elements in C order, in that order."""
+    """Indices that cut an array into parts of at most `limit` elements, each a run of elements in C order, in that
+    order."""
     inner = math.prod(shape[1:])
     if len(shape) > 1 and inner > limit:
         for i in range(shape[0]):
@@ -34,9 +37,9 @@ def slabs(shape: tuple[int, ...], limit: int = BLOCK) -> Iterator[tuple[Any, ...
 def blocks(*arrays: np.ndarray, limit: int = BLOCK) -> Iterator[tuple[np.ndarray, ...]]:
     """Views of the same part of each array, in any order.
 
-    All arrays broadcast to the shape of the first without new axes; parts may still have to be broadcast. Arrays without axes
-    come as arrays of one element. Parts have at most `BLOCK` elements, or `limit` where all arrays are runs of memory.
-    """
+    All arrays broadcast to the shape of the first without new axes; parts may still have to be broadcast. Arrays
+    without axes come as arrays of one element. Parts have at most `BLOCK` elements, or `limit` where all arrays are
+    runs of memory."""
     first = arrays[0]
     if first.size <= BLOCK:
         yield tuple(a.reshape(1) for a in arrays) if first.ndim == 0 else arrays
@@ -66,7 +69,8 @@ def _runs(arrays: list[np.ndarray], limit: int) -> Iterator[tuple[np.ndarray, ..
 
 
 def keep(values: np.ndarray, mask: np.ndarray, out: np.ndarray) -> None:
-    """out = values where mask, else 0 (also for infinity and NaN); a bit mask is several times faster than `numpy.where`."""
+    """out = values where mask, else 0 (also for infinity and NaN); a bit mask is several times faster than
+    `numpy.where`."""
     bits = mask.astype(_INTEGER[values.itemsize])
     np.negative(bits, out=bits)
     np.bitwise_and(values.view(bits.dtype), bits, out=out.view(bits.dtype))
@@ -89,7 +93,8 @@ def select(mask: np.ndarray, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> N
 
 
 class _Rows(threading.local):
-    """Blocks of memory, some of `BLOCK` and some of `_LONGEST` elements, that a thread used before and will use again: warm, and without the page faults of memory that malloc hands back and forth."""
+    """Blocks of memory, some of `BLOCK` and some of `_LONGEST` elements, that a thread used before and will use again:
+    warm, and without the page faults of memory that malloc hands back and forth."""
 
     def __init__(self) -> None:
         self.free: dict[tuple[np.dtype, int], list[np.ndarray]] = {}
@@ -99,7 +104,8 @@ _rows = _Rows()
 
 
 def borrow(like: np.ndarray, shape: tuple[int, ...] | None = None) -> np.ndarray:
-    """Memory for a block of this dtype and shape, to be handed back to `give` by the same thread; what is not handed back is lost, no more."""
+    """Memory for a block of this dtype and shape, to be handed back to `give` by the same thread; what is not handed
+    back is lost, no more."""
     shape = like.shape if shape is None else shape
     size = math.prod(shape)
     if not _KEPT_FROM <= size <= _LONGEST:
@@ -131,16 +137,18 @@ class _Unbuffered:
 
 
 def long_rows(length: int) -> AbstractContextManager[None]:
-    """Arithmetic between arrays and broadcast rows or columns whose inner loops run over `length` elements, all of one dtype.
+    """Arithmetic between arrays and broadcast rows or columns whose inner loops run over `length` elements, all of one
+    dtype.
 
-    NumPy copies broadcast operands to its own buffer to make short rows longer, which takes twice as long as the arithmetic itself on rows of
-    some hundred elements; with a buffer too small for a row it takes them where they lie. Short rows and casts are better off with the buffer.
-    """
+    NumPy copies broadcast operands to its own buffer to make short rows longer, which takes twice as long as the
+    arithmetic itself on rows of some hundred elements; with a buffer too small for a row it takes them where they lie.
+    Short rows and casts are better off with the buffer."""
     return _NOTHING if length < _LONG_ROW else _Unbuffered()
 
 
 def constant(value: float, like: np.ndarray) -> Any:
-    """The number as an operand beside an array of one axis or more: NumPy's loops for `maximum` and `minimum` are several times faster against a row than against one number."""
+    """The number as an operand beside an array of one axis or more: NumPy's loops for `maximum` and `minimum` are
+    several times faster against a row than against one number."""
     row = _row(value, like.dtype)
     return row[: like.shape[-1]] if like.shape[-1] <= BLOCK else row[0]
 
@@ -155,7 +163,8 @@ def _row(value: float, dtype: np.dtype) -> np.ndarray:
 _NOTHING = nullcontext()
 _LONG_ROW = 384  # elements
 _NO_BUFFER = 16  # the least that NumPy takes
-_LINE = 8192  # elements: shorter lines go through NumPy's buffer, and a longer constant leaves less of the cache to the data
+# elements: shorter lines go through NumPy's buffer, and a longer constant leaves less of the cache to the data
+_LINE = 8192
 _LONGEST = LONG + _LINE  # elements of a block: `LONG` in whole lines
 _KEPT_FROM = 4096  # elements; smaller blocks come from malloc's own lists
 _KEPT = 6  # blocks a thread, dtype and length: what the longest formula needs

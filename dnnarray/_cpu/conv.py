@@ -1,4 +1,5 @@
-"""Convolution, its gradients and transposed convolution on NumPy arrays: the maps of a geometry by any of the `WAYS`."""
+"""Convolution, its gradients and transposed convolution on NumPy arrays: the maps of a geometry by any of the
+`WAYS`."""
 
 from __future__ import annotations
 
@@ -126,7 +127,9 @@ def _method(op: str, way: Way) -> Method:
 
     def bound(problem: ConvProblem, outputs: Any, scratch: Scratch, *arrays: Any) -> None:
         if way.mixes and not all(_is_finite(a) for i, a in enumerate(arrays) if i not in problem.unread):
-            run(DIRECT, problem, outputs, scratch, *arrays)  # so that NaN and infinity stay where the definition puts them
+            run(
+                DIRECT, problem, outputs, scratch, *arrays
+            )  # so that NaN and infinity stay where the definition puts them
         else:
             run(way, problem, outputs, scratch, *arrays)
 
@@ -135,11 +138,14 @@ def _method(op: str, way: Way) -> Method:
 
 def _total(costs: Sequence[Cost]) -> Cost:
     """The costs one after the other, at the full peak rate."""
-    return Cost(sum(c.flops / c.efficiency for c in costs), sum(c.bytes for c in costs), 1.0, sum(c.launches for c in costs))
+    return Cost(
+        sum(c.flops / c.efficiency for c in costs), sum(c.bytes for c in costs), 1.0, sum(c.launches for c in costs)
+    )
 
 
 class _CompiledWay(NamedTuple):
-    """A way that Numba compiles, for the maps that are correlations; its module holds `WAY`, and a driver for each operation of these alone.
+    """A way that Numba compiles, for the maps that are correlations; its module holds `WAY`, and a driver for each
+    operation of these alone.
 
     Where the weight's gradient is asked for as well, ``compiled/conv_backward.py`` puts the compiled one beside it.
     """
@@ -174,11 +180,19 @@ class _CompiledWay(NamedTuple):
         correlates, spreads, weighs = problem.runs
         if correlates or spreads or (weighs and self.of_weight):
             return None
-        return "the gradient of the weight alone is that of another algorithm" if weighs else "there is nothing to multiply"
+        return (
+            "the gradient of the weight alone is that of another algorithm"
+            if weighs
+            else "there is nothing to multiply"
+        )
 
     def accepts(self, problem: ConvProblem, device: Device) -> str | None:
         reasons = map(self.rejects, _correlations(problem))
-        reason = self.unasked(problem) or next((r for r in reasons if r is not None), None) or self.target(compiled.arithmetic(problem))
+        reason = (
+            self.unasked(problem)
+            or next((r for r in reasons if r is not None), None)
+            or self.target(compiled.arithmetic(problem))
+        )
         return self.rejects_weight(problem.geometry) if problem.runs.weighs and reason is None else reason
 
     def cost_of(self, problem: ConvProblem, device: Device) -> Cost:
@@ -245,13 +259,24 @@ class _CompiledWeight(NamedTuple):
 
         name, driver = self.name, "conv_backward_weight"
         return compiled.method(
-            name, self.module, driver, self.summary, accepts=accepts, cost=cost, workspace=workspace, precision=precision
+            name,
+            self.module,
+            driver,
+            self.summary,
+            accepts=accepts,
+            cost=cost,
+            workspace=workspace,
+            precision=precision,
         )
 
 
 _COMPILED_WEIGHTS = (
-    _CompiledWeight("winograd_4x4", "winograd_weight", SUMMARY_4X4_WEIGHT, cost_4x4_weight, rejects_winograd, precision_4x4_weight),
-    _CompiledWeight("depthwise_lanes", "conv_depthwise_lanes_weight", SUMMARY_DEPTHWISE_LANES, lanes_cost, rejects_lanes),
+    _CompiledWeight(
+        "winograd_4x4", "winograd_weight", SUMMARY_4X4_WEIGHT, cost_4x4_weight, rejects_winograd, precision_4x4_weight
+    ),
+    _CompiledWeight(
+        "depthwise_lanes", "conv_depthwise_lanes_weight", SUMMARY_DEPTHWISE_LANES, lanes_cost, rejects_lanes
+    ),
     _CompiledWeight("shifted", "conv_weight", SUMMARY_WEIGHT, shifted_weight_cost, huge),
 )
 _COMPILED_WAYS = (
@@ -281,8 +306,12 @@ _COMPILED_WAYS = (
         rejects_weight=rejects_lanes,
         weight_cost=lanes_cost,
     ),
-    _CompiledWay("split_gemm", "conv_split", matrix_unit.SUMMARY, split_cost, rejects_split, target=matrix_unit.refuses),
-    _CompiledWay("split_shifted", "conv_split_shifts", SUMMARY_SHIFTS, shifts_cost, rejects_shifts, target=matrix_unit.refuses),
+    _CompiledWay(
+        "split_gemm", "conv_split", matrix_unit.SUMMARY, split_cost, rejects_split, target=matrix_unit.refuses
+    ),
+    _CompiledWay(
+        "split_shifted", "conv_split_shifts", SUMMARY_SHIFTS, shifts_cost, rejects_shifts, target=matrix_unit.refuses
+    ),
 )
 
 

@@ -1,8 +1,9 @@
-"""What all convolution algorithms share: canonical views, scratch memory, blocks of outputs, padded copies of their inputs.
+"""What all convolution algorithms share: canonical views, scratch memory, blocks of outputs, padded copies of their
+inputs.
 
-Canonical axes: x (N, G, C, D, H, W), w (G, K, C, T, R, S), y (N, G, K, O, P, Q), with G groups and C, K channels of one group. They are
-views; the memory order stays the caller's. Buffers are made in the order that keeps the innermost axis long.
-"""
+Canonical axes: x (N, G, C, D, H, W), w (G, K, C, T, R, S), y (N, G, K, O, P, Q), with G groups and C, K channels of one
+group. They are views; the memory order stays the caller's. Buffers are made in the order that keeps the innermost axis
+long."""
 
 from __future__ import annotations
 
@@ -29,13 +30,13 @@ _TAPS, _TERMS = 1 << 10, 1 << 17  # of a sum, one tap after the other
 class Way(NamedTuple):
     """One algorithm over canonical views, for any of the three maps of a geometry.
 
-    `buffers` gives the shapes of scratch it needs, in elements of the arithmetic; `correlate(g, buffers, x, w, y)` writes y,
-    `weight_gradient(g, buffers, x, grad, w)` writes w. `cost(g, itemsize)` is that of the correlation, `weight_cost` that of the other.
-    `input_gradient(g, buffers, grad, w, x)` does all phases of the input's gradient at once, with `input_buffers`; without it they are correlations,
-    by `correlate_back` where there is one.
-    `mixes` says that outputs whose windows do not meet still share arithmetic (tiles, spectra), so that one NaN would reach them all;
-    `spreads` that its groups may be spread over the engine's threads, which a compiled way is not: it has its own; `spreads_channels` its images and channels, too.
-    """
+    `buffers` gives the shapes of scratch it needs, in elements of the arithmetic; `correlate(g, buffers, x, w, y)`
+    writes y, `weight_gradient(g, buffers, x, grad, w)` writes w. `cost(g, itemsize)` is that of the correlation,
+    `weight_cost` that of the other. `input_gradient(g, buffers, grad, w, x)` does all phases of the input's gradient at
+    once, with `input_buffers`; without it they are correlations, by `correlate_back` where there is one. `mixes` says
+    that outputs whose windows do not meet still share arithmetic (tiles, spectra), so that one NaN would reach them
+    all; `spreads` that its groups may be spread over the engine's threads, which a compiled way is not: it has its own;
+    `spreads_channels` its images and channels, too."""
 
     name: str
     summary: str
@@ -136,7 +137,8 @@ def scratch_elements(shapes: Sequence[Shape]) -> int:
 
 
 def carve(scratch: np.ndarray | None, shapes: Sequence[Shape], dtype: np.dtype) -> list[np.ndarray]:
-    """Flat arrays of the sizes of `shapes`, one behind the other in `scratch` (uint8; None is no bytes at all). Too few bytes are an error."""
+    """Flat arrays of the sizes of `shapes`, one behind the other in `scratch` (uint8; None is no bytes at all). Too few
+    bytes are an error."""
     parts, start = [], 0
     memory = np.empty(0, np.uint8) if scratch is None else scratch
     for shape in shapes:
@@ -188,7 +190,9 @@ def first_input(g: Geometry, start: Sequence[int]) -> Triple:
     return a, b, c
 
 
-def load(x: np.ndarray, images: slice, low: Sequence[int], size: Sequence[int], memory: np.ndarray, order: tuple[int, ...]) -> np.ndarray:
+def load(
+    x: np.ndarray, images: slice, low: Sequence[int], size: Sequence[int], memory: np.ndarray, order: tuple[int, ...]
+) -> np.ndarray:
     """Copy ``x[images]`` at positions [low, low + size) of the spatial axes into `memory`; zeros outside of x."""
     source, target, whole = [], [], True
     for extent, start, length in zip(x.shape[3:], low, size, strict=True):
@@ -229,7 +233,8 @@ def gradient_matrices(grad: np.ndarray, block: Block, memory: np.ndarray, pixel_
 
 
 def scatter(g: Geometry) -> float:
-    """How much dearer than long runs it is to copy the channels of one group where those of all groups lie innermost."""
+    """How much dearer than long runs it is to copy the channels of one group where those of all groups lie
+    innermost."""
     return 1 + 20 / g.c if g.pixel_major and g.groups > 1 else 1.0
 
 

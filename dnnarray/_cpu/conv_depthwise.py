@@ -1,8 +1,9 @@
-"""`depthwise`: one input channel a group. No matrix product: each tap scales a shifted view and is added up, in one call for all taps.
+"""`depthwise`: one input channel a group. No matrix product: each tap scales a shifted view and is added up, in one
+call for all taps.
 
-`einsum` multiplies and adds in one pass over what a tap reads, if its innermost loop runs over pixels (over channels where those are neighbours
-in memory). NumPy orders the loops by strides, which the layout of `conv_flat` makes larger for every tap than for the pixels.
-"""
+`einsum` multiplies and adds in one pass over what a tap reads, if its innermost loop runs over pixels (over channels
+where those are neighbours in memory). NumPy orders the loops by strides, which the layout of `conv_flat` makes larger
+for every tap than for the pixels."""
 
 from __future__ import annotations
 
@@ -87,14 +88,20 @@ def _image(g: Geometry, x: np.ndarray, part: _Part, memory: np.ndarray, order: S
     return conv_flat.lay_out(g, x[part.images, part.groups], part.start, part.extent, memory, order)
 
 
-def _taps(g: Geometry, image: np.ndarray, memory: np.ndarray, extent: Triple) -> Iterator[tuple[slice, slice, np.ndarray]]:
+def _taps(
+    g: Geometry, image: np.ndarray, memory: np.ndarray, extent: Triple
+) -> Iterator[tuple[slice, slice, np.ndarray]]:
     """Taps of the two outer axes that stand at even distances, with their views (N, G, T, R, S, O, P, Q)."""
     n, groups, s, _, _, _, _, _, q = image.shape
     sn, sg, ss, _, phase_d, sd, phase_h, sh, sq = image.strides
     t, r, _ = g.window
     a, b, _ = g.dilation
     if _steady(g):
-        yield slice(t), slice(r), strided(memory, (n, groups, t, r, s, *extent), (sn, sg, a * sd, b * sh, ss, sd, sh, sq))
+        yield (
+            slice(t),
+            slice(r),
+            strided(memory, (n, groups, t, r, s, *extent), (sn, sg, a * sd, b * sh, ss, sd, sh, sq)),
+        )
         return
     for i, j in product(range(t), range(r)):
         (up, u), (down, v) = divmod(i * a, g.stride[0]), divmod(j * b, g.stride[1])
@@ -134,7 +141,8 @@ def _is_dense(y: np.ndarray, pixel_major: bool) -> bool:
 
 
 def _by_planes(view: np.ndarray, w: np.ndarray, out: np.ndarray) -> None:
-    """out (N, G, K, O, P, Q) = the sum over taps of view (N, G, T, R, S, O, P, Q) times w (G, K, T, R, S): one weight for a whole plane."""
+    """out (N, G, K, O, P, Q) = the sum over taps of view (N, G, T, R, S, O, P, Q) times w (G, K, T, R, S): one weight
+    for a whole plane."""
     np.einsum("ngtrsol,gktrs->ngkol", _joined(view, 6, 7), w, out=_joined(out, 4, 5))
 
 
@@ -154,7 +162,9 @@ def _joined(a: np.ndarray, first: int, second: int) -> np.ndarray:
     return a.reshape(*a.shape[:first], a.shape[first] * a.shape[second], *a.shape[second + 1 :], copy=False)  # type: ignore[call-overload]
 
 
-def _weight_gradient(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, grad: np.ndarray, w: np.ndarray) -> None:
+def _weight_gradient(
+    g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, grad: np.ndarray, w: np.ndarray
+) -> None:
     image_memory, grad_memory, _ = buffers
     w[...] = 0
     for part in _parts(g, _plan(g, False)):
@@ -206,7 +216,9 @@ DEPTHWISE = Way(
 
 # --- channels in the lanes, compiled ----------------------------------------------------------------------------------
 
-SUMMARY_DEPTHWISE_LANES = "single channels that lie side by side: a tap's weights times the pixels it meets, straight from the image"
+SUMMARY_DEPTHWISE_LANES = (
+    "single channels that lie side by side: a tap's weights times the pixels it meets, straight from the image"
+)
 LEAST_LANES = 4  # channels, fewer of which fill no vector
 
 

@@ -1,8 +1,8 @@
 """`fft` and `fft_tiled`: products of spectra, for large windows.
 
-`fft` transforms the whole padded image; `fft_tiled` cuts it into overlapping tiles (overlap-save) whose transforms stay in the cache. The
-transform length covers the padded input, so nothing wraps around into an output. A stride takes every so many of all outputs.
-"""
+`fft` transforms the whole padded image; `fft_tiled` cuts it into overlapping tiles (overlap-save) whose transforms stay
+in the cache. The transform length covers the padded input, so nothing wraps around into an output. A stride takes every
+so many of all outputs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,12 @@ def _plan(g: Geometry, tiled: bool) -> _Plan:
     images = min(g.n, max(_SPECTRUM_ELEMENTS // (volume * groups * max(g.c, k)), 1))
     spectrum = _spectrum_shape(size)
     real = (images * groups * g.c + groups * k * g.c, *size)
-    buffers = (real, (2, images * groups * g.c, *spectrum), (2, groups * k * g.c, *spectrum), (2, images * groups * k, *spectrum))
+    buffers = (
+        real,
+        (2, images * groups * g.c, *spectrum),
+        (2, groups * k * g.c, *spectrum),
+        (2, images * groups * k, *spectrum),
+    )
     return _Plan(size, (step[0], step[1], step[2]), dense, images, groups, k, buffers)
 
 
@@ -59,7 +64,8 @@ def _dense(g: Geometry) -> Triple:
 
 
 def _tile(g: Geometry, dense: Triple, covered: Triple) -> Triple:
-    """Four windows long along each axis that has one, more where there are few channels, never longer than the image."""
+    """Four windows long along each axis that has one, more where there are few channels, never longer than the
+    image."""
     factor = 4
     while True:
         sizes = []
@@ -122,7 +128,9 @@ def _chunks(g: Geometry, plan: _Plan) -> Iterator[tuple[slice, slice]]:
         yield slice(group, min(group + plan.groups, g.groups)), slice(k, min(k + plan.k, g.k))
 
 
-def _correlate(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray, tiled: bool) -> None:
+def _correlate(
+    g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray, tiled: bool
+) -> None:
     plan = _plan(g, tiled)
     real, source, weight_memory, result = buffers
     starts = [range(0, m, s) for m, s in zip(plan.dense, plan.step, strict=True)]
@@ -144,18 +152,24 @@ def _store(g: Geometry, plan: _Plan, y: np.ndarray, values: np.ndarray, start: S
         first = -(-s // stride)
         last = min((s + length - 1) // stride + 1, m)
         target.append(slice(first, max(last, first)))
-        source.append(slice(first * stride - s, max((last - 1) * stride - s + 1, 0), stride) if last > first else slice(0))
+        source.append(
+            slice(first * stride - s, max((last - 1) * stride - s + 1, 0), stride) if last > first else slice(0)
+        )
     y[at(target)] = values[at(source)]
 
 
-def _weight_gradient(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, grad: np.ndarray, w: np.ndarray) -> None:
+def _weight_gradient(
+    g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, grad: np.ndarray, w: np.ndarray
+) -> None:
     """The correlation of the input with the gradient: the window's offsets are the outputs of it."""
     plan = _plan(g, False)
     real, source, weight_memory, _ = buffers
     low = [-b for b in g.before]
     taps = at([slice(0, (n - 1) * d + 1, d) for n, d in zip(g.window, g.dilation, strict=True)])
     for groups, k in _chunks(g, plan):
-        total = _complex(weight_memory, (groups.stop - groups.start, k.stop - k.start, g.c, *_spectrum_shape(plan.size)))
+        total = _complex(
+            weight_memory, (groups.stop - groups.start, k.stop - k.start, g.c, *_spectrum_shape(plan.size))
+        )
         sums = Cascade(total, -(-g.n // plan.images) * -(-plan.images // _RUN))
         for i in range(0, g.n, plan.images):
             images = slice(i, min(i + plan.images, g.n))
@@ -187,7 +201,9 @@ def _rejects_tiled(g: Geometry) -> str | None:
     if g.taps == 1:
         return _NOTHING
     dense = _dense(g)
-    if 0 in g.sizes or all(n >= m + w - 1 for n, m, w in zip(_tile(g, dense, g.reach((1, 1, 1))), dense, g.reach((1, 1, 1)), strict=True)):
+    if 0 in g.sizes or all(
+        n >= m + w - 1 for n, m, w in zip(_tile(g, dense, g.reach((1, 1, 1))), dense, g.reach((1, 1, 1)), strict=True)
+    ):
         return "the image is no larger than one tile; fft does it"
     return None
 
@@ -204,7 +220,9 @@ def _cost(g: Geometry, itemsize: int, tiled: bool) -> Cost:
     transforms = one * (images * (g.c * repeats + g.k) + g.groups * g.k * g.c)
     products = 4 * volume * images * g.c * g.k
     calls = chunks * -(-g.n // plan.images) * tiles
-    return Cost(transforms / 0.015 + products / (0.01 if g.c == 1 else 0.05), (x + w + y) * itemsize, 1.0, 40 * calls + 20)
+    return Cost(
+        transforms / 0.015 + products / (0.01 if g.c == 1 else 0.05), (x + w + y) * itemsize, 1.0, 40 * calls + 20
+    )
 
 
 def _way(name: str, summary: str, tiled: bool) -> Way:

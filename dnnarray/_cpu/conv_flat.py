@@ -1,7 +1,8 @@
-"""An image laid out for shifted views: once for each tap of the innermost window axis, so that its rows hold exactly the outputs' columns.
+"""An image laid out for shifted views: once for each tap of the innermost window axis, so that its rows hold exactly
+the outputs' columns.
 
-The taps of the other axes are then offsets of whole rows. A stride along those axes splits the rows into phases that lie one behind the other.
-"""
+The taps of the other axes are then offsets of whole rows. A stride along those axes splits the rows into phases that
+lie one behind the other."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ _ALL = slice(None)
 
 
 def shape(g: Geometry, n: int, extent: Sequence[int]) -> Shape:
-    """(N, G, S, C, stride, D, stride, H, Q) of the image that `extent` outputs read: input row ``stride * i + phase`` stands at [phase, i]."""
+    """(N, G, S, C, stride, D, stride, H, Q) of the image that `extent` outputs read: input row ``stride * i + phase``
+    stands at [phase, i]."""
     d, h, _ = g.reach(extent)
     a, b, _ = g.stride
     return n, g.groups, g.window[2], g.c, a, -(-d // a), b, -(-h // b), extent[2]
@@ -72,28 +74,38 @@ def _recipe(g: Geometry, start: Triple, extent: Triple) -> _Recipe:
         planes = _run(low[0] + i, g.stride[0], size[5], g.space[0])
         rows = _run(low[1] + j, g.stride[1], size[7], g.space[1])
         for tap, column in enumerate(columns):
-            fills.append(_Fill((_ALL, _ALL, tap, _ALL, i, planes.places, j), (_ALL, _ALL, _ALL, planes.inputs), rows, column))
+            fills.append(
+                _Fill((_ALL, _ALL, tap, _ALL, i, planes.places, j), (_ALL, _ALL, _ALL, planes.inputs), rows, column)
+            )
         zeros += [(_ALL, _ALL, _ALL, _ALL, i, m) for m in planes.margins()]
         zeros += [(_ALL, _ALL, _ALL, _ALL, i, planes.places, j, m) for m in rows.margins()]
     return _Recipe(tuple(fills), tuple(zeros))
 
 
 def lay_out(g: Geometry, x: np.ndarray, start: Triple, extent: Triple, memory: np.ndarray, order: Shape) -> np.ndarray:
-    """The image of x (N, G, C, D, H, W) for the outputs from `start` on, in `memory`; x may be some of the images and groups of the geometry."""
+    """The image of x (N, G, C, D, H, W) for the outputs from `start` on, in `memory`; x may be some of the images and
+    groups of the geometry."""
     n, groups = x.shape[:2]
     image = packed(memory, (n, groups, *shape(g, n, extent)[2:]), order)
     recipe = _recipe(g, start, extent)
     flat, source = _flat(image), _flat(x)
     for fill in recipe.fills:
-        if flat is None or source is None or not _fill_shifted(fill, flat, source, x.shape[5] == image.shape[8], x.shape[5]):
-            image[(*fill.target, fill.rows.places, fill.columns.places)] = x[(*fill.source, fill.rows.inputs, fill.columns.inputs)]
+        if (
+            flat is None
+            or source is None
+            or not _fill_shifted(fill, flat, source, x.shape[5] == image.shape[8], x.shape[5])
+        ):
+            image[(*fill.target, fill.rows.places, fill.columns.places)] = x[
+                (*fill.source, fill.rows.inputs, fill.columns.inputs)
+            ]
     for part in recipe.zeros:
         image[part] = 0
     return image
 
 
 def _fill_shifted(fill: _Fill, flat: np.ndarray, source: np.ndarray, as_long: bool, width: int) -> bool:
-    """Where rows are as long in both, a shift along them is one of the whole plane: long copies. What comes round the ends is set to 0 later."""
+    """Where rows are as long in both, a shift along them is one of the whole plane: long copies. What comes round the
+    ends is set to 0 later."""
     _, _, rows, columns = fill
     shift, length = columns.inputs.start - columns.places.start, (rows.places.stop - rows.places.start) * width
     if not as_long or columns.inputs.step != 1 or rows.inputs.step != 1 or length <= abs(shift) or abs(shift) >= width:

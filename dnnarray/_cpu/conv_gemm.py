@@ -1,8 +1,7 @@
 """`gemm` and `direct`: matrix products of the weight with columns of input pixels, block by block of outputs.
 
-`gemm` gathers all taps of the window into one column (im2col, Chellapilla et al., 2006) and does one product a block; `direct` takes one
-tap after the other and accumulates the products.
-"""
+`gemm` gathers all taps of the window into one column (im2col, Chellapilla et al., 2006) and does one product a block;
+`direct` takes one tap after the other and accumulates the products."""
 
 from __future__ import annotations
 
@@ -100,7 +99,13 @@ def _weight_matrices(g: Geometry, w: np.ndarray, plan: _Plan) -> list[np.ndarray
 
 
 def _correlate(
-    g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray, one_tap: bool, back: bool = False
+    g: Geometry,
+    buffers: Sequence[np.ndarray],
+    x: np.ndarray,
+    w: np.ndarray,
+    y: np.ndarray,
+    one_tap: bool,
+    back: bool = False,
 ) -> None:
     g, x = _without_stride(g, x)
     plan = _plan(g, one_tap)
@@ -159,7 +164,9 @@ def _without_copy(g: Geometry, x: np.ndarray, weight: np.ndarray, y: np.ndarray,
     return False
 
 
-def _weight_gradient(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, grad: np.ndarray, w: np.ndarray, one_tap: bool) -> None:
+def _weight_gradient(
+    g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, grad: np.ndarray, w: np.ndarray, one_tap: bool
+) -> None:
     plan = _plan(g, one_tap)
     padded_memory, columns_memory, grad_memory, product_memory, sum_memory = buffers
     depth = g.c * plan.window[0] * plan.window[1] * plan.window[2]
@@ -193,7 +200,8 @@ def _cost(g: Geometry, itemsize: int, one_tap: bool, weighs: bool = False) -> Co
     x, w, y = g.sizes
     count = _block_count(g, plan)
     gathered = g.n * g.groups * g.c * g.taps * g.pixels * scatter(g)
-    # A product is as fast as the short side of its matrices lets it be; what is gathered or summed up passes through the cache.
+    # A product is as fast as the short side of its matrices lets it be; what is gathered or summed up passes through
+    # the cache.
     efficiency = _efficiency(min(g.k, g.c if one_tap else g.c * g.taps))
     if _pointwise(g):
         # Many short sums for the weight; channels of one group between those of others are gathered.
@@ -202,12 +210,16 @@ def _cost(g: Geometry, itemsize: int, one_tap: bool, weighs: bool = False) -> Co
     # Taking single taps out of the weight misses the cache at every element.
     moved = (2 * gathered + 5 * y * (g.taps - 1) + 60 * w if one_tap else _gathering(g) * gathered + w) + 2 * x + 2 * y
     return Cost(
-        2 * g.macs / efficiency + 10 * moved * itemsize / 4, (x + w + y) * itemsize, 1.0, START + count * (10 + 4 * len(plan.chunks))
+        2 * g.macs / efficiency + 10 * moved * itemsize / 4,
+        (x + w + y) * itemsize,
+        1.0,
+        START + count * (10 + 4 * len(plan.chunks)),
     )
 
 
 def _gathering(g: Geometry) -> float:
-    """What it takes to gather an element: rows of pixels that are short are dear; with the channels innermost there are none."""
+    """What it takes to gather an element: rows of pixels that are short are dear; with the channels innermost there are
+    none."""
     return 1.5 if g.pixel_major else 0.7 * (1 + 64 / g.out[2])
 
 

@@ -1,8 +1,8 @@
-"""`implicit_gemm`: no columns are gathered along the rows of the window; a tap is a shifted view of a flat, zero-padded image.
+"""`implicit_gemm`: no columns are gathered along the rows of the window; a tap is a shifted view of a flat, zero-padded
+image.
 
-The image is laid out as in `conv_flat`. The taps of the outer window axes are (S * C, P * Q) matrices in it without a copy, one product each,
-accumulated.
-"""
+The image is laid out as in `conv_flat`. The taps of the outer window axes are (S * C, P * Q) matrices in it without a
+copy, one product each, accumulated."""
 
 from __future__ import annotations
 
@@ -14,13 +14,25 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnarray._cpu import conv_flat
-from dnnarray._cpu.conv_blocks import START, Block, Shape, Way, block_extents, blocks, long_sums, matrices, packed, scatter
+from dnnarray._cpu.conv_blocks import (
+    START,
+    Block,
+    Shape,
+    Way,
+    block_extents,
+    blocks,
+    long_sums,
+    matrices,
+    packed,
+    scatter,
+)
 from dnnarray._cpu.products import LONG, multiply_pixels, multiply_stack
 from dnnarray._cpu.sums import total as sum_of
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._select import Cost
 
-_FLAT_ELEMENTS = 1 << 20  # elements of a block's flat image: products pack what they read, long calls are worth more than the cache
+# elements of a block's flat image: products pack what they read, long calls are worth more than the cache
+_FLAT_ELEMENTS = 1 << 20
 
 
 class _Plan(NamedTuple):
@@ -87,7 +99,9 @@ def _correlate(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.
             part[...] = total.reshape(part.shape)
 
 
-def _weight_gradient(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, grad: np.ndarray, w: np.ndarray) -> None:
+def _weight_gradient(
+    g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, grad: np.ndarray, w: np.ndarray
+) -> None:
     flat_memory, grad_memory, product_memory, sum_memory = buffers
     s = g.window[2]
     totals = packed(sum_memory, (g.window[0], g.window[1], g.groups, g.k, s * g.c))

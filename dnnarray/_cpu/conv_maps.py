@@ -29,7 +29,8 @@ def _correlate(way: Way, g: Geometry, scratch: Scratch, x: np.ndarray, w: np.nda
 
 
 def _input_gradient(way: Way, g: Geometry, scratch: Scratch, grad: np.ndarray, w: np.ndarray, x: np.ndarray) -> None:
-    """x, the gradient of the input, from that of the output: a correlation for each phase of the stride, unless the way does them together."""
+    """x, the gradient of the input, from that of the output: a correlation for each phase of the stride, unless the way
+    does them together."""
     if way.input_gradient is not None and way.input_buffers is not None and grad.size and w.size and x.size:
         way.input_gradient(g, carve(scratch, way.input_buffers(g), x.dtype), grad, w, x)
         return
@@ -87,13 +88,17 @@ def _weight(problem: ConvProblem, w: np.ndarray) -> np.ndarray:
 # Each is run(way, problem, outputs, scratch, *arrays); `_table` binds the way.
 
 
-def _before_activation(way: Way, problem: ConvProblem, scratch: Scratch, x: Any, weight: Any, bias: Any, residual: Any, y: Any) -> None:
+def _before_activation(
+    way: Way, problem: ConvProblem, scratch: Scratch, x: Any, weight: Any, bias: Any, residual: Any, y: Any
+) -> None:
     source, target = _views(problem, x, y)
     _correlate(way, problem.geometry, scratch, source, _weight(problem, weight), target)
     _epilogue(problem, y, bias, residual)
 
 
-def conv(way: Way, problem: ConvProblem, outputs: Any, scratch: Scratch, x: Any, weight: Any, bias: Any, residual: Any) -> None:
+def conv(
+    way: Way, problem: ConvProblem, outputs: Any, scratch: Scratch, x: Any, weight: Any, bias: Any, residual: Any
+) -> None:
     y = outputs[0]
     _before_activation(way, problem, scratch, x, weight, bias, residual, y)
     activation.apply(problem.activation, y, y)
@@ -110,7 +115,15 @@ def conv_backward_weight(way: Way, problem: ConvProblem, outputs: Any, scratch: 
 
 
 def conv_backward(
-    way: Way, problem: ConvProblem, outputs: Any, scratch: Scratch, grad: Any, x: Any, weight: Any, bias: Any, residual: Any
+    way: Way,
+    problem: ConvProblem,
+    outputs: Any,
+    scratch: Scratch,
+    grad: Any,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    residual: Any,
 ) -> None:
     if problem.activation is not None:
         y = np.empty_like(grad)
@@ -132,7 +145,9 @@ def _transposed(way: Way, problem: ConvProblem, scratch: Scratch, x: Any, weight
     _epilogue(problem, y, bias, None)
 
 
-def conv_transpose(way: Way, problem: ConvProblem, outputs: Any, scratch: Scratch, x: Any, weight: Any, bias: Any) -> None:
+def conv_transpose(
+    way: Way, problem: ConvProblem, outputs: Any, scratch: Scratch, x: Any, weight: Any, bias: Any
+) -> None:
     y = outputs[0]
     _transposed(way, problem, scratch, x, weight, bias, y)
     activation.apply(problem.activation, y, y)

@@ -1,8 +1,7 @@
 """A map of a convolution as several smaller ones, each for a thread of its own: of some groups, images or channels.
 
-Matrix products are spread here and not by the BLAS, whose threads spin on after a product and keep the cores from everything that comes next; what is copied
-beside the products is spread with them.
-"""
+Matrix products are spread here and not by the BLAS, whose threads spin on after a product and keep the cores from
+everything that comes next; what is copied beside the products is spread with them."""
 
 from __future__ import annotations
 
@@ -22,7 +21,8 @@ from dnnarray._records import changed
 Shapes = Callable[[Geometry], Sequence[Shape]]
 Index = tuple[slice, ...]
 _ALL = slice(None)
-_MACS = 16  # multiply-adds that take as long as an element of a light operation, waking a thread included; of matrix products
+# multiply-adds that take as long as an element of a light operation, waking a thread included; of matrix products
+_MACS = 16
 _PRODUCT_MACS = 64
 _FEW = 16  # channels, fewer of which make a slow product
 _LONG_IMAGES, _LONG_PIXELS = 512, 1 << 18  # of a part of the gradient of a weight
@@ -40,7 +40,8 @@ class Share(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """A map in parts; none where it is done as one. `sums` is where the weight's gradients of the parts start, if they are to be added up."""
+    """A map in parts; none where it is done as one. `sums` is where the weight's gradients of the parts start, if they
+    are to be added up."""
 
     parts: tuple[Share, ...]
     sums: int | None
@@ -65,7 +66,8 @@ class _Cut(NamedTuple):
 
 
 def _even(g: Geometry, cuts: list[_Cut]) -> _Cut:
-    """The cut with the smallest largest part; of equal ones the one with the most parts along images, for which nothing is laid out twice."""
+    """The cut with the smallest largest part; of equal ones the one with the most parts along images, for which nothing
+    is laid out twice."""
     return min(cuts, key=lambda cut: (cut.largest(g), -cut.images, cut.parts))
 
 
@@ -75,11 +77,14 @@ def _cut(way: Way, g: Geometry, parts: int, weighs: bool) -> _Cut:
     outputs = range(1, min(max(g.k // _FEW, 1), parts) + 1)
     if weighs and g.c >= parts * _FEW and (g.n < parts or parts * g.sizes[1] > g.sizes[0] + g.sizes[2]):
         return _Cut(inputs=parts)  # gradients of the images would be longer to add up than the images are
-    return _even(g, [_Cut(images=i, outputs=o) for i, o in product(range(1, min(g.n, parts) + 1), outputs) if i * o <= parts])
+    return _even(
+        g, [_Cut(images=i, outputs=o) for i, o in product(range(1, min(g.n, parts) + 1), outputs) if i * o <= parts]
+    )
 
 
 def shares(way: Way, g: Geometry, shapes: Shapes, itemsize: int, weighs: bool = False) -> Shares:
-    """The work spread over the threads of now, where there is enough to do. `weighs`: it is the gradient of the weight."""
+    """The work spread over the threads of now, where there is enough to do. `weighs`: it is the gradient of the
+    weight."""
     wanted = threads.worth(g.macs // (_PRODUCT_MACS if way.spreads_channels else _MACS)) if way.spreads else 1
     if wanted > 1 and way.spreads_channels:
         limit = current().workspace_limit
@@ -151,7 +156,8 @@ def spread(
     w: np.ndarray,
     weighs: bool = False,
 ) -> None:
-    """``run(geometry, buffers, x, y, w)`` of each share; as one where the scratch is that of another number of threads."""
+    """``run(geometry, buffers, x, y, w)`` of each share; as one where the scratch is that of another number of
+    threads."""
     found = shares(way, g, shapes, w.itemsize, weighs)
     if not found.parts or scratch is None or found.memory > scratch.size:
         run(g, carve(scratch, shapes(g), w.dtype), x, y, w)

@@ -1,4 +1,5 @@
-"""`shifted`: what the tables say of the compiled convolution without im2col; the kernels stand in ``compiled/conv*.py``. Imports no Numba."""
+"""`shifted`: what the tables say of the compiled convolution without im2col; the kernels stand in
+``compiled/conv*.py``. Imports no Numba."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ _MERGED = 32  # channels up to which the taps of a row are taken together
 
 
 def huge(g: Geometry) -> str | None:
-    """Why the gradient of a weight is not for the kernels: the phases of a stride under one window are too many for offsets of 64 bits; or None."""
+    """Why the gradient of a weight is not for the kernels: the phases of a stride under one window are too many for
+    offsets of 64 bits; or None."""
     reach = math.prod(g.reach((1, 1, 1))) * math.prod(g.stride)
     return None if reach < 1 << 40 else f"a window with all phases of its stride spans {reach:,} pixels"
 
@@ -46,7 +48,8 @@ def suits(g: Geometry) -> bool:
 
 
 def _pointwise_cost(g: Geometry, itemsize: int) -> Cost:
-    """Products, a tile's sums from and to memory, the image packed once, of planes far apart, and the weight as well, element by element."""
+    """Products, a tile's sums from and to memory, the image packed once, of planes far apart, and the weight as well,
+    element by element."""
     x, w, y = g.sizes
     efficiency = 0.92 * covered(g.k, _TILE_ROWS) * g.c / (g.c + 10)
     return Cost(2 * g.macs / efficiency + 8 * (6 * x + y + 8 * w) * itemsize / 4, (x + w + y) * itemsize, 1.0, 12)
@@ -71,13 +74,15 @@ def _run(g: Geometry) -> int:
 
 
 def outputs_fill_lanes(g: Geometry) -> bool:
-    """Whether the tiles of a weight's gradient are fuller with outputs in the lanes and channels and taps as rows than the other way round."""
+    """Whether the tiles of a weight's gradient are fuller with outputs in the lanes and channels and taps as rows than
+    the other way round."""
     outputs = covered(g.k, _TILE_PIXELS) * covered(g.c * g.taps, _TILE_ROWS)
     return outputs >= covered(_run(g), _TILE_PIXELS) * covered(g.k, _TILE_ROWS)
 
 
 def shifted_weight_cost(g: Geometry, itemsize: int) -> Cost:
-    """Depthwise, inner products of whole planes; else products over the pixels of blocks, whose tiles are outputs by channels and taps, or the other way round."""
+    """Depthwise, inner products of whole planes; else products over the pixels of blocks, whose tiles are outputs by
+    channels and taps, or the other way round."""
     if g.c == g.k == 1:
         return shifted_cost(g, itemsize)
     x, w, y = g.sizes

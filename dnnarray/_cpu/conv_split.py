@@ -1,4 +1,5 @@
-"""What the tables say of convolutions on the processor's matrix unit; the kernels stand in ``compiled/conv_split*.py``. Imports no Numba.
+"""What the tables say of convolutions on the processor's matrix unit; the kernels stand in ``compiled/conv_split*.py``.
+Imports no Numba.
 
 `split_gemm` takes windows of one pixel as matrix products, `split_shifted` any windows as shifts of an image.
 """
@@ -10,7 +11,9 @@ from dnnarray._cpu.conv_shifted import rejects as rejects_shifted
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._select import Cost
 
-SUMMARY_SHIFTS = "taps as shifts of an image, without im2col, in three pieces of bfloat16 on the processor's matrix unit (AMX)"
+SUMMARY_SHIFTS = (
+    "taps as shifts of an image, without im2col, in three pieces of bfloat16 on the processor's matrix unit (AMX)"
+)
 _GROUPED = 40  # more where each group has an image of its own
 _SPLITTING, _WEIGHT = 80, 80  # operations that an element of the image is worth, and one of the weight
 _SUM = 50  # and one of the result, which is turned
@@ -29,7 +32,8 @@ def split_cost(g: Geometry, itemsize: int) -> Cost:
 
 
 def lane(g: Geometry) -> int:
-    """Channels that a pixel has room for in an image in pieces: 32 fill a line, of fewer several neighbouring pixels are one, with the taps that meet them."""
+    """Channels that a pixel has room for in an image in pieces: 32 fill a line, of fewer several neighbouring pixels
+    are one, with the taps that meet them."""
     if g.window[2] == 1 or g.dilation[2] > 1:
         return matrix_unit.DEPTH
     return next((size for size in (4, 8, 16) if g.c <= size), matrix_unit.DEPTH)
@@ -41,7 +45,8 @@ def rejects_shifts(g: Geometry) -> str | None:
 
 
 def shifts_cost(g: Geometry, itemsize: int) -> Cost:
-    """Of a correlation by `split_shifted`: over whole blocks of channels and taps, and with the gaps between the rows."""
+    """Of a correlation by `split_shifted`: over whole blocks of channels and taps, and with the gaps between the
+    rows."""
     x, w, y = g.sizes
     channels = lane(g)
     line = 1 + (g.window[2] - 1) * g.dilation[2] / (g.stride[2] * g.out[2])

@@ -1,8 +1,9 @@
-"""`winograd`: F(2x2, 3x3) for 3x3 windows without stride and dilation (Lavin and Gray, 2016), and what the tables say of the compiled `winograd_4x4`.
+"""`winograd`: F(2x2, 3x3) for 3x3 windows without stride and dilation (Lavin and Gray, 2016), and what the tables say
+of the compiled `winograd_4x4`.
 
-An output tile of 2x2 takes 16 products instead of 36. Over blocks of tiles each transform is one matrix product with a Kronecker matrix, and
-the products are 16 matrix products over the channels. The transforms hold only 0, 1, 1/2 and their sums.
-"""
+An output tile of 2x2 takes 16 products instead of 36. Over blocks of tiles each transform is one matrix product with a
+Kronecker matrix, and the products are 16 matrix products over the channels. The transforms hold only 0, 1, 1/2 and
+their sums."""
 
 from __future__ import annotations
 
@@ -47,7 +48,12 @@ def _plan(g: Geometry) -> _Plan:
     source, result = g.groups * g.c * count, g.groups * g.k * count
     padded = (images, g.groups, g.c, 1, 2 * rows + 2, 2 * wide + 2)
     weight = g.groups * g.k * g.c
-    return _Plan(images, rows, (tall, wide), (padded, (16, source), (16, source), (16, result), (4, result), (9, weight), (16, weight)))
+    return _Plan(
+        images,
+        rows,
+        (tall, wide),
+        (padded, (16, source), (16, source), (16, result), (4, result), (9, weight), (16, weight)),
+    )
 
 
 def _tiles(g: Geometry, padded: np.ndarray, memory: np.ndarray, target: np.ndarray) -> np.ndarray:
@@ -77,7 +83,9 @@ def _transformed_weight(g: Geometry, w: np.ndarray, memory: np.ndarray, target: 
 
 def _correlate(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
     plan = _plan(g)
-    padded_memory, tile_memory, source_memory, product_memory, result_memory, weight_memory, transformed_memory = buffers
+    padded_memory, tile_memory, source_memory, product_memory, result_memory, weight_memory, transformed_memory = (
+        buffers
+    )
     weight = _transformed_weight(g, w, weight_memory, transformed_memory)
     into, _, back = _transforms(y.dtype)
     order = CHANNELS_LAST if g.pixel_major else CHANNELS_FIRST
@@ -143,10 +151,14 @@ WINOGRAD = Way(
 # --- F(4x4, 3x3), compiled --------------------------------------------------------------------------------------------
 
 SUMMARY_4X4 = "F(4x4, 3x3): 36 products for sixteen outputs instead of 144, in blocks of tiles that stay in the caches"
-SUMMARY_4X4_WEIGHT = "F(4x4, 3x3) read backwards: 36 products for a tile of sixteen outputs instead of 144, added up over the tiles"
+SUMMARY_4X4_WEIGHT = (
+    "F(4x4, 3x3) read backwards: 36 products for a tile of sixteen outputs instead of 144, added up over the tiles"
+)
 _TILES = 48  # of a block, for the estimate
 _TURNED = 180  # operations that an element is worth whose channels lie side by side, where tiles lie in the lanes
-_CHANNELS = 12  # of a sum, below which its largest error may exceed four times that of adding up one product after the other: that of the transforms stays
+# of a sum, below which its largest error may exceed four times that of adding up one product after the other: that of
+# the transforms stays
+_CHANNELS = 12
 _LANES, _ROWS = 16, 6  # of channels and outputs in a tile of its gradient, for the estimate
 _PIXELS = 128  # of a sum of the weight's gradient, the same
 
@@ -157,7 +169,8 @@ def precision_4x4(g: Geometry) -> str:
 
 
 def cost_4x4(g: Geometry, itemsize: int) -> Cost:
-    """Products, transforms of whole vectors of tiles in a row, and the weight's own transform, read again for each block of tiles."""
+    """Products, transforms of whole vectors of tiles in a row, and the weight's own transform, read again for each
+    block of tiles."""
     x, w, y = g.sizes
     wide = -(-g.out[2] // 4)
     tiles = g.n * -(-g.out[1] // 4) * wide
@@ -175,7 +188,8 @@ def precision_4x4_weight(g: Geometry) -> str:
 
 
 def cost_4x4_weight(g: Geometry, itemsize: int) -> Cost:
-    """Products of whole tiles, transforms of both images by whole vectors of channels, and the sums transformed back and written window by window."""
+    """Products of whole tiles, transforms of both images by whole vectors of channels, and the sums transformed back
+    and written window by window."""
     x, w, y = g.sizes
     tiles = g.n * g.groups * -(-g.out[1] // 4) * -(-g.out[2] // 4)
     c, k = (-(-m // _LANES) * _LANES for m in (g.c, g.k))

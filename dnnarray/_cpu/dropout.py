@@ -27,7 +27,9 @@ def _masked(problem: DropoutProblem, seed: int, offset: int, *arrays: Array) -> 
         offset += size
 
 
-def _dropout(problem: DropoutProblem, outputs: tuple[Array, ...], scratch: Any, x: Array, *, seed: int, offset: int) -> None:
+def _dropout(
+    problem: DropoutProblem, outputs: tuple[Array, ...], scratch: Any, x: Array, *, seed: int, offset: int
+) -> None:
     for factor, part, target in _masked(problem, seed, offset, x, outputs[0]):
         np.multiply(part, factor, out=target)
 
@@ -91,7 +93,9 @@ _CALLS = 100  # ten rounds of Philox, and what is around them
 def _entries(name: str, run: Callable[..., None], summary: str, in_place: bool = False) -> tuple[Method, ...]:
     """NumPy's entry and the compiled one."""
     numpy_entry = Method("philox", run, summary, cost=compiled.numpy_cost(_CALLS), in_place=in_place)
-    return numpy_entry, compiled.method("compiled", "dropout", name, "compiled: the mask drawn in vectors, over all threads")
+    return numpy_entry, compiled.method(
+        "compiled", "dropout", name, "compiled: the mask drawn in vectors, over all threads"
+    )
 
 
 _SUMMARY = "the mask drawn again in cache-sized blocks"

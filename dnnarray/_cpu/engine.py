@@ -25,11 +25,16 @@ if TYPE_CHECKING:
     from dnnarray._arrays import Views
     from dnnarray._operation import Operation
 
-_GFLOPS_PER_CORE = 100e9  # float32 multiply-adds of one current core with 256- or 512-bit vectors, counted as two operations each
-_BANDWIDTH_PER_CORE = 10e9  # bytes per second: memory channels come with cores, and what is best on two stays best on many
+_GFLOPS_PER_CORE = (
+    100e9  # float32 multiply-adds of one current core with 256- or 512-bit vectors, counted as two operations each
+)
+_BANDWIDTH_PER_CORE = (
+    10e9  # bytes per second: memory channels come with cores, and what is best on two stays best on many
+)
 _NUMPY_CALL = 2e-6  # seconds that one NumPy call on small arrays costs
 _MIN_REPEATS, _MAX_REPEATS, _MEASURE_SECONDS = 3, 100, 0.05  # how long autotune looks at one algorithm
-_MULTIPLIES = 1 << 15  # bytes of a problem, below which no product of it is large enough for a BLAS to start threads of its own
+# bytes of a problem, below which no product of it is large enough for a BLAS to start threads of its own
+_MULTIPLIES = 1 << 15
 _NOTHING = nullcontext()
 _OVERLAP_WORK = 1000  # how hard to look for a real overlap of strided arrays before taking it for one
 
@@ -101,9 +106,13 @@ def look_on_disk(op: Operation, problem: Problem) -> None:
 def measure(
     op: Operation, problem: Problem, arrays: tuple[Any, ...], runtime: tuple[Any, ...], candidates: list[Method]
 ) -> dict[str, float]:
-    """Milliseconds by algorithm: the best of several repeats after a first run. A Spec among the arrays is given drawn data."""
+    """Milliseconds by algorithm: the best of several repeats after a first run. A Spec among the arrays is given drawn
+    data."""
     data = tuple(tree_map(lambda a: drawn(a) if isinstance(a, Spec) else np.asarray(a), a) for a in arrays)
-    return {m.name: _best_time(Prepared(op, problem, m, m.workspace(problem), Options(), candidates), data, runtime) for m in candidates}
+    return {
+        m.name: _best_time(Prepared(op, problem, m, m.workspace(problem), Options(), candidates), data, runtime)
+        for m in candidates
+    }
 
 
 def _best_time(prepared: Prepared, arrays: tuple[Any, ...], runtime: tuple[Any, ...]) -> float:
@@ -118,7 +127,8 @@ def _best_time(prepared: Prepared, arrays: tuple[Any, ...], runtime: tuple[Any, 
 
 
 class _Chosen(NamedTuple):
-    """An algorithm and what it asks of the engine. Calls of other threads may choose anew: one call goes by one of these from its beginning."""
+    """An algorithm and what it asks of the engine. Calls of other threads may choose anew: one call goes by one of
+    these from its beginning."""
 
     method: Method
     workspace: int
@@ -128,7 +138,9 @@ class _Chosen(NamedTuple):
 class Prepared:
     """A problem with its algorithm: everything about a call but the data."""
 
-    def __init__(self, op: Operation, problem: Problem, method: Method, workspace: int, config: Options, table: Sequence[Method]) -> None:
+    def __init__(
+        self, op: Operation, problem: Problem, method: Method, workspace: int, config: Options, table: Sequence[Method]
+    ) -> None:
         self.op, self.problem = op, problem
         self._config, self._table = config, table
         self.outputs = [Output(spec) for spec in problem.outputs if spec is not None]
@@ -140,7 +152,9 @@ class Prepared:
         self._multiplying = blas.single_threaded if problem.bytes >= _MULTIPLIES else _NOTHING
         self._half = any(s.dtype in HALF for s in specs)
         self._chosen = _Chosen(method, workspace, self._half and not method.native)
-        self._direct: Any = None  # the shortest way of a warm call, False where there is none; looked for once nothing is awaited
+        self._direct: Any = (
+            None  # the shortest way of a warm call, False where there is none; looked for once nothing is awaited
+        )
         self._awaited: compiled.Unit | None = None  # what is being compiled and would be faster
         self._named = True  # by the caller: no other algorithm takes over
 
@@ -186,7 +200,9 @@ class Prepared:
         if self.op.values is not None and not chosen.method.looks:
             self.op.values(self.problem, *arrays)
 
-    def _run(self, chosen: _Chosen, arrays: tuple[Any, ...], runtime: tuple[Any, ...], results: list[Any], scratch: Any) -> tuple[Any, ...]:
+    def _run(
+        self, chosen: _Chosen, arrays: tuple[Any, ...], runtime: tuple[Any, ...], results: list[Any], scratch: Any
+    ) -> tuple[Any, ...]:
         """The results, computed, with None where one is absent."""
         if self._config.telemetry:
             _observe.note_algorithm(self.problem, chosen.method.name, chosen.workspace)
@@ -208,7 +224,8 @@ class Prepared:
         return placed if direct(arrays, placed) else None
 
     def _direct_by(self, chosen: _Chosen) -> Any:
-        """What runs an algorithm with all that depends on the problem done, on arrays and results; False where it has no such thing."""
+        """What runs an algorithm with all that depends on the problem done, on arrays and results; False where it has
+        no such thing."""
         method, draws = chosen.method, self.op.runtime and self.problem.needs_seed
         if chosen.widen or draws or self._config.telemetry:
             return False
@@ -235,7 +252,8 @@ class Prepared:
         return results[0] if self.pack is None else self.pack(*results)
 
     def by_views(self, way: Views) -> Callable[..., Any]:
-        """What `warm` is, for another library's arrays: views of them are computed with, and results are that library's own memory."""
+        """What `warm` is, for another library's arrays: views of them are computed with, and results are that library's
+        own memory."""
         return views.by_views(self, way)
 
     def made(self, makers: Sequence[Callable[[tuple[Any, ...]], Any]], arrays: tuple[Any, ...]) -> list[Any]:
@@ -268,7 +286,9 @@ class Prepared:
         filled = iter(results)
         return tuple(None if i in self._absent else next(filled) for i in range(len(self.problem.outputs)))
 
-    def _run_widened(self, method: Method, arrays: tuple[Any, ...], named: dict[str, Any], results: list[Any], scratch: Any) -> None:
+    def _run_widened(
+        self, method: Method, arrays: tuple[Any, ...], named: dict[str, Any], results: list[Any], scratch: Any
+    ) -> None:
         """Half types in and out, float32 in between."""
         wide = tuple(tree_map(_seen if i in self._unread else _widened, a) for i, a in enumerate(arrays))
         targets = [np.empty_like(r, dtype=FLOAT32) if r.dtype in HALF else r for r in results]
@@ -303,15 +323,26 @@ class Prepared:
             scratch = memory.scratch(chosen.workspace)
         except MemoryError:
             return self._fall_back(chosen)
-        except ValueError:  # more bytes than an address can count: an extent is a slip, and no other algorithm would end within a lifetime
-            fail(WorkspaceError, self.problem.op, "the workspace", f"of {chosen.workspace:,} bytes", "a size that memory can hold")
+        except ValueError:
+            # more bytes than an address can count: an extent is a slip, and no other algorithm would end within a
+            # lifetime
+            fail(
+                WorkspaceError,
+                self.problem.op,
+                "the workspace",
+                f"of {chosen.workspace:,} bytes",
+                "a size that memory can hold",
+            )
         return (chosen, scratch) if chosen.workspace <= memory.most() else self._fall_back(chosen)
 
     def _told_by_infer(self, given: int) -> _Chosen:
-        """The algorithm whose scratch memory `infer` tells now or told before anything was compiled, whichever of them fits."""
+        """The algorithm whose scratch memory `infer` tells now or told before anything was compiled, whichever of them
+        fits."""
         chosen = self._take(self._best(self._config, self._table))  # what has been compiled or measured since
         if given < chosen.workspace:
-            with suppress(WorkspaceError, UnsupportedError):  # the options in force may leave nothing that is not compiled
+            with suppress(
+                WorkspaceError, UnsupportedError
+            ):  # the options in force may leave nothing that is not compiled
                 before = self._best(self._config, [m for m in self._table if not isinstance(m.run, compiled.Compiled)])
                 if before.workspace(self.problem) <= given:
                     return self._take(before)
@@ -319,9 +350,14 @@ class Prepared:
 
     def _fall_back(self, chosen: _Chosen) -> tuple[_Chosen, np.ndarray | None]:
         limit = chosen.workspace - 1
-        smaller = [m for m in self._table if m.rejects(self.problem, device()) is None and m.workspace(self.problem) <= limit]
+        smaller = [
+            m for m in self._table if m.rejects(self.problem, device()) is None and m.workspace(self.problem) <= limit
+        ]
         if not smaller:
-            raise WorkspaceError(f"{self.problem.op}: no memory for {chosen.workspace:,} bytes of workspace, and no algorithm needs less.")
+            raise WorkspaceError(
+                f"{self.problem.op}: no memory for {chosen.workspace:,} bytes of workspace, and no algorithm needs "
+                "less."
+            )
         chosen = self._take(choose(self.problem, device(), replace(self._config, workspace_limit=limit), smaller))
         return self._with_scratch(chosen, None) if chosen.workspace else (chosen, None)
 
@@ -332,10 +368,13 @@ class Prepared:
 
     def _best(self, config: Options, table: Sequence[Method]) -> Method:
         """What would be chosen of a table now."""
-        return choose(self.problem, device(), config, table, measured=_measured(self.problem, self._config, self._table))
+        return choose(
+            self.problem, device(), config, table, measured=_measured(self.problem, self._config, self._table)
+        )
 
     def _change_over(self, workspace: Any) -> None:
-        """What was awaited has been compiled (or could not be): choose anew, within the caller's workspace if there is one."""
+        """What was awaited has been compiled (or could not be): choose anew, within the caller's workspace if there is
+        one."""
         given = None if workspace is None else getattr(workspace, "nbytes", 0)
         limits = [limit for limit in (self._config.workspace_limit, given) if limit is not None]
         config = replace(self._config, workspace_limit=min(limits)) if limits else self._config

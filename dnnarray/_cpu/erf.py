@@ -1,18 +1,19 @@
 """The normal distribution on NumPy arrays, which NumPy lacks, and gelu by it.
 
-float64: half of erfc(z), z = -x / sqrt(2), which is 1 - z R(z^2) for |z| <= 1/2, exp(-z^2) S(z) up to 4 and exp(-z^2) (1 / sqrt(pi) - T(1 / z^2)) / z
-from there on, with rational R, S and T in the form of W. J. Cody, "Rational Chebyshev approximations for the error function", Mathematics of
-Computation 23 (1969); the coefficients are those published there. Below 0 it is as exact in relation to itself as the exponential is, so that no
-digit of gelu is lost far out.
+float64: half of erfc(z), z = -x / sqrt(2), which is 1 - z R(z^2) for |z| <= 1/2, exp(-z^2) S(z) up to 4 and exp(-z^2)
+(1 / sqrt(pi) - T(1 / z^2)) / z from there on, with rational R, S and T in the form of W. J. Cody, "Rational Chebyshev
+approximations for the error function", Mathematics of Computation 23 (1969); the coefficients are those published
+there. Below 0 it is as exact in relation to itself as the exponential is, so that no digit of gelu is lost far out.
 
-float32 has the share T of the distribution beyond |x|, as exp(-x^2 / 2) times a polynomial in 1 / (1 + 0.305 |x|), for what it is for:
+float32 has the share T of the distribution beyond |x|, as exp(-x^2 / 2) times a polynomial in 1 / (1 + 0.305 |x|), for
+what it is for:
 
     gelu(x) = max(x, 0) - |x| T(|x|)
     gelu'(x) = T(|x|) - |x| exp(-x^2 / 2) / sqrt(2 pi) below 0, 1 less that above
 
-The polynomial is a minimax fit of the relative error: far below 0 both are exact in relation to themselves but for the rounding of x^2. The absolute error
-is 3e-7 with all roundings; that of the error function written out in float32 is 4e-7.
-"""
+The polynomial is a minimax fit of the relative error: far below 0 both are exact in relation to themselves but for the
+rounding of x^2. The absolute error is 3e-7 with all roundings; that of the error function written out in float32 is
+4e-7."""
 
 from __future__ import annotations
 
@@ -23,7 +24,13 @@ import numpy as np
 from dnnarray._cpu.blocks import borrow, constant, give, select
 from dnnarray._cpu.compiled.coefficients import GELU_TAIL, GELU_TAIL_SLOPE
 
-_SMALL_P = (1.85777706184603153e-1, 3.16112374387056560, 1.13864154151050156e2, 3.77485237685302021e2, 3.20937758913846947e3)
+_SMALL_P = (
+    1.85777706184603153e-1,
+    3.16112374387056560,
+    1.13864154151050156e2,
+    3.77485237685302021e2,
+    3.20937758913846947e3,
+)
 _SMALL_Q = (1.0, 2.36012909523441209e1, 2.44024637934444173e2, 1.28261652607737228e3, 2.84423683343917062e3)
 _MIDDLE_P = (
     2.15311535474403846e-8, 5.64188496988670089e-1, 8.88314979438837594, 6.61191906371416295e1, 2.98635138197400131e2,
@@ -34,10 +41,21 @@ _MIDDLE_Q = (
     3.29079923573345963e3, 4.36261909014324716e3, 3.43936767414372164e3, 1.23033935480374942e3,
 )  # fmt: skip
 _FAR_P = (
-    1.63153871373020978e-2, 3.05326634961232344e-1, 3.60344899949804439e-1, 1.25781726111229246e-1, 1.60837851487422766e-2,
+    1.63153871373020978e-2,
+    3.05326634961232344e-1,
+    3.60344899949804439e-1,
+    1.25781726111229246e-1,
+    1.60837851487422766e-2,
     6.58749161529837803e-4,
-)  # fmt: skip
-_FAR_Q = (1.0, 2.56852019228982242, 1.87295284992346047, 5.27905102951428412e-1, 6.05183413124413191e-2, 2.33520497626869185e-3)
+)
+_FAR_Q = (
+    1.0,
+    2.56852019228982242,
+    1.87295284992346047,
+    5.27905102951428412e-1,
+    6.05183413124413191e-2,
+    2.33520497626869185e-3,
+)
 _LINEAR = 0.5  # |z| up to which erfc(z) = 1 - z R(z^2)
 _MIDDLE = 4.0  # and from which it is told by 1 / z^2
 _FAR = 20.0  # gelu is x to the last bit from 5.4 on, and 0 beyond -14.5
@@ -72,7 +90,8 @@ def _tail(z: np.ndarray, square: np.ndarray) -> np.ndarray:
 
 
 def gelu_single(x: np.ndarray, out: np.ndarray) -> None:
-    """x times the share of the normal distribution below it, in float32; `out` may be `x`. NaN at minus infinity, as by the formula."""
+    """x times the share of the normal distribution below it, in float32; `out` may be `x`. NaN at minus infinity, as by
+    the formula."""
     magnitude = np.minimum(x, constant(_FAR, x), out=borrow(x))  # so that infinity less its bump is infinity
     np.abs(magnitude, out=magnitude)
     bell, share = _bell_and_share(magnitude)
@@ -84,7 +103,8 @@ def gelu_single(x: np.ndarray, out: np.ndarray) -> None:
 
 
 def gelu_gradient_single(grad: np.ndarray, x: np.ndarray, out: np.ndarray) -> None:
-    """out = grad times the derivative of `gelu_single`; `out` may be `grad` or `x`. NaN at infinity: x times a density of 0."""
+    """out = grad times the derivative of `gelu_single`; `out` may be `grad` or `x`. NaN at infinity: x times a density
+    of 0."""
     magnitude = np.abs(x, out=borrow(x))
     bell, below = _bell_and_share(magnitude)
     magnitude *= -1 / math.sqrt(2 * math.pi)

@@ -19,7 +19,13 @@ from dnnarray._select import Cost, Device, Method
 
 
 def _before_activation(
-    product: Product, problem: LinearProblem, out: np.ndarray, x: np.ndarray, weight: np.ndarray, bias: Any, residual: Any
+    product: Product,
+    problem: LinearProblem,
+    out: np.ndarray,
+    x: np.ndarray,
+    weight: np.ndarray,
+    bias: Any,
+    residual: Any,
 ) -> None:
     """out = x weight^T + bias + residual, `out` and x with one axis of rows."""
     product(x, weight.T, out)
@@ -29,7 +35,9 @@ def _before_activation(
         np.add(out, residual.reshape(out.shape), out=out)
 
 
-def linear(product: Product, problem: LinearProblem, outputs: Any, x: np.ndarray, weight: np.ndarray, bias: Any, residual: Any) -> None:
+def linear(
+    product: Product, problem: LinearProblem, outputs: Any, x: np.ndarray, weight: np.ndarray, bias: Any, residual: Any
+) -> None:
     y, rows = outputs[0], (problem.rows, problem.outs)
     flat = y.reshape(rows) if y.flags.c_contiguous else np.empty(rows, y.dtype)
     _before_activation(product, problem, flat, x.reshape(problem.rows, problem.features), weight, bias, residual)
@@ -39,7 +47,14 @@ def linear(product: Product, problem: LinearProblem, outputs: Any, x: np.ndarray
 
 
 def linear_backward(
-    product: Product, problem: LinearProblem, outputs: Any, grad: np.ndarray, x: np.ndarray, weight: np.ndarray, bias: Any, residual: Any
+    product: Product,
+    problem: LinearProblem,
+    outputs: Any,
+    grad: np.ndarray,
+    x: np.ndarray,
+    weight: np.ndarray,
+    bias: Any,
+    residual: Any,
 ) -> None:
     dx, dweight, dbias, *rest = outputs
     slope = grad.reshape(problem.rows, problem.outs)
@@ -75,7 +90,11 @@ def _gemm(run: Callable[..., None]) -> Callable[..., None]:
 def _products(problem: LinearProblem) -> list[tuple[int, int, int]]:
     """Rows, columns and depth of each matrix product."""
     m, k, n = problem.rows, problem.features, problem.outs
-    gradients = [size for size, spec in zip([(m, k, n), (n, k, m)], problem.outputs, strict=False) if problem.backward and spec is not None]
+    gradients = [
+        size
+        for size, spec in zip([(m, k, n), (n, k, m)], problem.outputs, strict=False)
+        if problem.backward and spec is not None
+    ]
     return [(m, n, k)] * problem.forwards + gradients
 
 
@@ -105,5 +124,8 @@ def _split(op: str) -> Method:
 
 ALGORITHMS: dict[str, tuple[Method, ...]] = {
     "linear": (Method("gemm", _gemm(linear), "one matrix product over all rows"), _split("linear")),
-    "linear_backward": (Method("gemm", _gemm(linear_backward), "one matrix product for each gradient"), _split("linear_backward")),
+    "linear_backward": (
+        Method("gemm", _gemm(linear_backward), "one matrix product for each gradient"),
+        _split("linear_backward"),
+    ),
 }

@@ -1,11 +1,12 @@
-"""`ctc_loss` by the forward-backward recursion in logarithms, over all sequences and states at once; a loop over time only.
+"""`ctc_loss` by the forward-backward recursion in logarithms, over all sequences and states at once; a loop over time
+only.
 
-The states of a target of L labels are blank, label 1, blank, ..., label L, blank: 2 L + 1 of them. A step stays in its state, goes
-on by one, or goes on by two where that skips a blank between two different labels. The states of the longest target give
-the width of all arrays; shorter targets leave the last ones unused.
+The states of a target of L labels are blank, label 1, blank, ..., label L, blank: 2 L + 1 of them. A step stays in its
+state, goes on by one, or goes on by two where that skips a blank between two different labels. The states of the
+longest target give the width of all arrays; shorter targets leave the last ones unused.
 
-All variables are float64: a logarithm of a probability grows with the steps, and what float32 rounds off it is a factor of every gradient.
-"""
+All variables are float64: a logarithm of a probability grows with the steps, and what float32 rounds off it is a factor
+of every gradient."""
 
 from __future__ import annotations
 
@@ -41,7 +42,9 @@ class Lattice:
     skip: np.ndarray
 
     @classmethod
-    def of(cls, problem: CTCProblem, log_probs: np.ndarray, targets: np.ndarray, lengths: np.ndarray, counts: np.ndarray) -> Lattice:
+    def of(
+        cls, problem: CTCProblem, log_probs: np.ndarray, targets: np.ndarray, lengths: np.ndarray, counts: np.ndarray
+    ) -> Lattice:
         log_probs = log_probs.reshape(problem.steps, problem.batch, problem.classes)
         lengths, counts = lengths.reshape(-1).astype(np.intp), counts.reshape(-1).astype(np.intp)
         labels = _padded(problem, targets, counts)
@@ -65,7 +68,8 @@ class Lattice:
         return np.take(self.log_probs[step], self.position)
 
     def last(self) -> np.ndarray:
-        """(N, 2): the two states in which an alignment may end, the last blank and the last label, in an array of `start`'s form."""
+        """(N, 2): the two states in which an alignment may end, the last blank and the last label, in an array of
+        `start`'s form."""
         end = 2 * self.label_counts + _PAD
         return np.stack([end, end - 1], axis=1)
 
@@ -83,8 +87,8 @@ def _padded(problem: CTCProblem, targets: np.ndarray, counts: np.ndarray) -> np.
 
 
 def _start(lattice: Lattice) -> np.ndarray:
-    """Forward variables before the first step: all is in a state before the first, from where the first blank and, as if it
-    skipped one, the first label are reached. An empty target without any step ends there too."""
+    """Forward variables before the first step: all is in a state before the first, from where the first blank and, as
+    if it skipped one, the first label are reached. An empty target without any step ends there too."""
     alpha = np.full((len(lattice.lengths), lattice.skip.shape[1] + _PAD), -np.inf)
     alpha[:, 1] = 0
     return alpha
@@ -140,7 +144,9 @@ def _loss_gradients(problem: CTCProblem, lattice: Lattice, grad: np.ndarray) -> 
     return np.broadcast_to(grad, lattice.lengths.shape)
 
 
-def _ctc_loss_backward(problem: CTCProblem, outputs: tuple[np.ndarray, ...], scratch: Any, grad: np.ndarray, *arrays: np.ndarray) -> None:
+def _ctc_loss_backward(
+    problem: CTCProblem, outputs: tuple[np.ndarray, ...], scratch: Any, grad: np.ndarray, *arrays: np.ndarray
+) -> None:
     lattice = Lattice.of(problem, *arrays)
     result = outputs[0] if problem.batched else outputs[0][:, None]
     if not result.size:
@@ -193,9 +199,8 @@ class Beta:
 class Segments:
     """Forward variables of all steps, last step first, with no more than a segment of them in memory.
 
-    A first pass keeps those before each segment; a segment is computed again from there when its turn comes. The last segment is
-    kept from the first pass, so a problem of one segment does nothing twice.
-    """
+    A first pass keeps those before each segment; a segment is computed again from there when its turn comes. The last
+    segment is kept from the first pass, so a problem of one segment does nothing twice."""
 
     def __init__(self, lattice: Lattice) -> None:
         self._lattice, steps = lattice, len(lattice.log_probs)
@@ -226,5 +231,7 @@ class Segments:
 
 ALGORITHMS = {
     "ctc_loss": (Method("forward", _ctc_loss, "the forward recursion in logarithms"),),
-    "ctc_loss_backward": (Method("forward_backward", _ctc_loss_backward, "state posteriors by the forward-backward recursion"),),
+    "ctc_loss_backward": (
+        Method("forward_backward", _ctc_loss_backward, "state posteriors by the forward-backward recursion"),
+    ),
 }

@@ -1,7 +1,8 @@
-"""`linear_cross_entropy`: blocks of rows against blocks of the vocabulary, with a running log-sum-exp; no array of all scores.
+"""`linear_cross_entropy`: blocks of rows against blocks of the vocabulary, with a running log-sum-exp; no array of all
+scores.
 
-With a tape the scores of a block of rows are held for the whole vocabulary, and become their gradients where they stand.
-"""
+With a tape the scores of a block of rows are held for the whole vocabulary, and become their gradients where they
+stand."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ class Block:
         return Block(max(min(self.rows, math.prod(problem.rows)), 1), min(self.classes, problem.classes))
 
 
-_LARGE = Block(512, 2048)  # 4 MB of float32: large enough for a matrix product at full rate, small enough for the caches
+_LARGE = Block(
+    512, 2048
+)  # 4 MB of float32: large enough for a matrix product at full rate, small enough for the caches
 _SMALL = Block(32, 128)
 _MANY = 64  # blocks, the sums over more of which keep what rounding leaves
 
@@ -44,13 +47,21 @@ class Layer:
     """x, w and bias as matrices, and the memory that the blocks of one call share."""
 
     def __init__(
-        self, problem: LinearProblem, block: Block, scratch: np.ndarray, x: np.ndarray, w: np.ndarray, bias: np.ndarray | None
+        self,
+        problem: LinearProblem,
+        block: Block,
+        scratch: np.ndarray,
+        x: np.ndarray,
+        w: np.ndarray,
+        bias: np.ndarray | None,
     ) -> None:
         self.x = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
         self.w, self.bias, self.block = w, bias, block.fitted(problem)
         memory = scratch[: scratch.size // x.itemsize * x.itemsize].view(x.dtype)
         shares = _shares(self.block, problem)
-        self._scores, self._products, self._held, self._rest_x, self._rest_w = np.split(memory[: sum(shares)], np.cumsum(shares[:-1]))
+        self._scores, self._products, self._held, self._rest_x, self._rest_w = np.split(
+            memory[: sum(shares)], np.cumsum(shares[:-1])
+        )
 
     def row_blocks(self) -> Iterator[slice]:
         return (slice(i, i + self.block.rows) for i in range(0, len(self.x), self.block.rows))
@@ -59,7 +70,8 @@ class Layer:
         return (slice(i, i + self.block.classes) for i in range(0, len(self.w), self.block.classes))
 
     def place(self, rows: slice, classes: slice) -> np.ndarray:
-        """Where the scores of a block go: all to the shared memory, or, held, each to its own place in that of its rows."""
+        """Where the scores of a block go: all to the shared memory, or, held, each to its own place in that of its
+        rows."""
         shape = len(self.x[rows]), len(self.w[classes])
         memory = self._held[self.block.rows * classes.start :] if self._held.size else self._scores
         return memory[: math.prod(shape)].reshape(shape)
@@ -85,7 +97,9 @@ class Layer:
         """What a block of scores adds to the gradient of w."""
         self._add_product(slopes.T, self.x[rows], dw[classes], self._rest_w, rows.start == 0, rows.stop >= len(self.x))
 
-    def _add_product(self, a: np.ndarray, b: np.ndarray, total: np.ndarray, rest: np.ndarray, first: bool, last: bool) -> None:
+    def _add_product(
+        self, a: np.ndarray, b: np.ndarray, total: np.ndarray, rest: np.ndarray, first: bool, last: bool
+    ) -> None:
         """total = a @ b for the first term of a sum, total += a @ b for the others, by way of the shared memory.
 
         Of sums of many terms, what rounding leaves stays in `rest` until the last one.
@@ -105,9 +119,9 @@ class Layer:
 
 
 def _shares(block: Block, problem: LinearProblem) -> tuple[int, ...]:
-    """Numbers of scratch memory: for the scores of one block, for one product with their gradients, for the scores that are held, and for what is left of
-    rounded sums: in the gradient of x, and in that of a block of w; with a tape, the sums for all of w go on side by side, and keep nothing.
-    """
+    """Numbers of scratch memory: for the scores of one block, for one product with their gradients, for the scores that
+    are held, and for what is left of rounded sums: in the gradient of x, and in that of a block of w; with a tape, the
+    sums for all of w go on side by side, and keep nothing."""
     scores, rows = block.rows * block.classes, math.prod(problem.rows)
     of_x, of_w, _ = problem.summed
     products = max(block.rows * of_x, block.classes * of_w) * problem.features
@@ -123,7 +137,8 @@ def _workspace(block: Block, problem: LinearProblem) -> int:
 
 
 def _cost(block: Block, gradients: bool, problem: LinearProblem, device: Device) -> Cost:
-    """Every block of scores is one matrix product (three or four for the gradients) and about a dozen passes over it."""
+    """Every block of scores is one matrix product (three or four for the gradients) and about a dozen passes over
+    it."""
     count = max(-(-math.prod(problem.rows) // block.rows), 1) * -(-problem.classes // block.classes)
     efficiency = 0.7 if block is _LARGE else 0.2
     return Cost(problem.flops, problem.bytes, efficiency, (16 if gradients or problem.taped else 12) * count)
@@ -141,8 +156,11 @@ def _statistics(problem: LinearProblem, layer: Layer, chosen: Labels, weight: np
     return Statistics.assembled(chosen.index.shape, problem.label_smoothing > 0, parts)
 
 
-def _row_statistics(problem: LinearProblem, layer: Layer, chosen: Labels, weight: np.ndarray | None, rows: slice) -> Statistics:
-    """Over the blocks of the vocabulary: the maximum so far, and the sums of the exponentials and of the weighted scores below it."""
+def _row_statistics(
+    problem: LinearProblem, layer: Layer, chosen: Labels, weight: np.ndarray | None, rows: slice
+) -> Statistics:
+    """Over the blocks of the vocabulary: the maximum so far, and the sums of the exponentials and of the weighted
+    scores below it."""
     size, dtype = len(layer.x[rows]), layer.x.dtype
     peak, total = np.full(size, -np.inf, dtype), np.zeros(size)
     picked, smooth, weights = np.empty(size, dtype), np.zeros(size) if problem.label_smoothing else None, 0.0
@@ -152,7 +170,9 @@ def _row_statistics(problem: LinearProblem, layer: Layer, chosen: Labels, weight
         picked[inside] = z[inside, position]
         below = layer.spare(z)
         higher = np.maximum(peak, z.max(1))
-        shift = np.where(np.isneginf(higher), dtype.type(0), higher)  # a block of -inf adds nothing; -inf - -inf would be NaN
+        shift = np.where(
+            np.isneginf(higher), dtype.type(0), higher
+        )  # a block of -inf adds nothing; -inf - -inf would be NaN
         total *= np.exp(peak - shift)
         np.subtract(z, shift[:, None], out=below)
         if smooth is not None:
@@ -162,7 +182,9 @@ def _row_statistics(problem: LinearProblem, layer: Layer, chosen: Labels, weight
             smooth += sum_of(below, (1,), None if weight is None else weight[None, classes])[:, 0]
         total += sum_of(np.exp(below, out=below), (1,))[:, 0]
         peak = higher
-    return Statistics(peak.astype(FLOAT64), np.log(total, dtype=FLOAT64), np.subtract(picked, peak, dtype=FLOAT64), smooth)
+    return Statistics(
+        peak.astype(FLOAT64), np.log(total, dtype=FLOAT64), np.subtract(picked, peak, dtype=FLOAT64), smooth
+    )
 
 
 def _forward(
@@ -187,22 +209,29 @@ def _forward(
         outputs[1][...] = found.lse().reshape(problem.rows)
 
 
-def _with_gradients(problem: LinearProblem, layer: Layer, chosen: Labels, weight: np.ndarray | None, out: np.ndarray) -> Statistics:
-    """The statistics, and on the tape the gradients for a loss whose gradient is 1: of each block of rows, while its scores are held."""
+def _with_gradients(
+    problem: LinearProblem, layer: Layer, chosen: Labels, weight: np.ndarray | None, out: np.ndarray
+) -> Statistics:
+    """The statistics, and on the tape the gradients for a loss whose gradient is 1: of each block of rows, while its
+    scores are held."""
     tape = out if out.flags.carray else np.empty_like(out, order="C", subok=False)
     dx, dw, db = (tape[first : first + size] for first, size in problem.tape_parts)
     if not len(layer.x):
         tape[...] = 0
     (known, rest), one = np.empty((2, *chosen.index.shape), layer.x.dtype), np.ones((), layer.x.dtype)
     of_bias = np.zeros(db.size)
-    gradients = Gradients(problem, layer, chosen, weight, (known, rest), row_factors(problem, one, chosen, weight), of_bias)
+    gradients = Gradients(
+        problem, layer, chosen, weight, (known, rest), row_factors(problem, one, chosen, weight), of_bias
+    )
 
     def parts() -> Iterator[tuple[slice, Statistics]]:
         for rows in layer.row_blocks():
             found = _row_statistics(problem, layer, chosen, weight, rows)
             known[rows], rest[rows] = found.peak, found.log_sum
             for classes in layer.class_blocks():
-                gradients.accumulate(layer.place(rows, classes), rows, classes, dx.reshape(layer.x.shape), dw.reshape(layer.w.shape))
+                gradients.accumulate(
+                    layer.place(rows, classes), rows, classes, dx.reshape(layer.x.shape), dw.reshape(layer.w.shape)
+                )
             yield rows, found
 
     found = Statistics.assembled(chosen.index.shape, problem.label_smoothing > 0, parts())
@@ -249,7 +278,9 @@ def _backward(
         db[...] = of_bias
 
 
-def _scaled(problem: LinearProblem, outputs: tuple[np.ndarray, ...], scratch: np.ndarray, grad: np.ndarray, *arrays: Any) -> None:
+def _scaled(
+    problem: LinearProblem, outputs: tuple[np.ndarray, ...], scratch: np.ndarray, grad: np.ndarray, *arrays: Any
+) -> None:
     """The gradients on the tape, the last array, times that of the loss."""
     for (first, size), out in zip(problem.tape_parts, outputs, strict=True):
         if out is not None:
@@ -258,7 +289,8 @@ def _scaled(problem: LinearProblem, outputs: tuple[np.ndarray, ...], scratch: np
 
 @dataclass
 class Gradients:
-    """All that the gradient of a block of scores depends on, and where its sums for the bias go; empty where they are not wanted.
+    """All that the gradient of a block of scores depends on, and where its sums for the bias go; empty where they are
+    not wanted.
 
     `lse` is the log-sum-exp, or the largest score and the logarithm of the sum below it, which round less.
     """
@@ -283,8 +315,11 @@ class Gradients:
         inside, position = _labels_of_block(self.chosen, rows, classes, z.shape[1])
         z[inside, position] -= hard[inside]
 
-    def accumulate(self, z: np.ndarray, rows: slice, classes: slice, dx: np.ndarray | None, dw: np.ndarray | None) -> None:
-        """What a block of scores, which are lost, adds to the sums that are wanted; the first block of a sum begins it."""
+    def accumulate(
+        self, z: np.ndarray, rows: slice, classes: slice, dx: np.ndarray | None, dw: np.ndarray | None
+    ) -> None:
+        """What a block of scores, which are lost, adds to the sums that are wanted; the first block of a sum begins
+        it."""
         self.of_scores(z, rows, classes)
         if dx is not None:
             self.layer.add_to_x(z, rows, classes, dx)
@@ -298,7 +333,8 @@ def _method(name: str, block: Block, gradients: bool) -> Method:
     return Method(
         name,
         partial(_backward if gradients else _forward, block),
-        f"blocks of {block.rows} rows by {block.classes} classes" + (", computed again for the gradient" if gradients else ""),
+        f"blocks of {block.rows} rows by {block.classes} classes"
+        + (", computed again for the gradient" if gradients else ""),
         rejects=with_a_tape,
         workspace=partial(_workspace, block),
         cost=partial(_cost, block, gradients),

@@ -51,8 +51,8 @@ def labels(problem: RowsProblem, target: np.ndarray, weight: np.ndarray | None, 
 
 @dataclass
 class Statistics:
-    """Of each row: the largest score, the logarithm of the sum of exp(score - peak), the label's score - peak and, for label
-    smoothing, the weighted sum of (score - peak) over the classes, all in float64.
+    """Of each row: the largest score, the logarithm of the sum of exp(score - peak), the label's score - peak and, for
+    label smoothing, the weighted sum of (score - peak) over the classes, all in float64.
 
     The peak is kept apart because a difference of scores is exact where a sum with a large peak would not be.
     """
@@ -116,7 +116,9 @@ def unreduce(problem: RowsProblem, grad: np.ndarray, total: Any, shape: tuple[in
     return grad if problem.reduction == "sum" else np.divide(grad, total, dtype=grad.dtype)
 
 
-def row_factors(problem: RowsProblem, grad: np.ndarray, chosen: Labels, weight: np.ndarray | None) -> tuple[np.ndarray, ...]:
+def row_factors(
+    problem: RowsProblem, grad: np.ndarray, chosen: Labels, weight: np.ndarray | None
+) -> tuple[np.ndarray, ...]:
     """The three factors of a row's gradient: dz = both * softmax(z) - smooth * weight, less `hard` at the label.
 
     `both` is the sum of what the other two take away, so that a row's gradient sums to zero.

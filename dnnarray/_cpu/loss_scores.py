@@ -9,7 +9,17 @@ from typing import Any
 import numpy as np
 
 from dnnarray._cpu import compiled
-from dnnarray._cpu.loss_rows import Labels, Statistics, deliver, flattened, labels, losses, reduce, row_factors, unreduce
+from dnnarray._cpu.loss_rows import (
+    Labels,
+    Statistics,
+    deliver,
+    flattened,
+    labels,
+    losses,
+    reduce,
+    row_factors,
+    unreduce,
+)
 from dnnarray._cpu.sums import total
 from dnnarray._problems.loss import ScoresProblem
 from dnnarray._select import Method
@@ -53,11 +63,16 @@ def _over_classes(array: np.ndarray) -> np.ndarray:
 
 
 def _statistics(problem: ScoresProblem, z: np.ndarray, chosen: Labels, weight: np.ndarray | None) -> Statistics:
-    parts = ((rows, _block_statistics(problem, z[block], chosen.index[rows], weight)) for block, rows in _blocks(problem.shape, _BLOCK))
+    parts = (
+        (rows, _block_statistics(problem, z[block], chosen.index[rows], weight))
+        for block, rows in _blocks(problem.shape, _BLOCK)
+    )
     return Statistics.assembled(problem.row_shape, problem.label_smoothing > 0, parts)
 
 
-def _block_statistics(problem: ScoresProblem, z: np.ndarray, index: np.ndarray, weight: np.ndarray | None) -> Statistics:
+def _block_statistics(
+    problem: ScoresProblem, z: np.ndarray, index: np.ndarray, weight: np.ndarray | None
+) -> Statistics:
     top = z.max(1, keepdims=True)
     shifted, peak, smooth = z - top, top[:, 0].astype(FLOAT64), None
     picked = z[_at(index)] - peak
@@ -67,7 +82,12 @@ def _block_statistics(problem: ScoresProblem, z: np.ndarray, index: np.ndarray, 
 
 
 def _cross_entropy(
-    problem: ScoresProblem, outputs: tuple[np.ndarray, ...], scratch: Any, logits: np.ndarray, target: np.ndarray, weight: np.ndarray | None
+    problem: ScoresProblem,
+    outputs: tuple[np.ndarray, ...],
+    scratch: Any,
+    logits: np.ndarray,
+    target: np.ndarray,
+    weight: np.ndarray | None,
 ) -> None:
     z = logits.reshape(problem.shape)
     if problem.probabilities:
@@ -89,10 +109,15 @@ def _smoothed(problem: ScoresProblem, target: np.ndarray, scale: Any) -> np.ndar
     return (target * (1 - share) + share / problem.classes if share else target) * scale
 
 
-def _expected(problem: ScoresProblem, z: np.ndarray, target: np.ndarray, weight: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+def _expected(
+    problem: ScoresProblem, z: np.ndarray, target: np.ndarray, weight: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
     """Loss and log-sum-exp of each row against a distribution."""
     scale = _along_classes(weight, z.ndim)
-    parts = ((rows, _block_expected(problem, z[block], target[block], scale)) for block, rows in _blocks(problem.shape, _BLOCK))
+    parts = (
+        (rows, _block_expected(problem, z[block], target[block], scale))
+        for block, rows in _blocks(problem.shape, _BLOCK)
+    )
     found = Statistics.assembled(problem.row_shape, False, parts)
     return found.picked, found.lse()
 
@@ -131,9 +156,8 @@ def _cross_entropy_backward(
 def _exponentials(z: np.ndarray, shift: np.ndarray | None, out: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """out = exp(z - shift); returns the shift and the sums over the classes.
 
-    The shift is the saved log-sum-exp, or the largest score. The sums, 1 up to rounding in the first case, are divided by in
-    either: a log-sum-exp of 1e4 in float32 is only exact to 1e-3.
-    """
+    The shift is the saved log-sum-exp, or the largest score. The sums, 1 up to rounding in the first case, are divided
+    by in either: a log-sum-exp of 1e4 in float32 is only exact to 1e-3."""
     used = z.max(1, keepdims=True) if shift is None else shift[:, None]
     np.subtract(z, used, out=out)
     np.exp(out, out=out)
@@ -239,7 +263,9 @@ def _entries(driver: str, run: Any, summary: str) -> tuple[Method, ...]:
 
 
 ALGORITHMS = {
-    "cross_entropy": _entries("cross_entropy", _cross_entropy, "maximum, exponential and sum over blocks of rows that stay in cache"),
+    "cross_entropy": _entries(
+        "cross_entropy", _cross_entropy, "maximum, exponential and sum over blocks of rows that stay in cache"
+    ),
     "cross_entropy_backward": _entries(
         "cross_entropy_backward", _cross_entropy_backward, "softmax less target over blocks of rows that stay in cache"
     ),

@@ -19,7 +19,11 @@ _EFFICIENCY = 1.7  # of products of split matrices, where those of float32 vecto
 _SPLITTING = 70  # operations that splitting an element is worth
 _SUM = 8  # that writing a sum is
 _FEATURES = "amx_tile", "amx_bf16"
-_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18  # of Linux on x86-64: arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)
+_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = (
+    158,
+    0x1023,
+    18,
+)  # of Linux on x86-64: arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)
 
 
 def missing() -> str | None:
@@ -52,7 +56,9 @@ def _found() -> str | None:
         return "the matrix unit (amx-bf16) is used on x86-64 under Linux alone"
     if not set(_FEATURES) <= _flags():
         return "this processor has no matrix unit (amx-bf16)"
-    if ctypes.CDLL(None, use_errno=True).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA):  # a process asks once, for all its threads
+    if ctypes.CDLL(None, use_errno=True).syscall(
+        _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA
+    ):  # a process asks once, for all its threads
         return f"the system does not let this process use the matrix unit ({os.strerror(ctypes.get_errno())})"
     return None
 

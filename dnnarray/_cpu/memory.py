@@ -9,12 +9,16 @@ import numpy as np
 
 _LINE = 64  # bytes of a cache line
 # What a container is allowed, memory and swap: control groups 2 name them apart, control groups 1 their sum.
-_LIMITS = (("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.swap.max"), ("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes",))
+_LIMITS = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.swap.max"),
+    ("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes",),
+)
 
 
 @lru_cache(maxsize=1)
 def most() -> float:
-    """Bytes that can ever be held at once: memory and swap of the machine, or of the container; infinity where the system does not tell.
+    """Bytes that can ever be held at once: memory and swap of the machine, or of the container; infinity where the
+    system does not tell.
 
     Systems that overcommit hand out any address and end the process when it is written to.
     """
@@ -22,7 +26,8 @@ def most() -> float:
 
 
 def scratch(size: int) -> np.ndarray:
-    """So many bytes, uninitialised, from the first of a cache line on: an algorithm that wants lines need not take as much memory once more."""
+    """So many bytes, uninitialised, from the first of a cache line on: an algorithm that wants lines need not take as
+    much memory once more."""
     found = np.empty(size + _LINE - 1, np.uint8)
     first = -found.__array_interface__["data"][0] % _LINE
     return found[first : first + size]

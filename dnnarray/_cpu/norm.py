@@ -1,8 +1,7 @@
 """Normalization: batch, layer, RMS, group, instance, local response, on NumPy arrays.
 
-Here the arrays of each operation are brought into the shape of the problem's `view` (always without a copy: axes are only split or
-given extent 1) and handed to the one forward and the one backward.
-"""
+Here the arrays of each operation are brought into the shape of the problem's `view` (always without a copy: axes are
+only split or given extent 1) and handed to the one forward and the one backward."""
 
 from __future__ import annotations
 
@@ -22,7 +21,8 @@ from dnnarray._select import Method
 Outputs = tuple[Any, ...]
 _LONG = 1 << 19  # elements of a block of what takes no memory beside its result and sums nothing
 _SMALL = 4096  # elements; for fewer a pass costs less than to find out whether it can be spared
-_NEAR = 8.0  # up to here, in units of the result, a mean times its scale rounds no more than it does in the sum x * scale + shift
+# up to here, in units of the result, a mean times its scale rounds no more than it does in the sum x * scale + shift
+_NEAR = 8.0
 
 
 def _as(array: Any, shape: tuple[int, ...]) -> Any:
@@ -42,7 +42,15 @@ def _statistics(problem: NormProblem, *arrays: Any) -> tuple[Any, ...]:
 
 
 def _batch_norm(
-    problem: NormProblem, outputs: Outputs, scratch: Any, x: Any, mean: Any, variance: Any, weight: Any, bias: Any, residual: Any
+    problem: NormProblem,
+    outputs: Outputs,
+    scratch: Any,
+    x: Any,
+    mean: Any,
+    variance: Any,
+    weight: Any,
+    bias: Any,
+    residual: Any,
 ) -> None:
     (y,) = outputs
     mean, variance, weight, bias = _parameters(problem, mean, variance, weight, bias)
@@ -67,7 +75,16 @@ def _rstd(problem: NormProblem, variance: np.ndarray) -> np.ndarray:
 
 
 def _batch_norm_backward(
-    problem: NormProblem, outputs: Outputs, scratch: Any, grad: Any, x: Any, mean: Any, variance: Any, weight: Any, bias: Any, residual: Any
+    problem: NormProblem,
+    outputs: Outputs,
+    scratch: Any,
+    grad: Any,
+    x: Any,
+    mean: Any,
+    variance: Any,
+    weight: Any,
+    bias: Any,
+    residual: Any,
 ) -> None:
     gx, of_mean, of_variance, of_weight, of_bias, *of_residual = outputs
     of_mean, of_variance, of_weight, of_bias = _parameters(problem, of_mean, of_variance, of_weight, of_bias)
@@ -117,8 +134,14 @@ def _batch_norm_train_backward(
     gx, of_weight, of_bias, *of_residual = outputs
     weight, bias, of_weight, of_bias = _parameters(problem, weight, bias, of_weight, of_bias)
     mean, rstd = _statistics(problem, mean, rstd)
-    if any(r is not None for r in of_residual) or not norm_folded.backward(problem, grad, x, weight, mean, rstd, gx, of_weight, of_bias):
-        backward(problem, Inputs(grad, x, weight, bias, residual, mean, rstd), Gradients(gx, of_weight, of_bias, *of_residual))
+    if any(r is not None for r in of_residual) or not norm_folded.backward(
+        problem, grad, x, weight, mean, rstd, gx, of_weight, of_bias
+    ):
+        backward(
+            problem,
+            Inputs(grad, x, weight, bias, residual, mean, rstd),
+            Gradients(gx, of_weight, of_bias, *of_residual),
+        )
 
 
 # --- group, instance, layer and RMS norm ------------------------------------------------------------------------------
@@ -135,7 +158,15 @@ def _affine_norm(problem: NormProblem, outputs: Outputs, scratch: Any, x: Any, w
 
 
 def _affine_norm_backward(
-    problem: NormProblem, outputs: Outputs, scratch: Any, grad: Any, x: Any, weight: Any, bias: Any, mean: Any, rstd: Any
+    problem: NormProblem,
+    outputs: Outputs,
+    scratch: Any,
+    grad: Any,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    mean: Any,
+    rstd: Any,
 ) -> None:
     view = problem.geometry.view
     gx, of_weight, of_bias = outputs
@@ -153,22 +184,34 @@ def _rms_norm(problem: NormProblem, outputs: Outputs, scratch: Any, x: Any, weig
         normalise(problem, x, y, weight, None, rstd=rstd)
 
 
-def _rms_norm_backward(problem: NormProblem, outputs: Outputs, scratch: Any, grad: Any, x: Any, weight: Any, rstd: Any) -> None:
+def _rms_norm_backward(
+    problem: NormProblem, outputs: Outputs, scratch: Any, grad: Any, x: Any, weight: Any, rstd: Any
+) -> None:
     gx, of_weight = outputs
     weight, of_weight = _parameters(problem, weight, of_weight)
     if not norm_folded.backward(problem, grad, x, weight, None, rstd, gx, of_weight, None):
         backward(problem, Inputs(grad, x, weight, rstd=rstd), Gradients(gx, of_weight))
 
 
-def _add_norm(problem: NormProblem, outputs: Outputs, scratch: Any, x: Any, residual: Any, weight: Any, bias: Any = None) -> None:
+def _add_norm(
+    problem: NormProblem, outputs: Outputs, scratch: Any, x: Any, residual: Any, weight: Any, bias: Any = None
+) -> None:
     y, total = outputs
     normalise(problem, np.add(x, residual, out=total), y, *_parameters(problem, weight, bias))
 
 
 def _add_norm_backward(
-    problem: NormProblem, outputs: Outputs, scratch: Any, grad: Any, x: Any, residual: Any, weight: Any, bias: Any = None
+    problem: NormProblem,
+    outputs: Outputs,
+    scratch: Any,
+    grad: Any,
+    x: Any,
+    residual: Any,
+    weight: Any,
+    bias: Any = None,
 ) -> None:
-    """The sum has no output of its own here; it is found again in the memory of the residual's gradient, if that is asked for."""
+    """The sum has no output of its own here; it is found again in the memory of the residual's gradient, if that is
+    asked for."""
     of_y, of_sum = grad if isinstance(grad, tuple) else (grad, None)
     of_x, of_residual, *of_parameters = outputs
     gx, other = (of_residual, None) if of_x is None else (of_x, of_residual)  # they are equal
@@ -210,15 +253,23 @@ def _by_rows(run: Any, driver: str) -> tuple[Method, ...]:
 
 ALGORITHMS = {
     "batch_norm": _entries(
-        _batch_norm, "given statistics: a scale and a shift per channel", "batch_norm", norm_forms.no_affine, "elementwise"
+        _batch_norm,
+        "given statistics: a scale and a shift per channel",
+        "batch_norm",
+        norm_forms.no_affine,
+        "elementwise",
     ),
-    "batch_norm_backward": (Method("elementwise", _batch_norm_backward, "a scale per channel, and the sums beside it"),),
+    "batch_norm_backward": (
+        Method("elementwise", _batch_norm_backward, "a scale per channel, and the sums beside it"),
+    ),
     "batch_norm_train": (
         *_entries(_batch_norm_train, _SUMMARY, "batch_norm_train", norm_forms.no_planes),
         _by_columns("batch_norm_train"),
     ),
     "batch_norm_train_backward": (
-        *_entries(_batch_norm_train_backward, _BACKWARD_SUMMARY, "batch_norm_train_backward", norm_forms.no_saved_planes),
+        *_entries(
+            _batch_norm_train_backward, _BACKWARD_SUMMARY, "batch_norm_train_backward", norm_forms.no_saved_planes
+        ),
         _by_columns("batch_norm_train_backward", norm_forms.no_saved_columns),
     ),
     "layer_norm": _by_rows(_affine_norm, "layer_norm"),
@@ -230,9 +281,19 @@ ALGORITHMS = {
     "add_rms_norm": _by_rows(_add_norm, "add_norm"),
     "add_rms_norm_backward": (Method("two_pass", _add_norm_backward, _BACKWARD_SUMMARY),),
     "group_norm": (*_by_rows(_affine_norm, "layer_norm"), _by_columns("group_norm")),
-    "group_norm_backward": (*_by_rows(_affine_norm_backward, "layer_norm_backward"), _by_columns("group_norm_backward")),
+    "group_norm_backward": (
+        *_by_rows(_affine_norm_backward, "layer_norm_backward"),
+        _by_columns("group_norm_backward"),
+    ),
     "instance_norm": (*_by_rows(_affine_norm, "layer_norm"), _by_columns("group_norm")),
-    "instance_norm_backward": (*_by_rows(_affine_norm_backward, "layer_norm_backward"), _by_columns("group_norm_backward")),
-    "local_response_norm": (Method("window_sum", norm_local.forward, "one shifted addition for each channel of the window"),),
-    "local_response_norm_backward": (Method("window_sum", norm_local.backward, "the same window forward and turned round"),),
+    "instance_norm_backward": (
+        *_by_rows(_affine_norm_backward, "layer_norm_backward"),
+        _by_columns("group_norm_backward"),
+    ),
+    "local_response_norm": (
+        Method("window_sum", norm_local.forward, "one shifted addition for each channel of the window"),
+    ),
+    "local_response_norm_backward": (
+        Method("window_sum", norm_local.backward, "the same window forward and turned round"),
+    ),
 }

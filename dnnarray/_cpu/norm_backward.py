@@ -50,7 +50,8 @@ class Gradients(NamedTuple):
         return Gradients(*parts(self, box))
 
     def pulls(self, problem: NormProblem) -> bool:
-        """Whether more is asked for than sums and copies of the incoming gradient: x and its statistics are read then."""
+        """Whether more is asked for than sums and copies of the incoming gradient: x and its statistics are read
+        then."""
         return self.x is not None or self.weight is not None or problem.activation is not None
 
 
@@ -82,7 +83,8 @@ def _pass_on(problem: NormProblem, grad: np.ndarray, gradients: Gradients) -> No
 
 
 def _block(problem: NormProblem, inputs: Inputs, gradients: Gradients) -> None:
-    """`backward` for whole statistics, in chunks of what is summed over: once for the sums, once for the gradient of x."""
+    """`backward` for whole statistics, in chunks of what is summed over: once for the sums, once for the gradient of
+    x."""
     chunks = tuple(boxes(inputs.x, problem.geometry.axes))
     inputs = _with_statistics(problem, inputs, gradients.x, chunks)
     mean, rstd = (spread(problem.geometry, s, inputs.x.shape) for s in (inputs.mean, inputs.rstd))
@@ -98,15 +100,20 @@ def _block(problem: NormProblem, inputs: Inputs, gradients: Gradients) -> None:
     if gradients.x is None:
         return
     scale = inputs.rstd / max(problem.geometry.count, 1)
-    average, projection = (np.asarray(sums * scale).astype(inputs.x.dtype, copy=False) for sums in (average, projection))
+    average, projection = (
+        np.asarray(sums * scale).astype(inputs.x.dtype, copy=False) for sums in (average, projection)
+    )
     for chunk in chunks:
         now = inputs.part(chunk)
         g, u = pulled if pulled is not None and len(chunks) == 1 else before_activation(problem, now)
         _write(problem, now, g, u, part(average, chunk), part(projection, chunk), part(gradients.x, chunk))
 
 
-def _with_statistics(problem: NormProblem, inputs: Inputs, buffer: np.ndarray | None, chunks: tuple[Box, ...]) -> Inputs:
-    """The statistics that were not saved are found again, with the memory of the result as scratch where there is one."""
+def _with_statistics(
+    problem: NormProblem, inputs: Inputs, buffer: np.ndarray | None, chunks: tuple[Box, ...]
+) -> Inputs:
+    """The statistics that were not saved are found again, with the memory of the result as scratch where there is
+    one."""
     if inputs.rstd is not None and (inputs.mean is not None or not problem.centred):
         return inputs
     found = statistics(problem, inputs.x, np.empty_like(inputs.x) if buffer is None else buffer, chunks)
@@ -132,7 +139,8 @@ def before_activation(problem: NormProblem, inputs: Inputs) -> tuple[np.ndarray,
 
 
 def _sums(problem: NormProblem, inputs: Inputs, g: np.ndarray, u: np.ndarray, gradients: Gradients) -> tuple[Any, Any]:
-    """Adds to the gradients of weight and bias; gives the sums of h and of h * u over the normalised axes, None where x has no gradient."""
+    """Adds to the gradients of weight and bias; gives the sums of h and of h * u over the normalised axes, None where x
+    has no gradient."""
     geometry, weight, writes = problem.geometry, inputs.weight, gradients.x is not None
     along_u: Any = total(g, geometry.fine, u) if writes or gradients.weight is not None else None
     plain: Any = total(g, geometry.fine) if (writes and problem.centred) or gradients.bias is not None else None
@@ -145,7 +153,15 @@ def _sums(problem: NormProblem, inputs: Inputs, g: np.ndarray, u: np.ndarray, gr
     return average, total(along_u, geometry.within, weight).astype(np.float64, copy=False)
 
 
-def _write(problem: NormProblem, inputs: Inputs, g: np.ndarray, u: np.ndarray, average: Any, projection: Any, target: np.ndarray) -> None:
+def _write(
+    problem: NormProblem,
+    inputs: Inputs,
+    g: np.ndarray,
+    u: np.ndarray,
+    average: Any,
+    projection: Any,
+    target: np.ndarray,
+) -> None:
     """The gradient of x; `average` and `projection` carry rstd already, and u is used up."""
     weight = inputs.weight
     if weight is None or problem.geometry.folds:
@@ -160,7 +176,8 @@ def _write(problem: NormProblem, inputs: Inputs, g: np.ndarray, u: np.ndarray, a
 
 
 def fixed_backward(problem: NormProblem, inputs: Inputs, gradients: Gradients, mean: Any, variance: Any) -> None:
-    """Gradients of a norm by given statistics; `mean` and `variance` receive theirs, None for those that are not asked for."""
+    """Gradients of a norm by given statistics; `mean` and `variance` receive theirs, None for those that are not asked
+    for."""
     axes = problem.geometry.axes
     along_u = None if gradients.weight is None and variance is None else np.zeros(inputs.mean.shape)
     plain = None if gradients.bias is None and mean is None else np.zeros(inputs.mean.shape)
@@ -168,7 +185,9 @@ def fixed_backward(problem: NormProblem, inputs: Inputs, gradients: Gradients, m
     for box in boxes(inputs.grad, tuple(range(inputs.grad.ndim))):
         now, target = inputs.part(box), gradients.part(box)
         u: Any = None
-        g, u = before_activation(problem, now) if along_u is not None or problem.activation is not None else (now.grad, u)
+        g, u = (
+            before_activation(problem, now) if along_u is not None or problem.activation is not None else (now.grad, u)
+        )
         for sums, factor in ((part(along_u, box), u), (part(plain, box), None)):
             if sums is not None:
                 np.add(sums, total(g, axes, factor), out=sums)

@@ -12,7 +12,8 @@ import numpy as np
 
 from dnnarray._problems.norm_base import NormProblem
 
-BLOCK = 1 << 17  # elements: 512 KB of float32, near a core's share of cache, and long enough that starting NumPy calls costs little
+# elements: 512 KB of float32, near a core's share of cache, and long enough that starting NumPy calls costs little
+BLOCK = 1 << 17
 _RUN = 256  # elements of memory in a row that a cut leaves together, or each row costs more than its data
 
 Box = tuple[Any, ...]
@@ -21,7 +22,8 @@ WHOLE: Box = (Ellipsis,)
 
 @lru_cache(maxsize=1024)
 def _piece(shape: tuple[int, ...], strides: tuple[int, ...], axes: tuple[int, ...], limit: int) -> tuple[int, ...]:
-    """Extents of the pieces when only `axes` are cut, the slowest in memory first, until a piece has `limit` elements."""
+    """Extents of the pieces when only `axes` are cut, the slowest in memory first, until a piece has `limit`
+    elements."""
     piece = list(shape)
     for i in sorted(axes, key=lambda i: -abs(strides[i])):
         others = math.prod(n for j, n in enumerate(piece) if j != i)

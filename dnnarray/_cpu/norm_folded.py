@@ -1,8 +1,8 @@
 """Norms of data near 0 in few passes over memory: both sums first, then one scale and one shift for each row.
 
-The variance is the mean square less the squared mean, which loses digits where the mean is far from 0 against the spread: then the functions here say
-False, whatever they have written, and the way that subtracts the mean first takes over. They also say False to arrays that are not rows in memory.
-"""
+The variance is the mean square less the squared mean, which loses digits where the mean is far from 0 against the
+spread: then the functions here say False, whatever they have written, and the way that subtracts the mean first takes
+over. They also say False to arrays that are not rows in memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ Block = tuple[slice, slice]
 
 @frozen
 class _Form:
-    """x as (first, second, row): a statistic is over the rows along `axis`, a parameter for each (first % period, second).
+    """x as (first, second, row): a statistic is over the rows along `axis`, a parameter for each (first % period,
+    second).
 
     Where `along` holds, a parameter is for each place in a row instead, and there is one row a statistic.
     """
@@ -60,7 +61,8 @@ class _Form:
         return size if size <= _BLOCK // 2 else -(-size // (2 * -(-size // (2 * _BLOCK))))
 
     def each(self, function: Callable[[Block], Any]) -> list[Any] | None:
-        """``function(block)`` of all blocks in their order, spread over threads; None, and no further blocks, once there is nothing for one."""
+        """``function(block)`` of all blocks in their order, spread over threads; None, and no further blocks, once
+        there is nothing for one."""
         found: dict[int, Any] = {}
         failed: list[int] = []
 
@@ -122,7 +124,9 @@ def _form(problem: NormProblem) -> _Form | None:
         form = _Form((planes.outer, planes.channels, planes.inner), 0, 1, along=False)
     else:
         return None
-    return form if _SHORT_ROW <= form.shape[2] <= _LONG_ROW and form.shape[2] * form.shape[form.axis] <= _LARGE else None
+    return (
+        form if _SHORT_ROW <= form.shape[2] <= _LONG_ROW and form.shape[2] * form.shape[form.axis] <= _LARGE else None
+    )
 
 
 def _dense(*arrays: Any) -> bool:
@@ -130,7 +134,8 @@ def _dense(*arrays: Any) -> bool:
 
 
 def _moments(problem: NormProblem, form: _Form, x: np.ndarray, ones: np.ndarray) -> tuple[Any, np.ndarray]:
-    """The mean, None where the norm is not centred, and the variance of a block, in float64: few numbers, of which every rounding would reach many."""
+    """The mean, None where the norm is not centred, and the variance of a block, in float64: few numbers, of which
+    every rounding would reach many."""
     count = problem.geometry.count
     squares = form.total(np.vecdot(x, x).astype(np.float64)) / count
     if not problem.centred:
@@ -140,13 +145,21 @@ def _moments(problem: NormProblem, form: _Form, x: np.ndarray, ones: np.ndarray)
 
 
 def _near(mean: Any, variance: np.ndarray, least: float = 0.0) -> bool:
-    """Whether nothing is lost, neither digits nor, in powers of the spread, numbers beyond the range of float32; not for NaN."""
+    """Whether nothing is lost, neither digits nor, in powers of the spread, numbers beyond the range of float32; not
+    for NaN."""
     near = (variance >= least) & (variance <= _WIDE)
     return bool((near if mean is None else near & (mean * mean <= _NEAR * variance)).all())
 
 
 def forward(
-    problem: NormProblem, x: np.ndarray, y: np.ndarray, weight: Any, bias: Any, mean: Any = None, rstd: Any = None, variance: Any = None
+    problem: NormProblem,
+    x: np.ndarray,
+    y: np.ndarray,
+    weight: Any,
+    bias: Any,
+    mean: Any = None,
+    rstd: Any = None,
+    variance: Any = None,
 ) -> bool:
     """y = norm(x) * weight + bias, and the statistics into those arrays that are given."""
     form = _form(problem) if x.size >= _SMALL else None
@@ -171,14 +184,18 @@ def forward(
     return form.each(write) is not None
 
 
-def _refined(form: _Form, x: np.ndarray, scratch: np.ndarray, mean: np.ndarray, count: int, ones: np.ndarray) -> np.ndarray:
+def _refined(
+    form: _Form, x: np.ndarray, scratch: np.ndarray, mean: np.ndarray, count: int, ones: np.ndarray
+) -> np.ndarray:
     """The mean by the differences from it, since the sum of the values themselves has rounded."""
     near = _column(mean, x)
     apart = np.vecdot(np.subtract(x, near, out=scratch), ones)
     return near[..., 0] + form.total(apart.astype(np.float64)) / count
 
 
-def _write(form: _Form, block: Block, x: np.ndarray, y: np.ndarray, mean: Any, scale: np.ndarray, weight: Any, bias: Any) -> None:
+def _write(
+    form: _Form, block: Block, x: np.ndarray, y: np.ndarray, mean: Any, scale: np.ndarray, weight: Any, bias: Any
+) -> None:
     if form.along:
         np.multiply(x, _column(scale, x), out=y)
         if mean is not None:
@@ -202,13 +219,27 @@ def _column(values: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 
 def backward(
-    problem: NormProblem, grad: np.ndarray, x: np.ndarray, weight: Any, mean: Any, rstd: Any, gx: np.ndarray | None, gw: Any, gb: Any
+    problem: NormProblem,
+    grad: np.ndarray,
+    x: np.ndarray,
+    weight: Any,
+    mean: Any,
+    rstd: Any,
+    gx: np.ndarray | None,
+    gw: Any,
+    gb: Any,
 ) -> bool:
-    """The gradients of x, which must be asked for, weight and bias; `mean` and `rstd` are found again where they are not given."""
+    """The gradients of x, which must be asked for, weight and bias; `mean` and `rstd` are found again where they are
+    not given."""
     form = _form(problem) if x.size >= _SMALL else None
     if form is None or gx is None or not _dense(grad, x, gx, gw, gb):
         return False
-    grad, x, gx, ones = grad.reshape(form.shape), x.reshape(form.shape), gx.reshape(form.shape), np.ones(form.shape[2], x.dtype)
+    grad, x, gx, ones = (
+        grad.reshape(form.shape),
+        x.reshape(form.shape),
+        gx.reshape(form.shape),
+        np.ones(form.shape[2], x.dtype),
+    )
     gradient = _Gradient(problem, form, weight, gw is not None, gb is not None, ones)
 
     def write(block: Block) -> tuple[Block, Any, Any] | None:
@@ -217,7 +248,10 @@ def backward(
         if scale is None or (found is None and problem.centred):
             found, spread = _moments(problem, form, part, ones)
             scale = 1 / np.sqrt(spread + problem.eps)
-        found, scale = None if found is None else found.astype(np.float64, copy=False), scale.astype(np.float64, copy=False)
+        found, scale = (
+            None if found is None else found.astype(np.float64, copy=False),
+            scale.astype(np.float64, copy=False),
+        )
         if not _near(found, 1 / (scale * scale), 1 / _WIDE):
             return None
         scratch = borrow(part)
@@ -278,7 +312,9 @@ class _Gradient(NamedTuple):
     def _folded(self, block: Block, part: _Part) -> tuple[Any, Any]:
         weight = self.form.parameter(self.weight, block)
         plain, along_x = np.vecdot(part.grad, self.ones), np.vecdot(part.grad, part.x)
-        of_weight = (along_x if part.mean is None else along_x - part.mean * plain) * part.scale if self.of_weight else None
+        of_weight = (
+            (along_x if part.mean is None else along_x - part.mean * plain) * part.scale if self.of_weight else None
+        )
         weighted = (plain, along_x) if weight is None else (plain * weight, along_x * weight)
         factor, constant = self._averages(part, *weighted)
         np.multiply(part.grad, _column(part.scale if weight is None else part.scale * weight, part.x), out=part.gx)

@@ -32,7 +32,8 @@ class Rows:
 
 @frozen
 class Planes:
-    """x in the order of its memory as (outer, channels, inner), a statistic and a parameter for each channel; `order` are the axes from the slowest on."""
+    """x in the order of its memory as (outer, channels, inner), a statistic and a parameter for each channel; `order`
+    are the axes from the slowest on."""
 
     outer: int
     channels: int
@@ -42,7 +43,8 @@ class Planes:
 
 @frozen
 class Columns:
-    """x in the order of its memory as (samples, rows, channels), a statistic for each of `groups` runs of neighbouring channels of a sample; `order` as in `Planes`."""
+    """x in the order of its memory as (samples, rows, channels), a statistic for each of `groups` runs of neighbouring
+    channels of a sample; `order` as in `Planes`."""
 
     samples: int
     rows: int
@@ -83,7 +85,9 @@ def planes(problem: NormProblem) -> Planes | None:
     order = x.axis_order()
     if len(geometry.kept) != 1 or order is None or math.prod(geometry.view) == 0 or geometry.view != x.shape:
         return None
-    if any(n != 1 for i, n in enumerate(geometry.parameter) if i != geometry.kept[0]):  # parameters along the normalised axes
+    if any(
+        n != 1 for i, n in enumerate(geometry.parameter) if i != geometry.kept[0]
+    ):  # parameters along the normalised axes
         return None
     place = order.index(geometry.kept[0])
     extents = [x.shape[i] for i in order]
@@ -130,7 +134,11 @@ def no_columns(problem: NormProblem, device: Any) -> str | None:
         return "it does not fuse a residual or an activation"
     if reason := _passed_on(problem):
         return reason
-    return None if columns(problem) else f"it takes dense arrays whose channels, {_LEAST_CHANNELS} or more, are innermost in memory"
+    return (
+        None
+        if columns(problem)
+        else f"it takes dense arrays whose channels, {_LEAST_CHANNELS} or more, are innermost in memory"
+    )
 
 
 def no_saved_columns(problem: NormProblem, device: Any) -> str | None:

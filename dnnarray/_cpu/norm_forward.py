@@ -14,8 +14,8 @@ from dnnarray._problems.norm_base import NormProblem
 
 
 class Statistics(NamedTuple):
-    """Of one block, in the dtype of x, but for the variance, which is float64 as its square may leave that. The mean is ``mean + delta``: two numbers, since x may
-    lie far from 0 and the sum of its values rounds."""
+    """Of one block, in the dtype of x, but for the variance, which is float64 as its square may leave that. The mean is
+    ``mean + delta``: two numbers, since x may lie far from 0 and the sum of its values rounds."""
 
     mean: Any
     delta: Any
@@ -62,7 +62,8 @@ def normalise(
     rstd: Any = None,
     variance: Any = None,
 ) -> None:
-    """y = activation(norm(x) * weight + bias + residual); `mean`, `rstd` and `variance` receive the statistics where given."""
+    """y = activation(norm(x) * weight + bias + residual); `mean`, `rstd` and `variance` receive the statistics where
+    given."""
     arrays = (x, y, weight, bias, residual, mean, rstd, variance)
     with long_rows(stretch(problem, x)):
         for box in boxes(x, problem.geometry.kept):
@@ -70,7 +71,15 @@ def normalise(
 
 
 def _block(
-    problem: NormProblem, x: np.ndarray, y: np.ndarray, weight: Any, bias: Any, residual: Any, mean: Any, rstd: Any, variance: Any
+    problem: NormProblem,
+    x: np.ndarray,
+    y: np.ndarray,
+    weight: Any,
+    bias: Any,
+    residual: Any,
+    mean: Any,
+    rstd: Any,
+    variance: Any,
 ) -> None:
     """`normalise` for whole statistics; what is summed over may still be more than fits, and comes in chunks."""
     chunks = tuple(boxes(x, problem.geometry.axes))
@@ -89,7 +98,14 @@ def _block(
 
 
 def _scale_folded(
-    problem: NormProblem, found: Statistics, source: Any, y: Any, weight: Any, bias: Any, residual: Any, chunks: tuple[Box, ...]
+    problem: NormProblem,
+    found: Statistics,
+    source: Any,
+    y: Any,
+    weight: Any,
+    bias: Any,
+    residual: Any,
+    chunks: tuple[Box, ...],
 ) -> None:
     """Where rstd * weight is small: one scale and one shift for each statistic and parameter."""
     scale = spread(problem.geometry, found.rstd, y.shape) if weight is None else found.rstd * weight
@@ -101,7 +117,14 @@ def _scale_folded(
 
 
 def _scale(
-    problem: NormProblem, found: Statistics, source: Any, y: Any, weight: Any, bias: Any, residual: Any, chunks: tuple[Box, ...]
+    problem: NormProblem,
+    found: Statistics,
+    source: Any,
+    y: Any,
+    weight: Any,
+    bias: Any,
+    residual: Any,
+    chunks: tuple[Box, ...],
 ) -> None:
     """Where weight runs along the normalised axes: rstd first, then weight and bias."""
     correct = problem.centred and not _negligible(found)
@@ -116,11 +139,14 @@ def _scale(
 
 
 def _negligible(found: Statistics) -> bool:
-    """Whether the second part of the mean is below the rounding of the result, as it is for data near 0, but not of equal values. NaN is not."""
+    """Whether the second part of the mean is below the rounding of the result, as it is for data near 0, but not of
+    equal values. NaN is not."""
     return bool((np.abs(found.delta) <= np.finfo(found.rstd.dtype).eps * np.sqrt(found.variance)).all())
 
 
-def affine(problem: NormProblem, source: np.ndarray, y: np.ndarray, scale: np.ndarray, shift: Any, residual: Any) -> None:
+def affine(
+    problem: NormProblem, source: np.ndarray, y: np.ndarray, scale: np.ndarray, shift: Any, residual: Any
+) -> None:
     """y = activation(source * scale + shift + residual); `source` may be `y`."""
     np.multiply(source, scale, out=y)
     _finish(problem, y, shift, residual)

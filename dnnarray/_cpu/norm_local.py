@@ -17,8 +17,11 @@ def forward(problem: LocalResponseProblem, outputs: tuple[np.ndarray, ...], scra
         y[box] = _over_power(x[box], _denominator(problem, x[box]), problem.beta)
 
 
-def backward(problem: LocalResponseProblem, outputs: tuple[np.ndarray, ...], scratch: Any, grad: np.ndarray, x: np.ndarray) -> None:
-    """With d the denominator before its power: grad * d**-beta - 2 alpha beta / size * x * (sum of grad * x * d**(-beta - 1)).
+def backward(
+    problem: LocalResponseProblem, outputs: tuple[np.ndarray, ...], scratch: Any, grad: np.ndarray, x: np.ndarray
+) -> None:
+    """With d the denominator before its power: grad * d**-beta - 2 alpha beta / size * x * (sum of grad * x * d**(-beta
+    - 1)).
 
     The sum runs over the channels whose window holds this one: the window turned round.
     """

@@ -11,10 +11,11 @@ from dnnarray._problems.norm_base import Geometry
 
 
 def over_statistics(geometry: Geometry, array: np.ndarray, squared: bool = False) -> np.ndarray:
-    """The sum of an array, or of its squares, behind each statistic, in float64: few numbers, of which every rounding would reach many.
+    """The sum of an array, or of its squares, behind each statistic, in float64: few numbers, of which every rounding
+    would reach many.
 
-    What leaves the range of the dtype on the way, as squares of numbers above 1e19 do in float32, is added up in float64 from the beginning.
-    """
+    What leaves the range of the dtype on the way, as squares of numbers above 1e19 do in float32, is added up in
+    float64 from the beginning."""
     found = _over_statistics(geometry, array, squared).astype(np.float64, copy=False)
     if array.dtype != np.float64 and not np.isfinite(found).all():
         return _over_statistics(geometry, array.astype(np.float64), squared)
@@ -32,8 +33,8 @@ def _over_statistics(geometry: Geometry, array: np.ndarray, squared: bool) -> np
 def spread(geometry: Geometry, statistic: Any, shape: tuple[int, ...]) -> Any:
     """A statistic of a block of `shape`, repeated for each parameter where a few channels share one.
 
-    Arithmetic with it then runs along all channels; in channels-last memory it would run along those of one group, in short steps.
-    """
+    Arithmetic with it then runs along all channels; in channels-last memory it would run along those of one group, in
+    short steps."""
     if statistic is None or not (geometry.folds and geometry.within):
         return statistic
     return np.broadcast_to(statistic, tuple(1 if i in geometry.fine else n for i, n in enumerate(shape))).copy()

@@ -2,11 +2,11 @@
 
 J. K. Salmon, M. A. Moraes, R. O. Dror and D. E. Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 
-A seed of 64 bits names a stream of 32-bit numbers. Number i is word i % 4 of the block whose counter is (low, high, 0, 0), low and
-high being the halves of i // 4, under the key (low, high) of the seed's halves. Element e (flat index in C order) of an array takes
-number offset + e, and is kept with probability 1 - p where the number is at least floor(p 2^32): p = 0 keeps all, p = 1 none. So
-a part of an array that starts at element e, with offset + e as its own offset, gets the same numbers as in the whole, on any engine.
-"""
+A seed of 64 bits names a stream of 32-bit numbers. Number i is word i % 4 of the block whose counter is (low, high, 0,
+0), low and high being the halves of i // 4, under the key (low, high) of the seed's halves. Element e (flat index in C
+order) of an array takes number offset + e, and is kept with probability 1 - p where the number is at least floor(p
+2^32): p = 0 keeps all, p = 1 none. So a part of an array that starts at element e, with offset + e as its own offset,
+gets the same numbers as in the whole, on any engine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ import numpy as np
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)  # added to the key between two rounds
 ROUNDS = 10
-# Constants are arrays without axes: NumPy takes them faster than its own scalars, which is what small calls spend their time on.
+# Constants are arrays without axes: NumPy takes them faster than its own scalars, which is what small calls spend their
+# time on.
 _FIRST, _SECOND = (np.array(m, np.uint64) for m in MULTIPLIERS)
 _WORD = np.array(0xFFFFFFFF, np.uint64)
 _HALF = np.array(32, np.uint64)
@@ -54,17 +55,22 @@ def _schedule(key: tuple[int, int]) -> tuple[tuple[np.ndarray, ...], ...]:
 
 def numbers(seed: int, start: int, count: int) -> np.ndarray:
     """Numbers `start` to ``start + count - 1`` of the stream of `seed`, as uint32."""
-    return _stream(seed, start, count, np.dtype(np.uint32), lambda words, out: np.copyto(out, words, casting="same_kind"))
+    return _stream(
+        seed, start, count, np.dtype(np.uint32), lambda words, out: np.copyto(out, words, casting="same_kind")
+    )
 
 
 def bernoulli_keep(seed: int, start: int, count: int, p: float) -> np.ndarray:
     """For `count` elements from element `start` of the stream: True with probability 1 - p."""
     threshold = keep_threshold(p)
-    return _stream(seed, start, count, np.dtype(np.bool_), lambda words, out: np.greater_equal(words, threshold, out=out))
+    return _stream(
+        seed, start, count, np.dtype(np.bool_), lambda words, out: np.greater_equal(words, threshold, out=out)
+    )
 
 
 def keep_mask(seed: int, indices: np.ndarray, p: float) -> np.ndarray:
-    """`bernoulli_keep` for elements in any order: `indices` holds their places in the stream, any integer dtype, 0 or more."""
+    """`bernoulli_keep` for elements in any order: `indices` holds their places in the stream, any integer dtype, 0 or
+    more."""
     flat = indices.reshape(-1)
     result = np.empty(flat.size, np.bool_)
     threshold = keep_threshold(p)
@@ -95,7 +101,9 @@ def keep_rows(seed: int, starts: np.ndarray, count: int, p: float) -> np.ndarray
     return np.take_along_axis(kept, skip[..., None] + np.arange(count), axis=-1)
 
 
-def _stream(seed: int, start: int, count: int, dtype: np.dtype, convert: Callable[[np.ndarray, np.ndarray], Any]) -> np.ndarray:
+def _stream(
+    seed: int, start: int, count: int, dtype: np.dtype, convert: Callable[[np.ndarray, np.ndarray], Any]
+) -> np.ndarray:
     """`count` numbers from number `start`, each turned into `dtype` by ``convert(words, out)``."""
     skip = start % 4
     blocks = -(-(skip + count) // 4)

@@ -65,7 +65,9 @@ def _max_with_indices(problem: PoolProblem, outputs: Arrays, scratch: Any, x: np
     _spread(part, x)
 
 
-def _max_backward(problem: PoolProblem, outputs: Arrays, scratch: Any, grad: np.ndarray, x: np.ndarray, indices: Any = None) -> None:
+def _max_backward(
+    problem: PoolProblem, outputs: Arrays, scratch: Any, grad: np.ndarray, x: np.ndarray, indices: Any = None
+) -> None:
     plans = plan_axes(problem.axes)
     grad, x, indices, dx = _channels_first(problem, grad, x, indices, outputs[0])
 
@@ -115,7 +117,9 @@ def _average_backward(problem: PoolProblem, outputs: Arrays, scratch: Any, grad:
     _spread(part, dx)
 
 
-def _adaptive_average_backward(problem: PoolProblem, outputs: Arrays, scratch: Any, grad: np.ndarray, x: np.ndarray) -> None:
+def _adaptive_average_backward(
+    problem: PoolProblem, outputs: Arrays, scratch: Any, grad: np.ndarray, x: np.ndarray
+) -> None:
     duals = plan_axes(tuple(a.dual() for a in problem.axes))
     divisor = _divisor(problem.axes, False, x.dtype)
     grad, dx = _channels_first(problem, grad, outputs[0])
@@ -169,7 +173,9 @@ def _unpool(problem: UnpoolProblem, outputs: Arrays, scratch: Any, x: np.ndarray
     _spread(part, y)
 
 
-def _unpool_backward(problem: UnpoolProblem, outputs: Arrays, scratch: Any, grad: np.ndarray, x: np.ndarray, indices: np.ndarray) -> None:
+def _unpool_backward(
+    problem: UnpoolProblem, outputs: Arrays, scratch: Any, grad: np.ndarray, x: np.ndarray, indices: np.ndarray
+) -> None:
     grad, indices, dx = _channels_first(problem, grad, indices, outputs[0])
 
     def part(block: Block) -> None:
@@ -178,7 +184,9 @@ def _unpool_backward(problem: UnpoolProblem, outputs: Arrays, scratch: Any, grad
     _spread(part, grad)
 
 
-def _with_compiled(entry: Method, driver: str, accepts: Any, module: str = "pool", **attributes: Any) -> tuple[Method, ...]:
+def _with_compiled(
+    entry: Method, driver: str, accepts: Any, module: str = "pool", **attributes: Any
+) -> tuple[Method, ...]:
     """NumPy's entry and the compiled one."""
     summary = "compiled: a tap of the window at a time over a row of outputs, over all threads"
     method = compiled.method("compiled", module, driver, summary, accepts=accepts, **attributes)
@@ -186,7 +194,9 @@ def _with_compiled(entry: Method, driver: str, accepts: Any, module: str = "pool
 
 
 _MAX = Method("axis_by_axis", _max, "the maximum along one axis after the other")
-_MAX_WITH_INDICES = Method("axis_by_axis", _max_with_indices, "the maximum and its place along one axis after the other")
+_MAX_WITH_INDICES = Method(
+    "axis_by_axis", _max_with_indices, "the maximum and its place along one axis after the other"
+)
 _MAX_BACKWARD = Method("scatter", _max_backward, "each gradient goes to the place of its maximum")
 _AVERAGE = Method("axis_by_axis", _average, "the sum along one axis after the other, then a division")
 _AVERAGE_BACKWARD = Method("axis_by_axis", _average_backward, "each gradient spread along one axis after the other")
@@ -195,12 +205,16 @@ _ADAPTIVE_BACKWARD = Method("axis_by_axis", _adaptive_average_backward, "a sum o
 ALGORITHMS: dict[str, tuple[Method, ...]] = {
     "max_pool": _with_compiled(_MAX, "max_pool", pool_forms.no_form),
     "max_pool_with_indices": _with_compiled(_MAX_WITH_INDICES, "max_pool_with_indices", pool_forms.no_places),
-    "max_pool_backward": _with_compiled(_MAX_BACKWARD, "max_pool_backward", pool_forms.no_place_sums, "pool_gradient", looks=True),
+    "max_pool_backward": _with_compiled(
+        _MAX_BACKWARD, "max_pool_backward", pool_forms.no_place_sums, "pool_gradient", looks=True
+    ),
     "max_pool_with_indices_backward": _with_compiled(
         _MAX_BACKWARD, "max_pool_backward", pool_forms.no_place_sums, "pool_gradient", looks=True
     ),
     "adaptive_max_pool": (_MAX,),
-    "adaptive_max_pool_with_indices": _with_compiled(_MAX_WITH_INDICES, "max_pool_with_indices", pool_forms.no_adaptive),
+    "adaptive_max_pool_with_indices": _with_compiled(
+        _MAX_WITH_INDICES, "max_pool_with_indices", pool_forms.no_adaptive
+    ),
     "adaptive_max_pool_backward": _with_compiled(
         _MAX_BACKWARD, "max_pool_backward", pool_forms.no_adaptive_sums, "pool_gradient", looks=True
     ),
@@ -210,7 +224,9 @@ ALGORITHMS: dict[str, tuple[Method, ...]] = {
     "avg_pool": _with_compiled(_AVERAGE, "avg_pool", pool_forms.no_sums),
     "avg_pool_backward": _with_compiled(_AVERAGE_BACKWARD, "avg_pool_backward", pool_forms.no_sums, "pool_gradient"),
     "adaptive_avg_pool": (_AVERAGE,),
-    "adaptive_avg_pool_backward": _with_compiled(_ADAPTIVE_BACKWARD, "avg_pool_backward", pool_forms.no_adaptive_sums, "pool_gradient"),
+    "adaptive_avg_pool_backward": _with_compiled(
+        _ADAPTIVE_BACKWARD, "avg_pool_backward", pool_forms.no_adaptive_sums, "pool_gradient"
+    ),
     "lp_pool": (Method("axis_by_axis", _norm, "the norm along one axis of the norms along the other"),),
     "lp_pool_backward": (Method("axis_by_axis", _norm_backward, "the chain rule through the norms along each axis"),),
     "max_unpool": (Method("scatter", _unpool, "each value goes to its place"),),

@@ -1,4 +1,5 @@
-"""A pooling as planes of channels or as pixels of channels: the two forms that the compiled kernels know, read off the problem."""
+"""A pooling as planes of channels or as pixels of channels: the two forms that the compiled kernels know, read off the
+problem."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ ONE = Axis(1, 1, 1, 1, 1, 0, 0)  # the rows of an image with one row
 
 @frozen
 class Form:
-    """Two axes of windows over arrays whose axes come in the order of memory: (images and channels, H, W), or (images, H, W, channels)."""
+    """Two axes of windows over arrays whose axes come in the order of memory: (images and channels, H, W), or (images,
+    H, W, channels)."""
 
     planes: bool
     axes: tuple[Any, Any]

@@ -1,4 +1,5 @@
-"""Lp norms of windows on NumPy arrays: the norm along one axis of the norms along the other, and the chain rule through them."""
+"""Lp norms of windows on NumPy arrays: the norm along one axis of the norms along the other, and the chain rule through
+them."""
 
 from __future__ import annotations
 
@@ -44,8 +45,11 @@ def norm_windows_gradient(grad: np.ndarray, magnitude: np.ndarray, plans: Sequen
     return grad
 
 
-def _gradient_at_once(grad: np.ndarray, magnitude: np.ndarray, norm: np.ndarray, plans: Sequence[Plan], p: float) -> np.ndarray:
-    """magnitude^(p - 1) times the sum of grad norm^(1 - p), where infinities of different signs must meet before anything else is done with them."""
+def _gradient_at_once(
+    grad: np.ndarray, magnitude: np.ndarray, norm: np.ndarray, plans: Sequence[Plan], p: float
+) -> np.ndarray:
+    """magnitude^(p - 1) times the sum of grad norm^(1 - p), where infinities of different signs must meet before
+    anything else is done with them."""
     total = grad * norm ** (1 - p)
     for plan in reversed(plans):
         spread = resized(total, plan.axis, plan.extent)
@@ -54,12 +58,14 @@ def _gradient_at_once(grad: np.ndarray, magnitude: np.ndarray, norm: np.ndarray,
     return np.where(magnitude == 0, magnitude, total * magnitude ** (p - 1))
 
 
-def _gradient_axis(grad: np.ndarray, magnitude: np.ndarray, norm: np.ndarray, plan: Plan, p: float, of_norms: bool) -> np.ndarray:
+def _gradient_axis(
+    grad: np.ndarray, magnitude: np.ndarray, norm: np.ndarray, plan: Plan, p: float, of_norms: bool
+) -> np.ndarray:
     """d norm / d magnitude = (magnitude / norm)^(p - 1), taken as 0 where the magnitude is 0 and p below 1.
 
-    An infinite norm gives nothing to finite magnitudes (for p above 1) and NaN to infinite elements. Where the magnitudes are themselves
-    norms, `of_norms`, an infinite one passes the gradient on, so that its own elements are told apart.
-    """
+    An infinite norm gives nothing to finite magnitudes (for p above 1) and NaN to infinite elements. Where the
+    magnitudes are themselves norms, `of_norms`, an infinite one passes the gradient on, so that its own elements are
+    told apart."""
     result = np.empty_like(magnitude)
     sums = Cascade(result, len(plan.taps))
     safe = np.where(norm == 0, norm.dtype.type(1), norm)

@@ -1,8 +1,8 @@
-"""Windows along one axis at a time: reduce them, find the maximum in them, spread a gradient over them, on NumPy arrays.
+"""Windows along one axis at a time: reduce them, find the maximum in them, spread a gradient over them, on NumPy
+arrays.
 
-A window over several axes is the product of windows along each, so a sum or a maximum is done axis by axis: R + S steps where the
-definition has R * S. All functions here see arrays N C *space.
-"""
+A window over several axes is the product of windows along each, so a sum or a maximum is done axis by axis: R + S steps
+where the definition has R * S. All functions here see arrays N C *space."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ class Plan:
     empty : outputs without any tap inside of the input
     trivial : each window is the one element at its own position
     whole : there is one window, and it is everything
-    stride : from one output of a tap to the next in the input, where it is the same for all and small enough to copy apart; else 0
+    stride : from one output of a tap to the next in the input, where it is the same for all and small enough to copy
+        apart; else 0
     """
 
     axis: int
@@ -68,13 +69,17 @@ def plan_axes(axes: tuple[Any, ...]) -> tuple[Plan, ...]:
 def _plan(windows: Any, axis: int) -> Plan:
     bounds = np.array(windows.bounds(), np.int64).reshape(windows.outputs, 2)
     origins, ends = bounds[:, 0], bounds[:, 1]
-    # Of a window much longer than the input most taps lie in the padding for every output; the walk begins at the first that does not.
+    # Of a window much longer than the input most taps lie in the padding for every output; the walk begins at the first
+    # that does not.
     first = max(0, -(int(origins.max()) // windows.dilation)) if origins.size else 0
     end = min(windows.window, (windows.extent - 1 - int(origins.min())) // windows.dilation + 1) if origins.size else 0
     places = [origins + t * windows.dilation for t in range(first, end)]
     inside = [(place >= 0) & (place < ends) for place in places]
     full = [bool(i.all()) for i in inside]
-    taps = [(at(axis, _as_slice(np.flatnonzero(i))), at(axis, _as_slice(place[i]))) for place, i in zip(places, inside, strict=True)]
+    taps = [
+        (at(axis, _as_slice(np.flatnonzero(i))), at(axis, _as_slice(place[i])))
+        for place, i in zip(places, inside, strict=True)
+    ]
     by_window = max(windows.outputs, _SHORT_WINDOW) < windows.window
     return Plan(
         axis,
@@ -143,7 +148,8 @@ def lowest(dtype: np.dtype) -> Any:
 
 
 def reduce_windows(ufunc: np.ufunc, x: np.ndarray, plans: Sequence[Plan], out: np.ndarray, identity: Any) -> None:
-    """out = the reduction of each window of x by `ufunc` (add, maximum); a window with nothing in it gives `identity`."""
+    """out = the reduction of each window of x by `ufunc` (add, maximum); a window with nothing in it gives
+    `identity`."""
     if all(p.whole for p in plans):
         _reduce_all(ufunc, x, out, identity)
         return
@@ -194,7 +200,10 @@ def reduce_axis(ufunc: np.ufunc, x: np.ndarray, p: Plan, out: np.ndarray, identi
         _add_taps(x, p, out)
         return
     phases = _phases(x, p)
-    taps = [phases[inputs[-1].start % p.stride][_within_phase(inputs, p.stride)] if phases else x[inputs] for _, inputs in p.taps]
+    taps = [
+        phases[inputs[-1].start % p.stride][_within_phase(inputs, p.stride)] if phases else x[inputs]
+        for _, inputs in p.taps
+    ]
     done = min(p.full, 2)
     if done == 2:
         ufunc(taps[p.order[0]], taps[p.order[1]], out=out)
@@ -218,7 +227,8 @@ def _add_taps(x: np.ndarray, p: Plan, out: np.ndarray) -> None:
 
 
 def _phases(x: np.ndarray, p: Plan) -> list[np.ndarray]:
-    """Copies of every so many neighbours, in which each tap is a run: NumPy's arithmetic is several times faster on runs. None where that brings nothing."""
+    """Copies of every so many neighbours, in which each tap is a run: NumPy's arithmetic is several times faster on
+    runs. None where that brings nothing."""
     if len(p.taps) <= p.stride or x.strides[p.axis] != x.itemsize or p.axis != x.ndim - 1 or not p.stride:
         return []
     phases = []
@@ -236,11 +246,17 @@ def _within_phase(inputs: Index, stride: int) -> Index:
 
 
 def _combine_runs(ufunc: np.ufunc, out: np.ndarray, outputs: Selector, phase: np.ndarray, first: int) -> bool:
-    """`_combine` along the last axis with a tap that starts at `first` in its phase; False where rows are not as long in both.
+    """`_combine` along the last axis with a tap that starts at `first` in its phase; False where rows are not as long
+    in both.
 
-    A shift of every row is one of the whole array, a single run of memory. The outputs that do not have the tap are put back.
-    """
-    if not isinstance(outputs, slice) or out.shape != phase.shape or not out.flags.c_contiguous or out.size <= abs(first - outputs.start):
+    A shift of every row is one of the whole array, a single run of memory. The outputs that do not have the tap are put
+    back."""
+    if (
+        not isinstance(outputs, slice)
+        or out.shape != phase.shape
+        or not out.flags.c_contiguous
+        or out.size <= abs(first - outputs.start)
+    ):
         return False
     others = [out[..., part] for part in (slice(outputs.start), slice(outputs.stop, None))]
     kept = [part.copy() for part in others]
@@ -265,7 +281,8 @@ def _combine(ufunc: np.ufunc, out: np.ndarray, index: Index, values: np.ndarray)
 
 
 def argmax_windows(x: np.ndarray, plans: Sequence[Plan]) -> tuple[np.ndarray, np.ndarray]:
-    """Maximum of each window and its flat position in *space: the first of equal ones, the last NaN, -1 where there is none.
+    """Maximum of each window and its flat position in *space: the first of equal ones, the last NaN, -1 where there is
+    none.
 
     From the last axis to the first: the first row that holds the maximum, and in that row the first column.
     """
@@ -312,7 +329,8 @@ def _locate_by_window(
 
 
 def _locate_by_tap(x: np.ndarray, largest: np.ndarray, p: Plan, has_nan: bool) -> np.ndarray:
-    """Counts the taps before the first one that equals the maximum: comparisons and byte additions, which vectorise well."""
+    """Counts the taps before the first one that equals the maximum: comparisons and byte additions, which vectorise
+    well."""
     missing = np.ones_like(largest, bool)
     tap = np.zeros_like(largest, np.min_scalar_type(len(p.taps)))
     for outputs, inputs in p.taps:

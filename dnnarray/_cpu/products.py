@@ -1,9 +1,9 @@
-"""Matrix products on the engine's own threads, and in float32 with long sums that are added up in parts: rounding grows with the terms that are added one
-after the other.
+"""Matrix products on the engine's own threads, and in float32 with long sums that are added up in parts: rounding grows
+with the terms that are added one after the other.
 
-`spread` cuts large products itself, and leaves them not to the threads of the BLAS: those spin on for a while after a product, and whatever is then spread over the
-same cores waits for them (a call of 0.3 ms took 7, for a tenth of a second). The engine holds the BLAS at one thread.
-"""
+`spread` cuts large products itself, and leaves them not to the threads of the BLAS: those spin on for a while after a
+product, and whatever is then spread over the same cores waits for them (a call of 0.3 ms took 7, for a tenth of a
+second). The engine holds the BLAS at one thread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from dnnarray._cpu import blas, threads
 from dnnarray._cpu.sums import of_rows
 from dnnarray._cpu.sums import total as sum_of
 
-_CHAIN = 200  # terms in a row, at most, of what asks for no other number; OpenBLAS by itself takes 320, or 448 with AVX-512
+_CHAIN = (
+    200  # terms in a row, at most, of what asks for no other number; OpenBLAS by itself takes 320, or 448 with AVX-512
+)
 _WORTH = 1 << 20  # multiply-adds, below which a second call costs more
 _WORTH_AT_ONCE = 1 << 14  # the same where all parts are one call
 _FEW = 1 << 18  # numbers of all parts of a product, which are made at once
@@ -34,7 +36,8 @@ def parts_of(terms: int, most: int = _CHAIN) -> int:
 
 
 def multiply(a: np.ndarray, b: np.ndarray, out: np.ndarray, most: int = _CHAIN, add: bool = False) -> np.ndarray:
-    """``np.matmul(a, b, out=out)``, or added to what is there, rounded less; of matrices of other types or memory as NumPy does it."""
+    """``np.matmul(a, b, out=out)``, or added to what is there, rounded less; of matrices of other types or memory as
+    NumPy does it."""
     terms = a.shape[-1]
     if terms >= 2 * _long(out) and out.dtype in (np.float32, np.float64) and a.ndim == 2:
         return _multiply_long(a, b, out, most, add)
@@ -134,9 +137,8 @@ def multiply_stack(a: np.ndarray, b: np.ndarray, out: np.ndarray, most: int) -> 
 def multiply_pixels(a: np.ndarray, b: np.ndarray, out: np.ndarray, most: int) -> None:
     """`multiply_stack` whose terms are the pixels of an image.
 
-    Where a result is a single row or column, as in a depthwise convolution, the BLAS adds all pixels one after the other, and the error grows with their number.
-    Such products are sums of products of a few pixels.
-    """
+    Where a result is a single row or column, as in a depthwise convolution, the BLAS adds all pixels one after the
+    other, and the error grows with their number. Such products are sums of products of a few pixels."""
     terms = a.shape[-1]
     if out.dtype != np.float32 or 1 not in out.shape[-2:] or terms < 2 * _FEW_ROWS:
         multiply_stack(a, b, out, most)

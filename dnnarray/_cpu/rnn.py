@@ -9,7 +9,19 @@ from typing import Any
 import numpy as np
 
 from dnnarray._cpu import compiled, matrix_unit
-from dnnarray._cpu.rnn_sequence import BY_STEPS, Gradients, Layers, Packing, Run, block_steps, carve, drop, run_layer, unrolled, workspace
+from dnnarray._cpu.rnn_sequence import (
+    BY_STEPS,
+    Gradients,
+    Layers,
+    Packing,
+    Run,
+    block_steps,
+    carve,
+    drop,
+    run_layer,
+    unrolled,
+    workspace,
+)
 from dnnarray._problems.rnn import GATES, RecurrentProblem, RNNWeights
 from dnnarray._select import Cost, Device, Method
 
@@ -33,7 +45,8 @@ def _states(problem: RecurrentProblem, *names: str) -> Plan:
 
 
 def _forward_plan(problem: RecurrentProblem) -> Plan:
-    """Scratch of the forward: the state and the input as rows; without a tape also a block of gates and up to two layers."""
+    """Scratch of the forward: the state and the input as rows; without a tape also a block of gates and up to two
+    layers."""
     rows, width = problem.steps * problem.batch, problem.width
     block = min(problem.steps, block_steps(problem)) * problem.batch
     plan = _states(problem, "h", "c")
@@ -48,7 +61,8 @@ def _forward_plan(problem: RecurrentProblem) -> Plan:
 
 
 def _backward_plan(problem: RecurrentProblem) -> Plan:
-    """Scratch of the backward: what the forward keeps, or what changes of it if that was given, and two gradients as rows."""
+    """Scratch of the backward: what the forward keeps, or what changes of it if that was given, and two gradients as
+    rows."""
     rows = problem.steps * problem.batch
     plan = _states(problem, "dh", "dc")
     plan |= _slopes_plan(problem) if problem.taped else _states(problem, "h", "c") | problem.tape()
@@ -97,7 +111,12 @@ def _pieces(problem: RecurrentProblem, taped: bool) -> Plan:
 
 def fused_forward_plan(problem: RecurrentProblem) -> Plan:
     """As `_forward_plan` for directions side by side; `fresh` is a state on its way."""
-    plan = _forward_plan(problem) | _side_by_side(problem, "h", "c") | _side_by_side(problem, "fresh") | _pieces(problem, problem.taped)
+    plan = (
+        _forward_plan(problem)
+        | _side_by_side(problem, "h", "c")
+        | _side_by_side(problem, "fresh")
+        | _pieces(problem, problem.taped)
+    )
     return plan if problem.taped else plan | {"gates": (problem.directions, *plan["gates"])}
 
 
@@ -143,13 +162,25 @@ def forward(
     layers: Layers = BY_STEPS,
     plan: Callable[[RecurrentProblem], Plan] = _forward_plan,
 ) -> None:
-    run = Run(problem, Packing(problem, rest[-1]), carve(scratch, plan(problem), x.dtype), weights, rest[:-1], seed or 0, offset)
+    run = Run(
+        problem,
+        Packing(problem, rest[-1]),
+        carve(scratch, plan(problem), x.dtype),
+        weights,
+        rest[:-1],
+        seed or 0,
+        offset,
+    )
     y, *finals = outputs
     tape = _written_tape(run, finals.pop()) if problem.taped else None
     rows = _rows(run, x, "x", copy=True)
     for number in range(problem.layers):
         last = number == problem.layers - 1
-        target = _rows(run, y, "y") if last else run.memory[f"y{number if problem.taped else number % 2}"][: run.packing.rows]
+        target = (
+            _rows(run, y, "y")
+            if last
+            else run.memory[f"y{number if problem.taped else number % 2}"][: run.packing.rows]
+        )
         layers.forward(run, number, rows, target, tuple(finals), taped=problem.taped)
         if not last:
             drop(run, number, target)
@@ -161,7 +192,8 @@ def forward(
 
 
 def _written_tape(run: Run, given: np.ndarray) -> np.ndarray:
-    """The tape, which the layers find in the memory by its parts; one beside a caller's own array whose elements are not in a row."""
+    """The tape, which the layers find in the memory by its parts; one beside a caller's own array whose elements are
+    not in a row."""
     tape = given if given.flags.carray else np.empty_like(given, order="C", subok=False)
     if run.problem.packed:  # the rows past the ends
         tape[...] = 0
@@ -170,10 +202,21 @@ def _written_tape(run: Run, given: np.ndarray) -> np.ndarray:
 
 
 def _step(
-    problem: RecurrentProblem, outputs: tuple[np.ndarray, ...], scratch: np.ndarray, x: np.ndarray, weights: Any, *states: np.ndarray
+    problem: RecurrentProblem,
+    outputs: tuple[np.ndarray, ...],
+    scratch: np.ndarray,
+    x: np.ndarray,
+    weights: Any,
+    *states: np.ndarray,
 ) -> None:
     """A single step is a sequence of length 1 without the sequence among its results."""
-    run = Run(problem, Packing(problem, None), carve(scratch, _step_plan(problem), x.dtype), (weights,), tuple(s[None] for s in states))
+    run = Run(
+        problem,
+        Packing(problem, None),
+        carve(scratch, _step_plan(problem), x.dtype),
+        (weights,),
+        tuple(s[None] for s in states),
+    )
     run_layer(run, 0, x, run.memory["y"], tuple(final[None] for final in outputs))
 
 
@@ -221,7 +264,8 @@ def _run_backward(
     x: np.ndarray,
     by: Layers = BY_STEPS,
 ) -> None:
-    """All layers back, from the last to the first, on the tape of the forward, which is run again where that was not given."""
+    """All layers back, from the last to the first, on the tape of the forward, which is run again where that was not
+    given."""
     count, layers, M = len(run.weights), run.problem.layers, run.packing.rows
     taken = [RNNWeights(*outputs[1 + k * _FIELDS : 1 + (k + 1) * _FIELDS]) for k in range(count)]
     gradients = Gradients(taken, outputs[1 + count * _FIELDS :], finals)
@@ -279,7 +323,9 @@ def _cost(problem: RecurrentProblem, device: Device) -> Cost:
 
 
 def _method(run: Callable[..., None], plan: Callable[[RecurrentProblem], Plan], summary: str) -> tuple[Method, ...]:
-    return (Method("steps", run, summary, workspace=lambda problem: workspace(plan(problem), problem.dtype), cost=_cost),)
+    return (
+        Method("steps", run, summary, workspace=lambda problem: workspace(plan(problem), problem.dtype), cost=_cost),
+    )
 
 
 _COMPILED = ("lstm", "gru")
@@ -289,7 +335,9 @@ _LAYER_CALLS, _BLOCK_CALLS = 30, 15  # NumPy calls around the compiled steps of 
 
 def _accepts(problem: RecurrentProblem, device: Device) -> str | None:
     """What the compiled steps leave to NumPy's."""
-    entries = [w for group in problem.inputs if isinstance(group, (tuple, list)) for w in group if isinstance(w, RNNWeights)]
+    entries = [
+        w for group in problem.inputs if isinstance(group, (tuple, list)) for w in group if isinstance(w, RNNWeights)
+    ]
     if problem.projected or any(w.peephole is not None for w in entries):
         return "it has neither projections nor peepholes"
     if problem.cell.clip is not None or not problem.cell.linear_before_reset:
@@ -325,7 +373,10 @@ def _fused(op: str, plan: Callable[[RecurrentProblem], Plan], summary: str) -> t
 
 
 _FORWARD = "one matrix product for all inputs of a block of steps, then one for each step"
-_BACKWARD = "the forward again unless its tape is given, then step by step back; the weights' gradients are one product over all steps"
+_BACKWARD = (
+    "the forward again unless its tape is given, then step by step back; the weights' gradients are one "
+    "product over all steps"
+)
 ALGORITHMS: dict[str, tuple[Method, ...]] = {}
 for _kind in GATES:
     ALGORITHMS[_kind] = (*_method(forward, _forward_plan, _FORWARD), *_fused(_kind, fused_forward_plan, _FORWARD))

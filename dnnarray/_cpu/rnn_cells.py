@@ -1,10 +1,9 @@
 """One step of each recurrent cell, forward and backward, on NumPy arrays: the table `CELLS`.
 
-A step works on the `n` sequences that are still running. The forward turns the input's share of the pre-activations into the
-activated gates, in place, and the old state into the new one, in place. The backward turns the same gates into the gradient of
-the pre-activations, in place, and the gradient of the new state into that of the old one. So the loops over time, layers
-and directions know nothing of the kind of cell.
-"""
+A step works on the `n` sequences that are still running. The forward turns the input's share of the pre-activations
+into the activated gates, in place, and the old state into the new one, in place. The backward turns the same gates into
+the gradient of the pre-activations, in place, and the gradient of the new state into that of the old one. So the loops
+over time, layers and directions know nothing of the kind of cell."""
 
 from __future__ import annotations
 
@@ -42,7 +41,8 @@ class Layer:
 
 
 def layer(problem: RecurrentProblem, weights: Any) -> Layer:
-    """Prepare one entry of the weights. They stay as they are: BLAS reads a transposed matrix as fast as a copy of it."""
+    """Prepare one entry of the weights. They stay as they are: BLAS reads a transposed matrix as fast as a copy of
+    it."""
     w = RNNWeights(*weights)
     given = [b for b in (w.b_ih, w.b_hh) if b is not None]
     bias = given[0] + given[1] if len(given) == 2 else given[0] if given else None
@@ -55,12 +55,12 @@ def layer(problem: RecurrentProblem, weights: Any) -> Layer:
 
 
 class Tape(NamedTuple):
-    """What the backward needs of the forward, a row per time step and sequence: the activated gates, the old states, one more.
+    """What the backward needs of the forward, a row per time step and sequence: the activated gates, the old states,
+    one more.
 
-    `c` and `extra` are None where the cell has no use for them. `extra` of an LSTM is tanh(c), which the backward turns into the
-    state before the projection. `extra` of a GRU is, with `linear_before_reset`, the n gate's product with the state, which the
-    backward turns into its gradient; without, it is r * h.
-    """
+    `c` and `extra` are None where the cell has no use for them. `extra` of an LSTM is tanh(c), which the backward turns
+    into the state before the projection. `extra` of a GRU is, with `linear_before_reset`, the n gate's product with the
+    state, which the backward turns into its gradient; without, it is r * h."""
 
     gates: np.ndarray
     h: np.ndarray
@@ -188,7 +188,8 @@ def gru_products(w: Layer, tape: Tape) -> list[tuple[slice, np.ndarray, np.ndarr
 
 @lru_cache(maxsize=64)
 def _lstm_vectors(hidden: int, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Scale and shift that make one tanh over i f g o into the sigmoids and the tanh: sigmoid(x) = tanh(x/2)/2 + 1/2."""
+    """Scale and shift that make one tanh over i f g o into the sigmoids and the tanh: sigmoid(x) = tanh(x/2)/2 +
+    1/2."""
     return (
         np.repeat(np.array([0.5, 0.5, 1, 0.5], dtype), hidden),
         np.repeat(np.array([0.5, 0.5, 0, 0.5], dtype), hidden),
@@ -272,7 +273,8 @@ class CellFunctions:
     ----------
     forward : ``forward(layer, gates, h, c, tape)``, `tape` None where no gradient is wanted
     backward : ``backward(layer, tape, dh, dc)``
-    products : ``products(layer, tape)`` after the backward: (rows of w_hh, gradient of their products, what they were multiplied with)
+    products : ``products(layer, tape)`` after the backward: (rows of w_hh, gradient of their products, what they were
+        multiplied with)
     """
 
     forward: Callable[..., None]

@@ -1,9 +1,8 @@
 """The loops over layers, directions and time of recurrent networks, forward and backward, on NumPy arrays.
 
-Sequences are held as rows: one row for each time step and each sequence still running in it, the longest sequence first, so
-that a step works on the leading rows of the state. Without lengths that is the array itself. Steps past a sequence's end have no
-row: they cannot touch the state, nor can what stands in them (NaN, say) reach a gradient.
-"""
+Sequences are held as rows: one row for each time step and each sequence still running in it, the longest sequence
+first, so that a step works on the leading rows of the state. Without lengths that is the array itself. Steps past a
+sequence's end have no row: they cannot touch the state, nor can what stands in them (NaN, say) reach a gradient."""
 
 from __future__ import annotations
 
@@ -21,7 +20,8 @@ from dnnarray._cpu.rnn_cells import CELLS, Layer, Tape, layer
 from dnnarray._cpu.sums import of_rows
 from dnnarray._problems.rnn import GATES, RecurrentProblem, RNNWeights
 
-_BLOCK = 1 << 20  # gate elements computed ahead from the input by one matrix product: large for BLAS, small against the memory
+# gate elements computed ahead from the input by one matrix product: large for BLAS, small against the memory
+_BLOCK = 1 << 20
 _ALIGNMENT = 64
 
 
@@ -104,7 +104,8 @@ class Packing:
 
 
 def carve(scratch: np.ndarray | None, plan: dict[str, tuple[int, ...]], dtype: np.dtype) -> dict[str, np.ndarray]:
-    """The arrays of `plan` one after the other in `scratch`, the first from the first cache line on that begins in it."""
+    """The arrays of `plan` one after the other in `scratch`, the first from the first cache line on that begins in
+    it."""
     scratch = np.empty(0, np.uint8) if scratch is None else scratch  # an empty batch needs none
     arrays, at = {}, -scratch.__array_interface__["data"][0] % _ALIGNMENT
     for name, shape in plan.items():
@@ -160,16 +161,24 @@ class Run:
     def tape(self, number: int) -> Tape:
         """That of a layer: [direction][row][element]."""
         memory = self.memory
-        return Tape(memory[f"gates{number}"], memory[f"h{number}"], memory.get(f"c{number}"), memory.get(f"extra{number}"))
+        return Tape(
+            memory[f"gates{number}"], memory[f"h{number}"], memory.get(f"c{number}"), memory.get(f"extra{number}")
+        )
 
     def slopes(self, number: int) -> Tape:
-        """The tape of a layer with the places of the arrays that its gradient changes: in scratch memory where the tape is the caller's."""
+        """The tape of a layer with the places of the arrays that its gradient changes: in scratch memory where the tape
+        is the caller's."""
         given = self.tape(number)
-        return given._replace(gates=self.memory.get("slopes", given.gates), extra=self.memory.get("extra_slopes", given.extra))
+        return given._replace(
+            gates=self.memory.get("slopes", given.gates), extra=self.memory.get("extra_slopes", given.extra)
+        )
 
 
-def run_layer(run: Run, number: int, x: np.ndarray, y: np.ndarray, finals: tuple[np.ndarray, ...], taped: bool = False) -> None:
-    """One layer over the rows `x` into the rows `y`; the last states go to `finals` (empty where they are not wanted)."""
+def run_layer(
+    run: Run, number: int, x: np.ndarray, y: np.ndarray, finals: tuple[np.ndarray, ...], taped: bool = False
+) -> None:
+    """One layer over the rows `x` into the rows `y`; the last states go to `finals` (empty where they are not
+    wanted)."""
     for k in run.entries(number):
         state = _first_state(run, k)
         tape = run.tape(number).of(k % run.problem.directions, run.packing.rows) if taped else None
@@ -187,7 +196,13 @@ def _first_state(run: Run, k: int) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 def _run_direction(
-    run: Run, w: Layer, x: np.ndarray, y: np.ndarray, state: tuple[np.ndarray, np.ndarray | None], backwards: bool, tape: Tape | None
+    run: Run,
+    w: Layer,
+    x: np.ndarray,
+    y: np.ndarray,
+    state: tuple[np.ndarray, np.ndarray | None],
+    backwards: bool,
+    tape: Tape | None,
 ) -> None:
     """All time steps of one direction; the state is changed in place."""
     forward, starts, (h, c) = CELLS[w.cell.kind].forward, run.packing.starts, state
@@ -215,9 +230,8 @@ def _remember(row: Tape, h: np.ndarray, c: np.ndarray | None) -> Tape:
 def drop(run: Run, number: int, rows: np.ndarray) -> None:
     """Dropout behind layer `number`, or its gradient, in place.
 
-    The random number of an element has its flat index among the outputs T N width of all layers: no memory order, no lengths
-    and no blocking changes the mask.
-    """
+    The random number of an element has its flat index among the outputs T N width of all layers: no memory order, no
+    lengths and no blocking changes the mask."""
     problem, packing = run.problem, run.packing
     if not problem.dropout:
         return
@@ -237,15 +251,19 @@ def drop(run: Run, number: int, rows: np.ndarray) -> None:
 
 @dataclass
 class Gradients:
-    """Where the gradients of weights (by entry; of none where they are not wanted) and states go, and the incoming ones of the last states (or None)."""
+    """Where the gradients of weights (by entry; of none where they are not wanted) and states go, and the incoming ones
+    of the last states (or None)."""
 
     weights: list[RNNWeights]
     states: tuple[np.ndarray | None, ...]
     finals: tuple[np.ndarray | None, ...]
 
 
-def run_layer_backward(run: Run, number: int, x: Any, dy: np.ndarray, dx: np.ndarray | None, gradients: Gradients) -> None:
-    """The gradients of one layer from those of its output rows `dy`; `dx` receives those of its input rows `x`, if they are wanted."""
+def run_layer_backward(
+    run: Run, number: int, x: Any, dy: np.ndarray, dx: np.ndarray | None, gradients: Gradients
+) -> None:
+    """The gradients of one layer from those of its output rows `dy`; `dx` receives those of its input rows `x`, if they
+    are wanted."""
     slopes = run.slopes(number)
     for kept, changed in zip(run.tape(number), slopes, strict=True):
         if changed is not kept:
@@ -273,7 +291,8 @@ def _row_blocks(gates: np.ndarray) -> Iterator[slice]:
 
 
 def _run_direction_backward(run: Run, w: Layer, tape: Tape, dy: np.ndarray, k: int, gradients: Gradients) -> None:
-    """All time steps in the order opposite to the forward's; the rows of `dy` become the whole gradient of their states."""
+    """All time steps in the order opposite to the forward's; the rows of `dy` become the whole gradient of their
+    states."""
     backward, starts = CELLS[w.cell.kind].backward, run.packing.starts
     own = [run.memory[name] for name in ("dh", "dc") if name in run.memory]
     for given, state in zip(gradients.finals, own, strict=True):
@@ -302,7 +321,8 @@ def _weight_gradients(w: Layer, tape: Tape, x: np.ndarray, dh: np.ndarray, out: 
 
 
 def weight_products(w: Layer, tape: Tape, x: np.ndarray, out: RNNWeights) -> list[tuple[Any, ...]]:
-    """(gradient of sums, what was multiplied, where the gradient of the weight goes, and those of biases), all rows of each."""
+    """(gradient of sums, what was multiplied, where the gradient of the weight goes, and those of biases), all rows of
+    each."""
     products = CELLS[w.cell.kind].products(w, tape)
     same = all(left is tape.gates for _, left, _ in products)  # for both biases: they are summed up once
     biases = (out.b_ih, out.b_hh) if same else (out.b_ih,)
@@ -326,7 +346,8 @@ def sum_up(left: np.ndarray, right: np.ndarray, weight: np.ndarray, biases: list
 
 
 class Layers(NamedTuple):
-    """How the layers of a network run: what takes the part of `run_layer` and of `run_layer_backward`, and whether that keeps the gradient it is given."""
+    """How the layers of a network run: what takes the part of `run_layer` and of `run_layer_backward`, and whether that
+    keeps the gradient it is given."""
 
     forward: Callable[..., None]
     backward: Callable[..., None]

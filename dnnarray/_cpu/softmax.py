@@ -1,4 +1,5 @@
-"""Softmax and its relatives, on NumPy arrays: rows in blocks that stay in the cache, everything in the output's own memory."""
+"""Softmax and its relatives, on NumPy arrays: rows in blocks that stay in the cache, everything in the output's own
+memory."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ _CALLS = 6  # of NumPy in one block
 
 
 def _rows(axis: int, limit: int, *arrays: Array | None) -> Iterator[tuple[Any, ...]]:
-    """Parts of each array, of about `limit` elements, with whole rows along their last axis, which is `axis` moved there."""
+    """Parts of each array, of about `limit` elements, with whole rows along their last axis, which is `axis` moved
+    there."""
     first = arrays[0]
     assert first is not None
     if first.size == 0:
@@ -92,10 +94,14 @@ def _forward(rows: Callable[[Array, Array], None]) -> Callable[..., None]:
     return run
 
 
-def _backward(rows: Callable[[Array, Array], None], gradient: Callable[[Array, Array, Array], None]) -> Callable[..., None]:
+def _backward(
+    rows: Callable[[Array, Array], None], gradient: Callable[[Array, Array, Array], None]
+) -> Callable[..., None]:
     """The gradient from the output; without it, from the input, by computing the rows of the output again."""
 
-    def run(problem: SoftmaxProblem, outputs: tuple[Array, ...], scratch: Any, grad: Array, x: Array, y: Array | None) -> None:
+    def run(
+        problem: SoftmaxProblem, outputs: tuple[Array, ...], scratch: Any, grad: Array, x: Array, y: Array | None
+    ) -> None:
         def block(source: Array, part: Array, result: Array | None, target: Array) -> None:
             with long_rows(part.shape[-1]):
                 if result is None:
@@ -127,7 +133,9 @@ def _no_rows(problem: SoftmaxProblem, device: Any) -> str | None:
 def _entries(name: str, run: Callable[..., None], summary: str) -> tuple[Method, ...]:
     """NumPy's entry and the compiled one."""
     numpy_entry = Method("blocked", run, summary, cost=compiled.numpy_cost(_CALLS))
-    return numpy_entry, compiled.method("compiled", "softmax", name, "compiled: a row at a time, over all threads", accepts=_no_rows)
+    return numpy_entry, compiled.method(
+        "compiled", "softmax", name, "compiled: a row at a time, over all threads", accepts=_no_rows
+    )
 
 
 ALGORITHMS = {name: _entries(name, _forward(rows), _SUMMARY) for name, (rows, _) in _FORMULAS.items()} | {

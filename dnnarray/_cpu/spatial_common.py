@@ -43,7 +43,8 @@ def table_bytes(spec: Spec, channels: int) -> int:
 
 
 def buffer(scratch: np.ndarray | None, start: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Memory out of the scratch; of its own only where a caller's `out` has strides that the problem could not foresee."""
+    """Memory out of the scratch; of its own only where a caller's `out` has strides that the problem could not
+    foresee."""
     needed = math.prod(shape) * dtype.itemsize
     if scratch is not None and start + needed <= scratch.size:
         return scratch[start : start + needed].view(dtype).reshape(shape)
@@ -67,8 +68,8 @@ def _copy(start: int, stop: int, target: np.ndarray, source: np.ndarray) -> None
 class SumTable:
     """Zeros like an output, as a table to add rows to; `finish` puts the sums into the output.
 
-    Rounding errors of a sum in float32 grow with its terms: a row that many are added to continues in float64, in a table of such rows.
-    """
+    Rounding errors of a sum in float32 grow with its terms: a row that many are added to continues in float64, in a
+    table of such rows."""
 
     def __init__(self, out: np.ndarray, channels: int, scratch: np.ndarray | None, start: int = 0) -> None:
         self._moved = channels_last(out, channels)
@@ -78,12 +79,17 @@ class SumTable:
         self.table = self._own.reshape(math.prod(shape[:-1]), shape[-1])
         self._flat = self.table.reshape(-1)
         self._columns = np.arange(shape[-1])
-        self._added = np.zeros(len(self.table) if out.dtype == np.float32 else 0, np.int32)  # to each row, as long as they are few
-        self._place = np.empty(0, np.int32)  # of each row among those that go on in float64, -1 for the others; empty while there are none
+        self._added = np.zeros(
+            len(self.table) if out.dtype == np.float32 else 0, np.int32
+        )  # to each row, as long as they are few
+        self._place = np.empty(
+            0, np.int32
+        )  # of each row among those that go on in float64, -1 for the others; empty while there are none
         self._sums = np.empty((0, shape[-1]))  # theirs
 
     def add(self, rows: np.ndarray, values: np.ndarray) -> None:
-        """table[rows[i]] += values[i], repeated rows summed. Over one axis `ufunc.at` is several times faster than over two."""
+        """table[rows[i]] += values[i], repeated rows summed. Over one axis `ufunc.at` is several times faster than over
+        two."""
         many = self._long_sums(rows)
         if many is not None:
             self._continue(rows[many, None], self._columns, values[many])
@@ -137,7 +143,8 @@ class SumTable:
 
 
 def blocks(first: int, second: int, per_item: int, times: int = 1) -> Iterator[tuple[slice, slice]]:
-    """Slices over two leading axes, each pair about `BLOCK` elements (or so many times more) when an item of both has `per_item`."""
+    """Slices over two leading axes, each pair about `BLOCK` elements (or so many times more) when an item of both has
+    `per_item`."""
     items = max(times * BLOCK // max(per_item, 1), 1)
     step = max(items // max(second, 1), 1)
     inner = -(-second // -(-second // items)) if step == 1 and second else second  # runs of nearly the same length

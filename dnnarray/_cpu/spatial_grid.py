@@ -1,9 +1,8 @@
 """Sampling at given places, on NumPy arrays: every mode is a product of taps along the axes.
 
-Along one axis a place has one tap (nearest), two (linear) or four (cubic), each an index, a weight and the slope of that weight.
-Pixels are rows of a table with the channels last, so that a tap of all places of a block is one gather of rows; images of few
-channels are sampled plane by plane instead, all planes in one gather.
-"""
+Along one axis a place has one tap (nearest), two (linear) or four (cubic), each an index, a weight and the slope of
+that weight. Pixels are rows of a table with the channels last, so that a tap of all places of a block is one gather of
+rows; images of few channels are sampled plane by plane instead, all planes in one gather."""
 
 from __future__ import annotations
 
@@ -18,7 +17,16 @@ import numpy as np
 
 from dnnarray._cpu import compiled, threads
 from dnnarray._cpu.blocks import borrow, give
-from dnnarray._cpu.spatial_common import SumTable, as_table, blocks, channels_last, cubic_slopes, cubic_weights, lies, table_bytes
+from dnnarray._cpu.spatial_common import (
+    SumTable,
+    as_table,
+    blocks,
+    channels_last,
+    cubic_slopes,
+    cubic_weights,
+    lies,
+    table_bytes,
+)
 from dnnarray._cpu.sums import total
 from dnnarray._problems.spatial_grid import AffineGridProblem, GridSampleProblem
 from dnnarray._select import Cost, Device, Method
@@ -113,7 +121,8 @@ def _reflected(place: np.ndarray, extent: int, align_corners: bool) -> tuple[np.
 
 @dataclass
 class _Block:
-    """Places of some images and some rows of them; `base` is the first row of each place's image in the table of pixels."""
+    """Places of some images and some rows of them; `base` is the first row of each place's image in the table of
+    pixels."""
 
     where: tuple[slice, slice]
     axes: list[_Axis]
@@ -198,7 +207,9 @@ def _summed(block: _Block, gather: Callable[..., np.ndarray], spread: tuple[Any,
     return total
 
 
-def _sample_pixels(problem: GridSampleProblem, outputs: tuple[np.ndarray, ...], scratch: Any, x: np.ndarray, grid: np.ndarray) -> None:
+def _sample_pixels(
+    problem: GridSampleProblem, outputs: tuple[np.ndarray, ...], scratch: Any, x: np.ndarray, grid: np.ndarray
+) -> None:
     gather = partial(_gathered, as_table(x, 1, scratch))
 
     def sample(block: _Block) -> None:
@@ -210,7 +221,9 @@ def _sample_pixels(problem: GridSampleProblem, outputs: tuple[np.ndarray, ...], 
     _each(problem, grid, sample)
 
 
-def _sample_planes(problem: GridSampleProblem, outputs: tuple[np.ndarray, ...], scratch: Any, x: np.ndarray, grid: np.ndarray) -> None:
+def _sample_planes(
+    problem: GridSampleProblem, outputs: tuple[np.ndarray, ...], scratch: Any, x: np.ndarray, grid: np.ndarray
+) -> None:
     channels, pixels = x.shape[1], math.prod(x.shape[2:])
     flat = as_table(x, x.ndim - 1, scratch).reshape(-1)  # the memory order N C H W, whatever that of x
     planes = np.arange(channels)[:, None] * pixels
@@ -232,7 +245,12 @@ def _sample_planes(problem: GridSampleProblem, outputs: tuple[np.ndarray, ...], 
 
 
 def _grid_sample_backward(
-    problem: GridSampleProblem, outputs: tuple[np.ndarray | None, ...], scratch: Any, grad: np.ndarray, x: np.ndarray, grid: np.ndarray
+    problem: GridSampleProblem,
+    outputs: tuple[np.ndarray | None, ...],
+    scratch: Any,
+    grad: np.ndarray,
+    x: np.ndarray,
+    grid: np.ndarray,
 ) -> None:
     of_x, of_grid = outputs
     sums = None if of_x is None else SumTable(of_x, 1, scratch)
@@ -241,7 +259,11 @@ def _grid_sample_backward(
         of_grid[...] = 0
     for block in _blocks(problem, grid) if sums is not None or table is not None else ():
         incoming = block.rows_of(grad)
-        incoming = incoming.reshape(-1, incoming.shape[-1]) if incoming.size else np.zeros((len(block.base), x.shape[1]), x.dtype)
+        incoming = (
+            incoming.reshape(-1, incoming.shape[-1])
+            if incoming.size
+            else np.zeros((len(block.base), x.shape[1]), x.dtype)
+        )
         slopes: list[Any] = [0] * len(block.axes)
         for taps, rows, inside in block.taps():
             if sums is not None:
@@ -250,14 +272,19 @@ def _grid_sample_backward(
                 values = _gathered(table, rows, inside)
                 along = total(values, (1,), incoming)[:, 0]
                 give(values)
-                slopes = [s + along * tap.slope * _weight(taps, i) for i, (s, tap) in enumerate(zip(slopes, taps, strict=True))]
+                slopes = [
+                    s + along * tap.slope * _weight(taps, i)
+                    for i, (s, tap) in enumerate(zip(slopes, taps, strict=True))
+                ]
         if table is not None and of_grid is not None:
             _put_slopes(of_grid[block.where], block.axes, slopes)
     if sums is not None:
         sums.finish()
 
 
-def _add_to_pixels(sums: SumTable, incoming: np.ndarray, rows: np.ndarray, inside: np.ndarray | None, weight: Any) -> None:
+def _add_to_pixels(
+    sums: SumTable, incoming: np.ndarray, rows: np.ndarray, inside: np.ndarray | None, weight: Any
+) -> None:
     if inside is not None:
         rows, incoming = rows[inside], incoming[inside]
         weight = None if weight is None else weight[inside]
@@ -348,9 +375,15 @@ def _no_corners(problem: GridSampleProblem, device: Device) -> str | None:
 ALGORITHMS = {
     "grid_sample": (
         Method(
-            "pixels", _sample_pixels, "one gather of pixels with all their channels for each tap", workspace=_pixel_bytes, cost=_pixel_cost
+            "pixels",
+            _sample_pixels,
+            "one gather of pixels with all their channels for each tap",
+            workspace=_pixel_bytes,
+            cost=_pixel_cost,
         ),
-        Method("planes", _sample_planes, "one gather of numbers for each tap", workspace=_plane_bytes, cost=_plane_cost),
+        Method(
+            "planes", _sample_planes, "one gather of numbers for each tap", workspace=_plane_bytes, cost=_plane_cost
+        ),
         compiled.method(
             "compiled",
             "spatial",
@@ -361,7 +394,12 @@ ALGORITHMS = {
         ),
     ),
     "grid_sample_backward": (
-        Method("pixels", _grid_sample_backward, "one scattered sum of pixels for each tap", workspace=_sample_backward_bytes),
+        Method(
+            "pixels",
+            _grid_sample_backward,
+            "one scattered sum of pixels for each tap",
+            workspace=_sample_backward_bytes,
+        ),
     ),
     "affine_grid": (Method("broadcast", _affine_grid, "a broadcast product for each coordinate"),),
     "affine_grid_backward": (Method("broadcast", _affine_grid_backward, "a sum for each coordinate"),),

@@ -13,7 +13,9 @@ from dnnarray._select import Method
 from dnnarray._spec import HALF
 
 
-def _embedding(problem: EmbeddingProblem, outputs: tuple[np.ndarray, ...], scratch: Any, indices: np.ndarray, weight: np.ndarray) -> None:
+def _embedding(
+    problem: EmbeddingProblem, outputs: tuple[np.ndarray, ...], scratch: Any, indices: np.ndarray, weight: np.ndarray
+) -> None:
     if not indices.size:
         return
     rows, out = indices.astype(np.intp, copy=False), outputs[0]
@@ -28,7 +30,12 @@ def _embedding(problem: EmbeddingProblem, outputs: tuple[np.ndarray, ...], scrat
 
 
 def _embedding_backward(
-    problem: EmbeddingProblem, outputs: tuple[np.ndarray, ...], scratch: Any, grad: np.ndarray, indices: np.ndarray, weight: np.ndarray
+    problem: EmbeddingProblem,
+    outputs: tuple[np.ndarray, ...],
+    scratch: Any,
+    grad: np.ndarray,
+    indices: np.ndarray,
+    weight: np.ndarray,
 ) -> None:
     sums = SumTable(outputs[0], 1, scratch)
     length = weight.shape[1]
@@ -62,8 +69,12 @@ def _no_table(problem: EmbeddingProblem, device: Any) -> str | None:
 ALGORITHMS = {
     "embedding": (
         Method("take", _embedding, "one gather of rows", native=True, cost=compiled.numpy_cost(1)),
-        compiled.method("compiled", "spatial", "embedding", "compiled: a row at a time, over all threads", accepts=_no_table),
+        compiled.method(
+            "compiled", "spatial", "embedding", "compiled: a row at a time, over all threads", accepts=_no_table
+        ),
     ),
-    "embedding_backward": (Method("scatter", _embedding_backward, "a scattered sum of rows", workspace=_gradient_bytes),),
+    "embedding_backward": (
+        Method("scatter", _embedding_backward, "a scattered sum of rows", workspace=_gradient_bytes),
+    ),
     "one_hot": (Method("scatter", _one_hot, "zeros, and a one for each index", native=True),),
 }

@@ -51,12 +51,13 @@ class Phase(NamedTuple):
 
 
 class Taps(NamedTuple):
-    """A matrix in columns: for each the source of every target and its weight (None: all 1). No column: nothing changes.
+    """A matrix in columns: for each the source of every target and its weight (None: all 1). No column: nothing
+    changes.
 
-    `unread` are the targets without any tap (in a transposed matrix, source elements that nothing reads). The same matrix once more, where
-    each target has several taps: `tiles` are cut along its diagonal; `phases` are what repeats from one source element to the next when an
-    extent grows by a whole factor, and `edges` the targets that are not in it, each by itself.
-    """
+    `unread` are the targets without any tap (in a transposed matrix, source elements that nothing reads). The same
+    matrix once more, where each target has several taps: `tiles` are cut along its diagonal; `phases` are what repeats
+    from one source element to the next when an extent grows by a whole factor, and `edges` the targets that are not in
+    it, each by itself."""
 
     columns: tuple[tuple[np.ndarray, np.ndarray | None], ...]
     unread: np.ndarray | None
@@ -65,7 +66,8 @@ class Taps(NamedTuple):
     edges: tuple[Phase, ...] = ()
 
 
-# --- which source elements weigh how much in a target element -----------------------------------------------------------
+# --- which source elements weigh how much in a target element
+# -----------------------------------------------------------
 
 
 def _step(resize: Resize) -> float:
@@ -89,7 +91,8 @@ def _ranges(first: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def _nearest(resize: Resize) -> _Entries:
-    """floor(i * step), or with the centres of the pixels floor((i + 1/2) * step); in whole numbers where they allow it."""
+    """floor(i * step), or with the centres of the pixels floor((i + 1/2) * step); in whole numbers where they allow
+    it."""
     i = np.arange(resize.target)
     half = resize.mode == "nearest_exact"
     if resize.scale is None:
@@ -159,7 +162,8 @@ def _entries(resize: Resize) -> _Entries:
     return _antialiased(resize) if resize.antialias else _ENTRIES[resize.mode](resize)
 
 
-# --- the matrix as columns of taps --------------------------------------------------------------------------------------
+# --- the matrix as columns of taps
+# --------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=512)
@@ -170,8 +174,11 @@ def taps_of(resize: Resize, transposed: bool, dtype: np.dtype) -> Taps:
     return _in_columns(targets, sources, weights, resize.target, resize.source, dtype)
 
 
-def _in_columns(rows: np.ndarray, taps: np.ndarray, weights: np.ndarray, n_rows: int, n_taps: int, dtype: np.dtype) -> Taps:
-    """Equal entries summed, and each row made as long as the longest by repeating its last tap with a share of its weight.
+def _in_columns(
+    rows: np.ndarray, taps: np.ndarray, weights: np.ndarray, n_rows: int, n_taps: int, dtype: np.dtype
+) -> Taps:
+    """Equal entries summed, and each row made as long as the longest by repeating its last tap with a share of its
+    weight.
 
     Shares, not zeros: an infinite tap would turn into NaN beside a zero.
     """
@@ -210,7 +217,9 @@ def _edge(columns: list[Any], target: int) -> Phase:
     for index, weight in columns:
         source = int(index[target])
         sums[source] = sums.get(source, 0) + weight[target]
-    return Phase(slice(target, target + 1), tuple((slice(source, source + 1), weight) for source, weight in sums.items()))
+    return Phase(
+        slice(target, target + 1), tuple((slice(source, source + 1), weight) for source, weight in sums.items())
+    )
 
 
 def _phases(columns: list[Any], n_rows: int, n_taps: int) -> Iterator[Phase]:
@@ -228,7 +237,8 @@ def _phases(columns: list[Any], n_rows: int, n_taps: int) -> Iterator[Phase]:
 
 
 def _even_run(columns: list[Any]) -> slice:
-    """The targets around the middle whose taps have the same weights as there, and the same places but for the target's own."""
+    """The targets around the middle whose taps have the same weights as there, and the same places but for the target's
+    own."""
     middle = len(columns[0][0]) // 2
     alike = np.ones(len(columns[0][0]), bool)
     for index, weight in columns:
@@ -264,7 +274,8 @@ def _resampled(x: np.ndarray, axis: int, taps: Taps, out: np.ndarray | None) -> 
 
 
 def _all_finite(x: np.ndarray) -> bool:
-    """Whether there is neither infinity nor NaN, which beside a zero of a matrix would reach elements that do not read it."""
+    """Whether there is neither infinity nor NaN, which beside a zero of a matrix would reach elements that do not read
+    it."""
     rows = x.reshape(-1, x.shape[-1])
     return bool(np.isfinite(np.matmul(rows, np.zeros(x.shape[-1], x.dtype))).all())
 
@@ -282,7 +293,8 @@ def _multiplied(x: np.ndarray, tiles: tuple[Tile, ...]) -> np.ndarray:
 
 
 def _repeated(x: np.ndarray, axis: int, taps: Taps, out: np.ndarray | None) -> np.ndarray:
-    """Sums of shifted products, each product made once for all targets that take it; in borrowed memory where `out` will not do."""
+    """Sums of shifted products, each product made once for all targets that take it; in borrowed memory where `out`
+    will not do."""
     before = (slice(None),) * axis
     flat = axis == x.ndim - 1
     if out is None or (flat and not out.flags.c_contiguous):
@@ -293,7 +305,9 @@ def _repeated(x: np.ndarray, axis: int, taps: Taps, out: np.ndarray | None) -> n
         if flat:
             _add_shifted(products, phase, out)
         else:
-            _add_up([products[weight][(*before, source)] for source, weight in phase.terms], out[(*before, phase.targets)])
+            _add_up(
+                [products[weight][(*before, source)] for source, weight in phase.terms], out[(*before, phase.targets)]
+            )
     give(*products.values())
     for edge in taps.edges:
         _add_up(
@@ -314,12 +328,16 @@ def _add_up(terms: list[np.ndarray], out: np.ndarray) -> None:
 
 
 def _add_shifted(products: dict[Any, np.ndarray], phase: Phase, out: np.ndarray) -> None:
-    """Along the last axis a shift is one of all rows at once: NumPy adds and copies one long run. What comes round the ends of a row is an edge, written later."""
+    """Along the last axis a shift is one of all rows at once: NumPy adds and copies one long run. What comes round the
+    ends of a row is an edge, written later."""
     product, shifts = products[phase.terms[0][1]], phase.shifts
     low, high = max(0, -min(shifts)), product.size - max(0, *shifts)
     sums = borrow(product)
     run = sums.reshape(-1)[low:high]
-    _add_up([products[weight].reshape(-1)[low + d : high + d] for d, (_, weight) in zip(shifts, phase.terms, strict=True)], run)
+    _add_up(
+        [products[weight].reshape(-1)[low + d : high + d] for d, (_, weight) in zip(shifts, phase.terms, strict=True)],
+        run,
+    )
     step = phase.targets.step
     out.reshape(-1)[phase.targets.start % step :: step][low:high] = run
     give(sums)
@@ -348,8 +366,11 @@ def _gathered(x: np.ndarray, axis: int, columns: tuple[tuple[np.ndarray, Any], .
     return total
 
 
-def _interpolate(problem: InterpolateProblem, outputs: tuple[np.ndarray, ...], scratch: Any, *arrays: np.ndarray) -> None:
-    """Blocks of images and channels, one axis after the other; those that shrink most come first, of equal ones the last."""
+def _interpolate(
+    problem: InterpolateProblem, outputs: tuple[np.ndarray, ...], scratch: Any, *arrays: np.ndarray
+) -> None:
+    """Blocks of images and channels, one axis after the other; those that shrink most come first, of equal ones the
+    last."""
     source, out = arrays[0], outputs[0]
 
     def growth(item: tuple[Resize, int]) -> tuple[float, int]:
@@ -362,7 +383,9 @@ def _interpolate(problem: InterpolateProblem, outputs: tuple[np.ndarray, ...], s
     per_item = math.prod(max(r.source, r.target) for r in problem.resizes)
 
     def block(images: slice, channels: slice) -> None:
-        where = tuple(images if a == 0 else channels if a == problem.channels else slice(None) for a in range(source.ndim))
+        where = tuple(
+            images if a == 0 else channels if a == problem.channels else slice(None) for a in range(source.ndim)
+        )
         part, target = source[where], out[where]
         y = part
         for axis, taps in steps:
@@ -390,13 +413,18 @@ def memory_order(problem: InterpolateProblem) -> str | None:
 def _no_order(problem: InterpolateProblem, device: Any) -> str | None:
     """Why the compiled kernel cannot do it, or None."""
     if memory_order(problem) is None:
-        return "it takes dense arrays whose channels are planes, with one or two spatial axes, or the innermost axis in memory"
+        return (
+            "it takes dense arrays whose channels are planes, with one or two spatial axes, or the innermost "
+            "axis in memory"
+        )
     if any(len(taps_of(resize, problem.transposed, FLOAT32).columns) > _MANY for resize in problem.resizes):
         return f"it adds the taps of a target one after the other, {_MANY} at the most"
     return None if problem.inputs[0].size and problem.result.size else "there is nothing to do"
 
 
-_PLANES = "compiled: rows, then columns, by planes or with the channels that lie side by side in vectors, over all threads"
+_PLANES = (
+    "compiled: rows, then columns, by planes or with the channels that lie side by side in vectors, over all threads"
+)
 
 
 def _with_compiled(summary: str) -> tuple[Method, ...]:

@@ -1,4 +1,5 @@
-"""Region pooling on NumPy arrays: boxes with equally many samples a bin go together, one gather of pixels for each tap."""
+"""Region pooling on NumPy arrays: boxes with equally many samples a bin go together, one gather of pixels for each
+tap."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from dnnarray._select import Method
 
 @dataclass
 class _Along:
-    """Samples along one axis, (boxes, bins, samples): the two pixels around each, their weights, and whether it counts."""
+    """Samples along one axis, (boxes, bins, samples): the two pixels around each, their weights, and whether it
+    counts."""
 
     indices: tuple[np.ndarray, np.ndarray]
     weights: tuple[np.ndarray, np.ndarray]
@@ -27,14 +29,16 @@ class _Along:
         return self.inside.shape[2]
 
     def different(self) -> list[int]:
-        """The samples that count in some bin, and one that counts in none to stand for all such: a huge box has many."""
+        """The samples that count in some bin, and one that counts in none to stand for all such: a huge box has
+        many."""
         counts = self.inside.any(axis=(0, 1))
         return [*np.flatnonzero(counts).tolist(), *np.flatnonzero(~counts)[:1].tolist()]
 
 
 @dataclass
 class _Group:
-    """Boxes `where` that have the same number of samples in each bin; `base` is the first table row of each box's image."""
+    """Boxes `where` that have the same number of samples in each bin; `base` is the first table row of each box's
+    image."""
 
     where: np.ndarray
     base: np.ndarray
@@ -63,7 +67,11 @@ def _groups(problem: RoiAlignProblem, boxes: np.ndarray) -> Iterator[_Group]:
     if not problem.aligned:
         size = np.maximum(size, 1)
     step = size / bins.astype(size.dtype)
-    counts = np.full(size.shape, problem.sampling_ratio) if problem.sampling_ratio else np.maximum(np.ceil(step), 0).astype(np.intp)
+    counts = (
+        np.full(size.shape, problem.sampling_ratio)
+        if problem.sampling_ratio
+        else np.maximum(np.ceil(step), 0).astype(np.intp)
+    )
     per_box = max(int(bins.prod()) * problem.x.shape[1], 1)
     for where, (rows, columns) in _alike(counts, max(BLOCK // per_box, 1)):
         base = boxes[where, 0].astype(np.intp)[:, None] * (height * width)
@@ -86,7 +94,8 @@ def _alike(counts: np.ndarray, most: int) -> Iterator[tuple[np.ndarray, tuple[in
 
 
 def _along(low: np.ndarray, step: np.ndarray, bins: int, samples: int, extent: int) -> _Along:
-    """`samples` places in each of `bins` steps from `low`. Up to a pixel outside, the border is read; further out is 0."""
+    """`samples` places in each of `bins` steps from `low`. Up to a pixel outside, the border is read; further out is
+    0."""
     part = (np.arange(samples, dtype=low.dtype) + low.dtype.type(0.5)) / max(samples, 1)
     steps = np.arange(bins, dtype=low.dtype)[:, None] + part
     place = low[:, None, None] + step[:, None, None] * steps
@@ -106,7 +115,9 @@ def _contribution(table: np.ndarray, rows: np.ndarray, weight: np.ndarray, insid
     return values
 
 
-def _roi_align(problem: RoiAlignProblem, outputs: tuple[np.ndarray, ...], scratch: Any, x: np.ndarray, boxes: np.ndarray) -> None:
+def _roi_align(
+    problem: RoiAlignProblem, outputs: tuple[np.ndarray, ...], scratch: Any, x: np.ndarray, boxes: np.ndarray
+) -> None:
     table = as_table(x, 1, scratch)
     out = channels_last(outputs[0], 1)
     combine = np.add if problem.mode == "avg" else np.maximum
@@ -125,7 +136,12 @@ def _roi_align(problem: RoiAlignProblem, outputs: tuple[np.ndarray, ...], scratc
 
 
 def _roi_align_backward(
-    problem: RoiAlignProblem, outputs: tuple[np.ndarray, ...], scratch: Any, grad: np.ndarray, x: np.ndarray, boxes: np.ndarray
+    problem: RoiAlignProblem,
+    outputs: tuple[np.ndarray, ...],
+    scratch: Any,
+    grad: np.ndarray,
+    x: np.ndarray,
+    boxes: np.ndarray,
 ) -> None:
     sums = SumTable(outputs[0], 1, scratch)
     incoming = channels_last(grad, 1)
@@ -142,14 +158,21 @@ def _roi_align_backward(
     sums.finish()
 
 
-def _to_the_largest(table: np.ndarray, group: _Group, incoming: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The gradient of a maximum: to the first of the largest contributions (NaN is the largest), as flat indices and values."""
+def _to_the_largest(
+    table: np.ndarray, group: _Group, incoming: np.ndarray, columns: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The gradient of a maximum: to the first of the largest contributions (NaN is the largest), as flat indices and
+    values."""
     best: Any = None
     for rows, weight, inside in group.taps():
         values = _contribution(table, rows, weight, inside)
         rows, weight = rows[..., None], np.where(inside, weight, 0)[..., None]
         if best is None:
-            best, where, factors = values, np.broadcast_to(rows, values.shape).copy(), np.broadcast_to(weight, values.shape).copy()
+            best, where, factors = (
+                values,
+                np.broadcast_to(rows, values.shape).copy(),
+                np.broadcast_to(weight, values.shape).copy(),
+            )
             continue
         better = values > best
         if np.isnan(values.max(initial=-np.inf)):
@@ -171,6 +194,11 @@ def _backward_bytes(problem: RoiAlignProblem) -> int:
 ALGORITHMS = {
     "roi_align": (Method("taps", _roi_align, "one gather of pixels for each tap of each sample", workspace=_bytes),),
     "roi_align_backward": (
-        Method("taps", _roi_align_backward, "one scattered sum of pixels for each tap of each sample", workspace=_backward_bytes),
+        Method(
+            "taps",
+            _roi_align_backward,
+            "one scattered sum of pixels for each tap of each sample",
+            workspace=_backward_bytes,
+        ),
     ),
 }

@@ -20,5 +20,7 @@ def _move(problem: ShuffleProblem, outputs: tuple[np.ndarray, ...], scratch: Any
 _STRIDED_COPY = (Method("strided_copy", _move, "one copy between two strided views", native=True),)
 
 ALGORITHMS = {
-    name + ending: _STRIDED_COPY for name in ("pixel_shuffle", "pixel_unshuffle", "channel_shuffle") for ending in ("", "_backward")
+    name + ending: _STRIDED_COPY
+    for name in ("pixel_shuffle", "pixel_unshuffle", "channel_shuffle")
+    for ending in ("", "_backward")
 }

@@ -1,9 +1,9 @@
 """Sums over axes of an array in any memory order, at the speed of memory and rounded as little as pairwise sums.
 
-`numpy.add.reduce` adds pairwise only along the innermost axis of memory. Along every other axis it adds one row after the other, and the rounding errors grow
-with their number: 2**25 ones in float32 give 2**24. Here the axes are taken in the order of memory. Rows are summed pairwise, or by dot products where they are
-short; a sum over rows is made of sums over runs of `_RUN` rows, and these are added up in the same way.
-"""
+`numpy.add.reduce` adds pairwise only along the innermost axis of memory. Along every other axis it adds one row after
+the other, and the rounding errors grow with their number: 2**25 ones in float32 give 2**24. Here the axes are taken in
+the order of memory. Rows are summed pairwise, or by dot products where they are short; a sum over rows is made of sums
+over runs of `_RUN` rows, and these are added up in the same way."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ class _Plan:
 
     Attributes
     ----------
-    order : the axes from the slowest in memory to the fastest, those of extent 1 first; but a kept axis never stands right before another one
-    merged : the shape in that order, where neighbours that are one stretch of memory, and are both summed or both kept, are one axis
+    order : the axes from the slowest in memory to the fastest, those of extent 1 first; but a kept axis never stands
+        right before another one
+    merged : the shape in that order, where neighbours that are one stretch of memory, and are both summed or both kept,
+        are one axis
     summed : for each axis of `merged` whether it is summed over
     kept : the shape of the result in that order
     back : the permutation that undoes `order`
@@ -53,7 +55,8 @@ class _Plan:
 @lru_cache(maxsize=1024)
 def _plan(shape: tuple[int, ...], strides: tuple[int, ...], axes: tuple[int, ...]) -> _Plan:
     stretches = _stretches(shape, strides, axes)
-    # Of two kept stretches with a gap between them the first goes to the front, behind which its sums are taken one by one.
+    # Of two kept stretches with a gap between them the first goes to the front, behind which its sums are taken one by
+    # one.
     apart = [s for s, then in pairwise(stretches) if s[0] not in axes and then[0] not in axes]
     stretches = [*apart, *(s for s in stretches if s not in apart)]
     order = (*(i for i, n in enumerate(shape) if n == 1), *(i for s in stretches for i in s))
@@ -69,7 +72,8 @@ def _plan(shape: tuple[int, ...], strides: tuple[int, ...], axes: tuple[int, ...
 
 
 def _stretches(shape: tuple[int, ...], strides: tuple[int, ...], axes: tuple[int, ...]) -> list[list[int]]:
-    """The axes of more than one element from the slowest in memory on, together where they are one stretch of memory and all summed or all kept."""
+    """The axes of more than one element from the slowest in memory on, together where they are one stretch of memory
+    and all summed or all kept."""
     found: list[list[int]] = []
     for i in sorted((i for i, n in enumerate(shape) if n != 1), key=lambda i: (-abs(strides[i]), i)):
         last = found[-1][-1] if found else i
@@ -81,7 +85,8 @@ def _stretches(shape: tuple[int, ...], strides: tuple[int, ...], axes: tuple[int
 
 
 def total(array: np.ndarray, axes: tuple[int, ...], factor: np.ndarray | None = None) -> np.ndarray:
-    """The sum over `axes` (counted from the first, each once), which stay with extent 1, of `array` or of array * factor, in their dtype.
+    """The sum over `axes` (counted from the first, each once), which stay with extent 1, of `array` or of array *
+    factor, in their dtype.
 
     `factor` has the shape of the array, or runs along all of `axes` that are not of extent 1 and perhaps along others.
     """
@@ -132,7 +137,8 @@ def dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def add_exactly(so_far: np.ndarray, rest: np.ndarray, term: np.ndarray) -> None:
-    """so_far + rest += term, where `so_far` is that sum rounded and `rest` what is left, both in the dtype; `term` is used up (Knuth's two-sum)."""
+    """so_far + rest += term, where `so_far` is that sum rounded and `rest` what is left, both in the dtype; `term` is
+    used up (Knuth's two-sum)."""
     new = so_far + term
     of_term = new - so_far
     so_far -= new - of_term
@@ -143,9 +149,9 @@ def add_exactly(so_far: np.ndarray, rest: np.ndarray, term: np.ndarray) -> None:
 
 
 class Cascade:
-    """A sum of many arrays, or of parts of them, into `out`: they are added to `low`, each followed by `step`, and the sums of every `_CHAIN` of them
-    go one level up, and so on. Sums of up to `_CHAIN` terms have one level, which is `out` itself.
-    """
+    """A sum of many arrays, or of parts of them, into `out`: they are added to `low`, each followed by `step`, and the
+    sums of every `_CHAIN` of them go one level up, and so on. Sums of up to `_CHAIN` terms have one level, which is
+    `out` itself."""
 
     def __init__(self, out: np.ndarray, terms: int) -> None:
         self._levels = [out]
@@ -195,7 +201,8 @@ def _of_rows(a: np.ndarray) -> np.ndarray:
 
 
 def _each(a: np.ndarray, sum_up: Any) -> np.ndarray:
-    """``sum_up(part, out)`` over an array without its last axis, in parts that are spread over threads where it is large."""
+    """``sum_up(part, out)`` over an array without its last axis, in parts that are spread over threads where it is
+    large."""
     if a.size <= _BLOCK or a.ndim == 1:
         return np.asarray(sum_up(a, None))
     out: np.ndarray = np.empty(a.shape[:-1], a.dtype)
@@ -209,7 +216,8 @@ def _each(a: np.ndarray, sum_up: Any) -> np.ndarray:
 
 
 def _dot_products(array: np.ndarray, axes: tuple[int, ...], factor: np.ndarray) -> np.ndarray | None:
-    """The sums of array * factor without that product, where the last axes of C-contiguous memory are summed; else None."""
+    """The sums of array * factor without that product, where the last axes of C-contiguous memory are summed; else
+    None."""
     form = _as_rows(array.shape, axes) if array.flags.c_contiguous and factor.flags.c_contiguous else None
     if form is None or factor.size not in (array.size, form[0][1]):
         return None

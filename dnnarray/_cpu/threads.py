@@ -1,10 +1,10 @@
 """One small pool of threads for the whole CPU engine.
 
-`run` cuts a range into one part per thread and calls a function on each part, which gives up the interpreter's lock for most of its time:
-NumPy on large blocks. The caller works too; the others are persistent threads that sleep on a lock until Numba has compiled a kernel, and then those of
-`compiled/team.py`. Whoever is free takes the next part, so that the caller waits for no thread that has yet to wake. A second caller who comes while the pool is
-at work does its own parts alone: callers who bring threads of their own never start more of them than there are cores.
-"""
+`run` cuts a range into one part per thread and calls a function on each part, which gives up the interpreter's lock for
+most of its time: NumPy on large blocks. The caller works too; the others are persistent threads that sleep on a lock
+until Numba has compiled a kernel, and then those of `compiled/team.py`. Whoever is free takes the next part, so that
+the caller waits for no thread that has yet to wake. A second caller who comes while the pool is at work does its own
+parts alone: callers who bring threads of their own never start more of them than there are cores."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from dnnarray._options import current
 GRAIN = 65536  # elements of a light operation below which a second thread costs more than it brings
 WAKING = 24  # times as much work makes up for waking a thread that sleeps
 MOST = 1024  # parts of anything, as many as the option `threads` allows
-LONG = 1 << 18  # elements of a NumPy call: shorter ones meet too often at the interpreter's lock, and on one thread gain nothing
+# elements of a NumPy call: shorter ones meet too often at the interpreter's lock, and on one thread gain nothing
+LONG = 1 << 18
 _LIMITS = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
@@ -42,7 +43,8 @@ def _environment() -> int:
 
 
 def count() -> int:
-    """Threads for a call made now: the option `threads`, else the least of what the BLAS takes, OMP_NUM_THREADS, NUMBA_NUM_THREADS and the cores."""
+    """Threads for a call made now: the option `threads`, else the least of what the BLAS takes, OMP_NUM_THREADS,
+    NUMBA_NUM_THREADS and the cores."""
     chosen = current().threads
     if chosen is not None:
         return chosen
@@ -62,7 +64,8 @@ def worth(work: int) -> int:
 
 
 def grain(size: int, least: int, *, work: int) -> int:
-    """Elements of a block of an array of `size` for `each`: as many as make long calls, shared evenly by the threads, but `least`."""
+    """Elements of a block of an array of `size` for `each`: as many as make long calls, shared evenly by the threads,
+    but `least`."""
     share = -(-size // worth(work // WAKING))
     return max(least, -(-share // max(-(-share // LONG), 1)))
 
@@ -70,21 +73,23 @@ def grain(size: int, least: int, *, work: int) -> int:
 def run(function: Callable[..., Any], total: int, *arguments: Any, work: int) -> None:
     """``function(start, stop, *arguments)`` over all of range(total), cut into one part per thread.
 
-    For NumPy on large blocks; kernels have a faster way. What a part writes must not depend on where the parts begin and end.
-    """
+    For NumPy on large blocks; kernels have a faster way. What a part writes must not depend on where the parts begin
+    and end."""
     wanted = worth(work // WAKING)
     if wanted == 1 or len(parts := split(total, wanted)) == 1 or not (_team or _pool.serve)(function, parts, arguments):
         function(0, total, *arguments)
 
 
 def join(team: Callable[..., bool]) -> None:
-    """Give parts to other threads from now on: ``team(function, parts, arguments)`` runs them, or says False where it is at work already."""
+    """Give parts to other threads from now on: ``team(function, parts, arguments)`` runs them, or says False where it
+    is at work already."""
     global _team
     _team = team
 
 
 def each(function: Callable[..., Any], items: Iterable[tuple[Any, ...]], *, work: int) -> None:
-    """``function(*item)`` for all items, which must be independent of each other, spread over threads as `run` does; NumPy warns nowhere."""
+    """``function(*item)`` for all items, which must be independent of each other, spread over threads as `run` does;
+    NumPy warns nowhere."""
     listed = list(items)
     if len(listed) == 1:  # small arrays, whose calls have little time to lose
         function(*listed[0])

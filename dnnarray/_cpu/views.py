@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 def by_views(prepared: Prepared, way: Views) -> Callable[..., Any]:
-    """What `Prepared.warm` is, for arrays that `way` gives views of; without memory of the caller's, and None for arrays that have none."""
+    """What `Prepared.warm` is, for arrays that `way` gives views of; without memory of the caller's, and None for
+    arrays that have none."""
     arguments = len(prepared.op.arrays)  # a problem can have places for arrays that its operation does not take
     inputs, outputs, pack = prepared.problem.inputs[:arguments], prepared.outputs, prepared.pack
     makers = [way.maker(output, inputs) for output in outputs]

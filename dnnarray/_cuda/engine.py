@@ -1,4 +1,5 @@
-"""The CUDA engine: chooses among a family's ALGORITHMS, plans the launches once per problem, and runs them on CuPy arrays."""
+"""The CUDA engine: chooses among a family's ALGORITHMS, plans the launches once per problem, and runs them on CuPy
+arrays."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ def device() -> Device:
 
 
 def device_for(arrays: Any) -> Device:
-    """The current device, as a choice for these arrays sees it; a `Spec` stands for an array that begins where an allocation does."""
+    """The current device, as a choice for these arrays sees it; a `Spec` stands for an array that begins where an
+    allocation does."""
     views = [_arrays.engine_view(array) for array in leaves(arrays) if not isinstance(array, Spec)]
     return _with(device(), all(view.data.ptr % VECTOR == 0 for view in views if isinstance(view, ARRAY)))
 
@@ -69,11 +71,12 @@ current_place = getDevice
 def kind() -> Kind:
     """How the text of a public function speaks of CuPy's arrays.
 
-    CuPy finds the flag of C order in a quarter of the time of the strides. It leaves open the strides along axes of one place, of which the first
-    says nothing of the others' order.
-    """
+    CuPy finds the flag of C order in a quarter of the time of the strides. It leaves open the strides along axes of one
+    place, of which the first says nothing of the others' order."""
     entries = "{n}.shape, {n}.dtype, {n}._c_contiguous or {n}.strides"
-    return Kind("cupy", frozenset((ARRAY,)), "0" if alone() else "_device()", entries, {"_device": current_place}, _vague)
+    return Kind(
+        "cupy", frozenset((ARRAY,)), "0" if alone() else "_device()", entries, {"_device": current_place}, _vague
+    )
 
 
 def _vague(array: Any) -> bool:
@@ -86,13 +89,20 @@ def methods(op: Operation) -> tuple[Method, ...]:
         return import_module(f"dnnarray._cuda.{op.family}").ALGORITHMS[op.base]
     except (ImportError, KeyError):
         raise UnsupportedError(
-            f"{op.name}: the CUDA engine does not have this operation yet; move the arrays to the host (cupy.asnumpy) to use the CPU engine."
+            f"{op.name}: the CUDA engine does not have this operation yet; move the arrays to the host "
+            "(cupy.asnumpy) to use the CPU engine."
         ) from None
 
 
-def view(pointer: int, shape: tuple[int, ...], dtype: np.dtype, strides: tuple[int, ...], owner: Any, index: int) -> Any:
+def view(
+    pointer: int, shape: tuple[int, ...], dtype: np.dtype, strides: tuple[int, ...], owner: Any, index: int
+) -> Any:
     """Memory of another library as a CuPy array; `strides` in bytes. `owner` is kept alive with it."""
-    span = dtype.itemsize + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) if 0 not in shape else 0
+    span = (
+        dtype.itemsize + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
+        if 0 not in shape
+        else 0
+    )
     return ARRAY(shape, dtype, MemoryPointer(UnownedMemory(pointer, span, owner, index), 0), strides)
 
 
@@ -154,7 +164,8 @@ def look_on_disk(op: Operation, problem: Problem) -> None:
 def measure(
     op: Operation, problem: Problem, arrays: tuple[Any, ...], runtime: tuple[Any, ...], candidates: list[Method]
 ) -> dict[str, float]:
-    """Milliseconds on the device by algorithm: the median of repeats between events, after a first run. A Spec among the arrays is given drawn data."""
+    """Milliseconds on the device by algorithm: the median of repeats between events, after a first run. A Spec among
+    the arrays is given drawn data."""
     data = tuple(tree_map(_data, a) for a in arrays)
     return {m.name: _device_time(Prepared(op, problem, m, Options(), m.name), data, runtime) for m in candidates}
 
@@ -164,7 +175,9 @@ def _data(array: Any) -> Any:
     if isinstance(array, Spec):
         itemsize = array.dtype.itemsize
         memory = cupy.asarray(drawn(Spec((span(array) // itemsize,), array.dtype)))
-        return ARRAY(array.shape, array.dtype, memory.data, tuple(s * itemsize for s in array.strides or array.c_strides))
+        return ARRAY(
+            array.shape, array.dtype, memory.data, tuple(s * itemsize for s in array.strides or array.c_strides)
+        )
     found = _arrays.engine_view(array)
     if found is None or (isinstance(found, ARRAY) and found.data.ptr % VECTOR == 0):
         return found
@@ -185,12 +198,15 @@ def _device_time(prepared: Prepared, arrays: tuple[Any, ...], runtime: tuple[Any
 
 
 class Prepared:
-    """A problem with its planned launches: those for aligned memory at once, since they also tell how much scratch memory is needed.
+    """A problem with its planned launches: those for aligned memory at once, since they also tell how much scratch
+    memory is needed.
 
     `algorithm` is the name of the method where the caller has decided on it.
     """
 
-    def __init__(self, op: Operation, problem: Problem, method: Method, config: Options, algorithm: str | None = None) -> None:
+    def __init__(
+        self, op: Operation, problem: Problem, method: Method, config: Options, algorithm: str | None = None
+    ) -> None:
         self.op, self.problem, self.method, self.config, self._algorithm = op, problem, method, config, algorithm
         self._program: Program | None = method.run(problem, device(), True)
         self.workspace = _workspace_of(problem, method, self._program)
@@ -222,8 +238,14 @@ class Prepared:
         else:
             results, over = self._users_own(out, inputs)
             apart = [] if self.method.in_place else over
-            direct = [j not in apart and _as_planned(r, o) for j, (r, o) in enumerate(zip(results, self.outputs, strict=True))]
-            targets = results if all(direct) else [r if d else empty(o) for r, o, d in zip(results, self.outputs, direct, strict=True)]
+            direct = [
+                j not in apart and _as_planned(r, o) for j, (r, o) in enumerate(zip(results, self.outputs, strict=True))
+            ]
+            targets = (
+                results
+                if all(direct)
+                else [r if d else empty(o) for r, o, d in zip(results, self.outputs, direct, strict=True)]
+            )
         self._launch_or_with_less(inputs, targets, runtime, workspace)
         if targets is not results:
             for result, target in zip(results, targets, strict=True):
@@ -246,7 +268,8 @@ class Prepared:
     def _compile(
         self, library: Any, dialect: Callable[[Shape], Dialect], on_its_stream: Callable[[Any], Any] | None = None
     ) -> Callable[..., Any] | None:
-        """The call for arrays of a library, of all alignments that are ready. Steps by cuBLAS and its like go on the stream that is CuPy's current one."""
+        """The call for arrays of a library, of all alignments that are ready. Steps by cuBLAS and its like go on the
+        stream that is CuPy's current one."""
         texts = self._texts.setdefault(library, {})
         calls = {}
         for aligned, shape in self._shapes.items():
@@ -260,7 +283,8 @@ class Prepared:
         return calls.get(True) or calls.get(False)
 
     def with_stand_ins(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
-        """An array in the place of each `Spec`: without memory where no launch is given its address, else with numbers that enter no result."""
+        """An array in the place of each `Spec`: without memory where no launch is given its address, else with numbers
+        that enter no result."""
         place = itertools.count()
 
         def stand_in(array: Any) -> Any:
@@ -279,7 +303,9 @@ class Prepared:
         """The places of all arrays whose addresses a launch is given, aligned or not."""
         here, found = device(), set[int]()
         for aligned in (True, False):
-            with suppress(UnsupportedError, WorkspaceError):  # without an algorithm at odd addresses a call there says so
+            with suppress(
+                UnsupportedError, WorkspaceError
+            ):  # without an algorithm at odd addresses a call there says so
                 program = self._method(here, aligned).run(self.problem, _with(here, aligned), aligned)
                 found.update(array.index for plan in program.plans for array in plan.arrays)
         return frozenset(found)
@@ -315,7 +341,9 @@ class Prepared:
         if self._telemetry:
             _observe.note_algorithm(self.problem, self._methods[as_aligned].name, ready.workspace)
         if ready.workspace or workspace is not None:
-            scratch = self._scratch(workspace, ready.workspace)  # kept until all is queued; the pool reuses memory in stream order
+            scratch = self._scratch(
+                workspace, ready.workspace
+            )  # kept until all is queued; the pool reuses memory in stream order
             if ready.workspace:  # launches that need none do not take a caller's either
                 if workspace is not None:
                     check_apart(self.problem.op, scratch[: ready.workspace], given, _overlap)
@@ -345,7 +373,9 @@ class Prepared:
     def _addresses(self, arrays: list[Any]) -> list[int]:
         other = next((a.data.device_id for a in arrays if a.data.device_id != self.device), None)
         if other is not None:
-            raise ArrayTypeError(f"{self.problem.op}: the arrays live on CUDA devices {self.device} and {other}; expected one device.")
+            raise ArrayTypeError(
+                f"{self.problem.op}: the arrays live on CUDA devices {self.device} and {other}; expected one device."
+            )
         return [array.data.ptr for array in arrays]
 
     def _check_addresses(self, given: list[Any]) -> None:
@@ -360,28 +390,35 @@ class Prepared:
         program = (self._program if aligned else None) or method.run(self.problem, _with(here, aligned), aligned)
         orders = program.orders or tuple(tuple(range(s.ndim)) for s in self._specs)
         given = enumerate(zip(self._specs, orders, self.problem.reads, strict=True))
-        copied = [(i, order) for i, (spec, order, read) in given if read and order is not None and not _lies(spec, order)]
+        copied = [
+            (i, order) for i, (spec, order, read) in given if read and order is not None and not _lies(spec, order)
+        ]
         plans = tuple(plan for plan in program.plans if not isinstance(plan, Plan) or 0 not in plan.grid)
-        functions = module.load([plan.kernel for plan in plans if isinstance(plan, Plan)], self.device, architecture(here))
+        functions = module.load(
+            [plan.kernel for plan in plans if isinstance(plan, Plan)], self.device, architecture(here)
+        )
         count, workspace = len(self._specs) + len(self.outputs), _workspace_of(self.problem, method, program)
         moved = () if aligned else moved_by(plans, count)
-        self._ready[aligned] = ready = Launches(plans, functions, count + bool(workspace), copied, self.device, moved, workspace)
+        self._ready[aligned] = ready = Launches(
+            plans, functions, count + bool(workspace), copied, self.device, moved, workspace
+        )
         if aligned:
             self._program = None
         # A family's problems may share a form that has more inputs than this operation takes; those are None.
         inputs, beyond = self.problem.inputs[: len(self.op.arrays)], self.problem.inputs[len(self.op.arrays) :]
         usual = not (copied or moved or self._telemetry or any(map(_backwards, self._specs)))
         if usual and len(inputs) == len(self.op.arrays) and all(spec is None for spec in beyond):
-            self._shapes[aligned] = Shape(inputs, tuple(self.outputs), tuple(self.absent), workspace, self.device, aligned, self._over())
+            self._shapes[aligned] = Shape(
+                inputs, tuple(self.outputs), tuple(self.absent), workspace, self.device, aligned, self._over()
+            )
             self.warm = self._compile(ARRAY, on_cupy)
         return ready
 
     def _method(self, here: Device, aligned: bool) -> Method:
         """The algorithm for memory of this alignment.
 
-        That for odd addresses may be another, but none that needs results apart from inputs where the first does not, and none that needs more
-        scratch memory, unless all those that do not need it want aligned memory.
-        """
+        That for odd addresses may be another, but none that needs results apart from inputs where the first does not,
+        and none that needs more scratch memory, unless all those that do not need it want aligned memory."""
         if aligned:
             return self.method
         found = self._chosen(here, self.config)
@@ -402,11 +439,14 @@ class Prepared:
         return users_own(self.problem, self.outputs, out, inputs, _MEMORY, self._in_place)
 
     def _over(self) -> frozenset[tuple[int, int]]:
-        """The pairs of an input and a result in one place that launches may be given: they lie alike, and the algorithm works in place."""
+        """The pairs of an input and a result in one place that launches may be given: they lie alike, and the algorithm
+        works in place."""
         if not self.method.in_place:
             return frozenset()
         lying = {i: spec.strides or spec.c_strides for i, spec in enumerate(self._specs)}
-        return frozenset((i, j) for i, j in self._in_place if lies(self.outputs[j].shape, self.outputs[j].element_strides, lying[i]))
+        return frozenset(
+            (i, j) for i, j in self._in_place if lies(self.outputs[j].shape, self.outputs[j].element_strides, lying[i])
+        )
 
     def _allocate(self) -> list[Any]:
         return self._allocated(lambda: list(map(empty, self.outputs)), "result")
@@ -414,9 +454,18 @@ class Prepared:
     def _scratch(self, workspace: Any, needed: int) -> Any:
         if workspace is not None:
             checked = check_workspace(self.problem.op, workspace, needed, ARRAY)
-            if (needed or self.workspace) and checked.data.ptr % VECTOR:  # launches at odd addresses may need more or less
+            if (
+                needed or self.workspace
+            ) and checked.data.ptr % VECTOR:  # launches at odd addresses may need more or less
                 fix = "Begin it where an allocation begins."
-                fail(OptionError, self.problem.op, "workspace", "at an odd address", f"memory aligned to {VECTOR} bytes", fix)
+                fail(
+                    OptionError,
+                    self.problem.op,
+                    "workspace",
+                    "at an odd address",
+                    f"memory aligned to {VECTOR} bytes",
+                    fix,
+                )
             return checked
         return self._allocated(lambda: ARRAY((needed,), np.uint8), "workspace")
 
@@ -424,7 +473,8 @@ class Prepared:
         return self._allocated(lambda: cupy.ascontiguousarray(array), "copy of an input in another memory order")
 
     def _allocated(self, allocate: Callable[[], Any], what: str) -> Any:
-        """What `allocate` gives; where memory runs out, once more after what the pool keeps for later went back to the device."""
+        """What `allocate` gives; where memory runs out, once more after what the pool keeps for later went back to the
+        device."""
         with suppress(OutOfMemoryError):
             return allocate()
         cupy.get_default_memory_pool().free_all_blocks()
@@ -432,7 +482,8 @@ class Prepared:
             return allocate()
         except OutOfMemoryError as error:
             raise WorkspaceError(
-                f"{self.problem.op}: the device has no memory for the {what}: {error} Free arrays that are not needed any more, or "
+                f"{self.problem.op}: the device has no memory for the {what}: {error} Free arrays that are not "
+                "needed any more, or "
                 f"set options(workspace_limit=...) to choose an algorithm that needs less."
             ) from error
 

@@ -48,7 +48,8 @@ class _Layer:
         self.steps.add(MatMul(a, b, Matrix(c.array, n), m, n, k, dtype, c.dtype, precision=self.precision))
 
     def weight(self, weight: Operand, spec: Spec, for_input: bool) -> Matrix:
-        """The weight as the right-hand side of the forward (features x outs) or of the input's gradient (outs x features)."""
+        """The weight as the right-hand side of the forward (features x outs) or of the input's gradient (outs x
+        features)."""
         turned = not lies(spec, (0, 1))
         return _matrix(weight, self.outs if turned else self.features, turned == for_input)
 
@@ -90,7 +91,13 @@ def _backward(problem: LinearProblem, aligned: bool, precision: str) -> Planner:
     if problem.activation is not None and rows * outs:
         z = steps.take(arithmetic_of(dtype), rows * outs)
         layer.product(x, weight, z, 0, rows)
-        dz = steps.take(FLOAT32, rows * outs) if e.rounds_slope(dtype) else z if z.dtype == dtype else steps.take(dtype, rows * outs)
+        dz = (
+            steps.take(FLOAT32, rows * outs)
+            if e.rounds_slope(dtype)
+            else z
+            if z.dtype == dtype
+            else steps.take(dtype, rows * outs)
+        )
         steps.add(slope(e, grad, z, dz, View(rows, outs, 1), aligned))
     if dx is not None:
         _input_gradient(layer, dz, _alike(steps, weight, problem.inputs[2], dz.dtype))
@@ -133,7 +140,9 @@ def _to_memory(source: Operand, target: Operand, spec: Spec) -> Plan | None:
     for i in reversed(range(len(shape) - 1)):
         if s[i] == shape[i + 1] * s[i + 1] and t[i] == shape[i + 1] * t[i + 1]:
             shape[i : i + 2], s[i : i + 2], t[i : i + 2] = [shape[i] * shape[i + 1]], [s[i + 1]], [t[i + 1]]
-    return rearrange(Operand(source.array, source.dtype, tuple(s)), Operand(target.array, target.dtype, tuple(t)), shape)
+    return rearrange(
+        Operand(source.array, source.dtype, tuple(s)), Operand(target.array, target.dtype, tuple(t)), shape
+    )
 
 
 def _strides(spec: Spec) -> tuple[int, ...]:
@@ -155,7 +164,9 @@ def _weight_gradient(layer: _Layer, dz: Operand, x: Operand) -> None:
             layer.multiply(_matrix(dz, outs, True), _matrix(x, features), result, outs, features, rows, dz.dtype)
         if result is not target:
             line = (spec.size,)
-            steps.add(rearrange(Operand(result.array, result.dtype, (1,)), Operand(target.array, target.dtype, (1,)), line))
+            steps.add(
+                rearrange(Operand(result.array, result.dtype, (1,)), Operand(target.array, target.dtype, (1,)), line)
+            )
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
@@ -184,8 +195,10 @@ def _rejects(precision: str, problem: LinearProblem, device: Device) -> str | No
         return f"{dtype.name} arrays; it rounds float32 operands"
     if max(problem.rows, problem.features, problem.outs) >= 1 << 31:
         return "an extent of 2^31 or more"
-    if any(s is not None and len([n for n in s.shape if n != 1]) > 5 and s.axis_order() not in (None, tuple(range(s.ndim)))
-           for s in problem.outputs):  # fmt: skip
+    if any(
+        s is not None and len([n for n in s.shape if n != 1]) > 5 and s.axis_order() not in (None, tuple(range(s.ndim)))
+        for s in problem.outputs
+    ):
         return "an array of more than five axes in a mixed memory order"
     return None
 
@@ -196,7 +209,9 @@ _LIBRARY, _LIBRARY_HALF = 0.8, 0.99  # shares of the peak rate that cuBLAS reach
 def _cost(precision: str, launches: int, problem: LinearProblem, device: Device) -> Cost:
     """The products, and behind them the pass over float32 sums that wait for their bias, residual or activation."""
     dtype = problem.inputs[0].dtype
-    passes = problem.activation is not None or (not problem.backward and any(s is not None for s in problem.inputs[-2:]))
+    passes = problem.activation is not None or (
+        not problem.backward and any(s is not None for s in problem.inputs[-2:])
+    )
     waits = 2 * 4 * problem.rows * problem.outs * passes
     of_peak = unit(dtype, precision)
     peak = device.peak.get(of_peak or "") or device.peak["float32"]
@@ -208,11 +223,16 @@ def _methods(plan: _Planner, launches: int) -> tuple[Method, ...]:
     names = {"highest": "gemm", "high": "gemm_tf32", "medium": "gemm_bf16"}
     return tuple(
         Method(
-            name, partial(_run, plan, p), "cuBLAS, then bias, residual and activation in one pass", partial(_rejects, p),
-            partial(_workspace, plan), partial(_cost, p, launches), precision=p,
+            name,
+            partial(_run, plan, p),
+            "cuBLAS, then bias, residual and activation in one pass",
+            partial(_rejects, p),
+            partial(_workspace, plan),
+            partial(_cost, p, launches),
+            precision=p,
         )
         for p, name in names.items()
-    )  # fmt: skip
+    )
 
 
 ALGORITHMS: dict[str, tuple[Method, ...]] = {

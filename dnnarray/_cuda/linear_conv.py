@@ -1,4 +1,5 @@
-"""Linear layers on the matrix units of sm_90a, bias, residual and activation behind the product: a convolution of one tap over the rows."""
+"""Linear layers on the matrix units of sm_90a, bias, residual and activation behind the product: a convolution of one
+tap over the rows."""
 
 from __future__ import annotations
 
@@ -53,10 +54,18 @@ def _matrix_cost(op: str, problem: ConvProblem, device: Device) -> Cost:
 
 
 _KINDS = (
-    *(_Kind(name, conv_parts.SUMMARY, conv_parts.maps, conv_parts.rejects, partial(conv_parts.cost, precision=p), p)
-      for p, name in conv_parts.NAMES.items()),
-    _Kind("implicit_tma_sm90", "operands brought by the copy engine, products by wgmma", weigh_tma.maps, implicit_tma_sm90.rejects, _matrix_cost),
-)  # fmt: skip
+    *(
+        _Kind(name, conv_parts.SUMMARY, conv_parts.maps, conv_parts.rejects, partial(conv_parts.cost, precision=p), p)
+        for p, name in conv_parts.NAMES.items()
+    ),
+    _Kind(
+        "implicit_tma_sm90",
+        "operands brought by the copy engine, products by wgmma",
+        weigh_tma.maps,
+        implicit_tma_sm90.rejects,
+        _matrix_cost,
+    ),
+)
 
 
 def _image(problem: LinearProblem, spec: Any) -> Any:
@@ -68,12 +77,19 @@ def as_conv(problem: LinearProblem) -> ConvProblem:
     """The convolution with the same arrays in the same memory: one image of one row, whose pixels are the rows of x."""
     *grad, x, weight, bias, residual = problem.inputs
     strides = None if lies(weight, (0, 1)) else (1, problem.outs, problem.outs)
-    arrays = _image(problem, x), Spec((problem.outs, 1, problem.features), weight.dtype, strides), bias, _image(problem, residual)
+    arrays = (
+        _image(problem, x),
+        Spec((problem.outs, 1, problem.features), weight.dtype, strides),
+        bias,
+        _image(problem, residual),
+    )
     if grad:
         found = conv_problems.conv_backward(problem.op, _image(problem, grad[0]), *arrays, **OPTIONS)
     else:
         found = conv_problems.conv(problem.op, *arrays, **OPTIONS)
-    outputs = tuple(made if asked is not None else None for made, asked in zip(found.outputs, problem.outputs, strict=True))
+    outputs = tuple(
+        made if asked is not None else None for made, asked in zip(found.outputs, problem.outputs, strict=True)
+    )
     return replace(found, activation=problem.activation, outputs=outputs)
 
 
@@ -95,17 +111,26 @@ def _cost(kind: _Kind, problem: LinearProblem, device: Device) -> Cost:
     return kind.cost(found.alike, found, device)
 
 
-def methods(orders: Callable[[LinearProblem], _Orders], library: Callable[[LinearProblem, bool, str], Planner]) -> tuple[Method, ...]:
-    """One for each kind. `orders` are those that a program expects of its arrays; `library` plans for addresses that the copy engine does not take."""
+def methods(
+    orders: Callable[[LinearProblem], _Orders], library: Callable[[LinearProblem, bool, str], Planner]
+) -> tuple[Method, ...]:
+    """One for each kind. `orders` are those that a program expects of its arrays; `library` plans for addresses that
+    the copy engine does not take."""
 
     def method(kind: _Kind) -> Method:
         def run(problem: LinearProblem, device: Device, aligned: bool) -> Program:
-            steps = _setting(kind, problem, True, device.units).steps if aligned else library(problem, False, kind.precision)
+            steps = (
+                _setting(kind, problem, True, device.units).steps
+                if aligned
+                else library(problem, False, kind.precision)
+            )
             return Program(tuple(steps.plans), orders(problem), steps.workspace)
 
         def workspace(problem: LinearProblem) -> int:
             """The larger of what both kinds of addresses need."""
-            return max(_setting(kind, problem, True, 1).steps.workspace, library(problem, False, kind.precision).workspace)
+            return max(
+                _setting(kind, problem, True, 1).steps.workspace, library(problem, False, kind.precision).workspace
+            )
 
         rejects, cost = partial(_rejects, kind), partial(_cost, kind)
         return Method(kind.name, run, kind.summary, rejects, workspace, cost, precision=kind.precision)

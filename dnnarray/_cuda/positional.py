@@ -1,4 +1,5 @@
-"""What the plans share whose kernels still take their arguments by position: pointers of optional arrays, and scratch memory in parts."""
+"""What the plans share whose kernels still take their arguments by position: pointers of optional arrays, and scratch
+memory in parts."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ NOTHING = None
 
 
 def pointers(problem: Problem) -> tuple[list[Any], list[Any], int]:
-    """Arguments for the inputs and for the outputs (`NOTHING` where one is absent), and the index of the scratch memory."""
+    """Arguments for the inputs and for the outputs (`NOTHING` where one is absent), and the index of the scratch
+    memory."""
     count = itertools.count()
     inputs = [NOTHING if s is None else Array(next(count)) for s in problem.inputs]
     outputs = [NOTHING if s is None else Array(next(count)) for s in problem.outputs]

@@ -1,4 +1,5 @@
-"""`sgd`, `adam`, `adamw`, `lion` and `clip_by_global_norm`: the signatures and the checks; the arithmetic is in `updates`."""
+"""`sgd`, `adam`, `adamw`, `lion` and `clip_by_global_norm`: the signatures and the checks; the arithmetic is in
+`updates`."""
 
 from __future__ import annotations
 
@@ -43,8 +44,9 @@ def sgd(
 ) -> tuple[Any, SGDState]:
     """One step of stochastic gradient descent.
 
-    With :math:`g` the gradient plus ``weight_decay`` times the parameter, :math:`v = \\mu v + (1 - \\text{dampening})\\, g` (in the first step
-    :math:`v = g`) and :math:`p = p - \\text{lr} \\cdot v`, or :math:`p - \\text{lr} (g + \\mu v)` with `nesterov` [1]_.
+    With :math:`g` the gradient plus ``weight_decay`` times the parameter, :math:`v = \\mu v + (1 -
+    \\text{dampening})\\, g` (in the first step :math:`v = g`) and :math:`p = p - \\text{lr} \\cdot v`, or :math:`p -
+    \\text{lr} (g + \\mu v)` with `nesterov` [1]_.
 
     Parameters
     ----------
@@ -61,7 +63,8 @@ def sgd(
     nesterov : bool, default False
         Nesterov's momentum; `momentum` must be above 0 and `dampening` 0.
     out : (params, state), optional
-        Structures of arrays that the results are written to. The inputs themselves may be given: the step is then made in place.
+        Structures of arrays that the results are written to. The inputs themselves may be given: the step is then made
+        in place.
 
     Returns
     -------
@@ -113,8 +116,8 @@ def adam(
 
     With :math:`g` the gradient plus ``weight_decay`` times the parameter: :math:`m = \\beta_1 m + (1 - \\beta_1) g`,
     :math:`v = \\beta_2 v + (1 - \\beta_2) g^2` and
-    :math:`p = p - \\text{lr}\\; \\hat m / (\\sqrt{\\hat v} + \\epsilon)`, where :math:`\\hat m = m / (1 - \\beta_1^t)` and
-    :math:`\\hat v = v / (1 - \\beta_2^t)` at step t [1]_.
+    :math:`p = p - \\text{lr}\\; \\hat m / (\\sqrt{\\hat v} + \\epsilon)`, where :math:`\\hat m = m / (1 - \\beta_1^t)`
+    and :math:`\\hat v = v / (1 - \\beta_2^t)` at step t [1]_.
 
     Parameters
     ----------
@@ -168,7 +171,8 @@ def adamw(
     weight_decay: float = 1e-2,
     out: Any = None,
 ) -> tuple[Any, AdamState]:
-    """One step of Adam with decoupled weight decay: parameters shrink by the factor ``1 - lr * weight_decay`` before the step of `adam` [1]_.
+    """One step of Adam with decoupled weight decay: parameters shrink by the factor ``1 - lr * weight_decay`` before
+    the step of `adam` [1]_.
 
     Parameters
     ----------
@@ -208,14 +212,25 @@ def adamw(
 
 
 def _adam(
-    op: str, params: Any, grads: Any, state: Any, lr: Any, betas: Any, eps: Any, weight_decay: Any, decoupled: bool, out: Any
+    op: str,
+    params: Any,
+    grads: Any,
+    state: Any,
+    lr: Any,
+    betas: Any,
+    eps: Any,
+    weight_decay: Any,
+    decoupled: bool,
+    out: Any,
 ) -> tuple[Any, AdamState]:
     from dnnarray._optimizers import updates
 
     first, second = updates.checked_betas(op, betas)
     lr, eps = checks.number(op, "lr", lr, 0), checks.number(op, "eps", eps, 0)
     weight_decay = checks.number(op, "weight_decay", weight_decay, 0)
-    return updates.apply(op, updates.Adam(lr, first, second, eps, weight_decay, decoupled), params, grads, state, AdamState, out)
+    return updates.apply(
+        op, updates.Adam(lr, first, second, eps, weight_decay, decoupled), params, grads, state, AdamState, out
+    )
 
 
 def lion(
@@ -230,8 +245,8 @@ def lion(
 ) -> tuple[Any, LionState]:
     """One step of Lion: the sign of a moving mean, with a step of one length for all elements.
 
-    :math:`p = p\\,(1 - \\text{lr} \\cdot \\text{weight\\_decay}) - \\text{lr} \\cdot \\text{sign}(\\beta_1 m + (1 - \\beta_1) g)`, then
-    :math:`m = \\beta_2 m + (1 - \\beta_2) g` [1]_.
+    :math:`p = p\\,(1 - \\text{lr} \\cdot \\text{weight\\_decay}) - \\text{lr} \\cdot \\text{sign}(\\beta_1 m + (1 -
+    \\beta_1) g)`, then :math:`m = \\beta_2 m + (1 - \\beta_2) g` [1]_.
 
     Parameters
     ----------
@@ -279,7 +294,8 @@ def lion(
 def clip_by_global_norm(grads: Any, max_norm: float) -> tuple[Any, Any]:
     """Scale all gradients down together where their common norm is above a limit [1]_.
 
-    The factor is ``min(1, max_norm / (norm + 1e-6))`` with ``norm`` the square root of the sum of all squares, as in PyTorch.
+    The factor is ``min(1, max_norm / (norm + 1e-6))`` with ``norm`` the square root of the sum of all squares, as in
+    PyTorch.
 
     Parameters
     ----------

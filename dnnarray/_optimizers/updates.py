@@ -1,7 +1,7 @@
 """The arithmetic of the optimizers, on the arrays of any namespace.
 
-A rule is a function of one array, its gradient and its slots (the moving means that the optimizer keeps for it), in the arithmetic's own dtype.
-"""
+A rule is a function of one array, its gradient and its slots (the moving means that the optimizer keeps for it), in the
+arithmetic's own dtype."""
 
 from __future__ import annotations
 
@@ -96,21 +96,35 @@ def checked_betas(op: str, betas: Any) -> tuple[float, float]:
 
 def checked_nesterov(nesterov: Any, momentum: float, dampening: float) -> bool:
     if nesterov and (momentum == 0 or dampening != 0):
-        fail(OptionError, "sgd", "nesterov", f"True with momentum {momentum} and dampening {dampening}", "momentum above 0 and dampening 0")
+        fail(
+            OptionError,
+            "sgd",
+            "nesterov",
+            f"True with momentum {momentum} and dampening {dampening}",
+            "momentum above 0 and dampening 0",
+        )
     return bool(nesterov)
 
 
-def apply(op: str, rule: Any, params: Any, grads: Any, state: Any, kind: Callable[..., Any], out: Any) -> tuple[Any, Any]:
+def apply(
+    op: str, rule: Any, params: Any, grads: Any, state: Any, kind: Callable[..., Any], out: Any
+) -> tuple[Any, Any]:
     """One step for all arrays; `kind` builds the state of the step's number and one structure for each slot."""
     slots = _slots_of(op, rule, params, grads, state, kind)
     step = 1 if state is None else state.step + 1
     targets = [None] * (1 + rule.slots) if out is None else _targets(op, out, params, kind, rule.slots)
     flat: list[list[Any]] = [list(leaves(params)), list(leaves(tree_map(lambda p, g: g, params, grads, where=op)))]
     flat += [list(leaves(s)) for s in slots]
-    into = [[None] * len(flat[0]) if t is None else list(leaves(tree_map(lambda p, o: o, params, t, where=op))) for t in targets]
+    into = [
+        [None] * len(flat[0]) if t is None else list(leaves(tree_map(lambda p, o: o, params, t, where=op)))
+        for t in targets
+    ]
     for p, g in zip(*flat[:2], strict=True):
         _check_pair(op, p, g)
-    results = [_one(rule, step, values, places) for values, places in zip(zip(*flat, strict=True), zip(*into, strict=True), strict=True)]
+    results = [
+        _one(rule, step, values, places)
+        for values, places in zip(zip(*flat, strict=True), zip(*into, strict=True), strict=True)
+    ]
     columns = list(zip(*results, strict=True)) or [()] * (1 + rule.slots)
     trees = [_rebuilt(params, column) for column in columns]
     states = trees[1:] if rule.slots else [None] * (len(kind._fields) - 1)  # type: ignore[attr-defined]
@@ -119,12 +133,25 @@ def apply(op: str, rule: Any, params: Any, grads: Any, state: Any, kind: Callabl
 
 def _slots_of(op: str, rule: Any, params: Any, grads: Any, state: Any, kind: Any) -> list[Any]:
     if state is not None and not isinstance(state, kind):
-        fail(OptionError, op, "state", f"a {type(state).__name__}", f"a {kind.__name__}, as the step before returned it, or None")
+        fail(
+            OptionError,
+            op,
+            "state",
+            f"a {type(state).__name__}",
+            f"a {kind.__name__}, as the step before returned it, or None",
+        )
     if state is None:
         return [tree_map(_zeros, params, grads, where=op) for _ in range(rule.slots)]
     slots = list(state[1:])[: rule.slots]
     if any(s is None for s in slots):
-        fail(OptionError, op, "state", "without momentum", "the state of steps with the same options", "Begin anew with state=None.")
+        fail(
+            OptionError,
+            op,
+            "state",
+            "without momentum",
+            "the state of steps with the same options",
+            "Begin anew with state=None.",
+        )
     return [tree_map(lambda p, s: s, params, s, where=op) for s in slots]
 
 
@@ -171,7 +198,11 @@ def _check_pair(op: str, p: Any, g: Any) -> None:
     for name, array in (("params", p), ("grads", g)):
         if not (hasattr(array, "shape") and hasattr(array, "dtype")):
             fail(
-                ArrayTypeError, op, name, f"a structure with a {type(array).__name__}", "arrays, or None for the gradient of anything else"
+                ArrayTypeError,
+                op,
+                name,
+                f"a structure with a {type(array).__name__}",
+                "arrays, or None for the gradient of anything else",
             )
     param, grad = spec_of(p, f"{op}: params"), spec_of(g, f"{op}: grads")
     if param.dtype not in FLOATING:

@@ -72,7 +72,9 @@ PARAMETERS: dict[str, dict[str, tuple[Callable[[str, str, Any], Any], Any]]] = {
     "mish": {},
     "threshold": {"threshold": (_any, REQUIRED), "value": (_any, REQUIRED)},
 }
-FUSED = tuple(name for name, table in PARAMETERS.items() if all(default is not REQUIRED for _, default in table.values()))
+FUSED = tuple(
+    name for name, table in PARAMETERS.items() if all(default is not REQUIRED for _, default in table.values())
+)
 
 
 def named(op: str, name: str, **parameters: Any) -> Activation:
@@ -85,11 +87,19 @@ def named(op: str, name: str, **parameters: Any) -> Activation:
 
 
 def fused(op: str, name: Any) -> Activation | None:
-    """The `activation=` option of a fused operation: None or the name of an activation, which then has its default parameters."""
+    """The `activation=` option of a fused operation: None or the name of an activation, which then has its default
+    parameters."""
     if name is None:
         return None
     if not isinstance(name, str) or name not in FUSED:
-        fail(OptionError, op, "activation", repr(name), "None or one of " + ", ".join(map(repr, FUSED)), closest(name, FUSED))
+        fail(
+            OptionError,
+            op,
+            "activation",
+            repr(name),
+            "None or one of " + ", ".join(map(repr, FUSED)),
+            closest(name, FUSED),
+        )
     return named(op, name)
 
 
@@ -126,13 +136,16 @@ def elementwise_backward(name: str) -> Callable[..., ElementwiseProblem]:
     def build(op: str, grad: Spec, x: Spec, **parameters: Any) -> ElementwiseProblem:
         checks.same_dtype(op, x=x, grad=grad)
         checks.gradient(op, grad, x)
-        return ElementwiseProblem(op=op, inputs=(grad, x), outputs=(x.like(),), activation=named(op, name, **parameters))
+        return ElementwiseProblem(
+            op=op, inputs=(grad, x), outputs=(x.like(),), activation=named(op, name, **parameters)
+        )
 
     return build
 
 
 def backward_by_result(name: str) -> Callable[..., ElementwiseProblem]:
-    """The builder for a gradient that is computed from the result of the forward where that is given, else from its input."""
+    """The builder for a gradient that is computed from the result of the forward where that is given, else from its
+    input."""
 
     def build(op: str, grad: Spec, x: Spec | None, y: Spec | None) -> ElementwiseProblem:
         given = y if x is None else x
@@ -287,7 +300,9 @@ class BiasActivationProblem(Overwriting):
         return frozenset() if self.activation is not None or self.returns is None else frozenset((1, 2, 3))
 
 
-def bias_activation(op: str, x: Spec, bias: Spec, residual: Spec | None, *, activation: Any, axis: Any) -> BiasActivationProblem:
+def bias_activation(
+    op: str, x: Spec, bias: Spec, residual: Spec | None, *, activation: Any, axis: Any
+) -> BiasActivationProblem:
     """The builder for `bias_activation`."""
     checks.same_dtype(op, x=x, bias=bias, residual=residual)
     if x.ndim == 0:
@@ -306,7 +321,9 @@ def bias_activation(op: str, x: Spec, bias: Spec, residual: Spec | None, *, acti
     )
 
 
-def bias_activation_backward(op: str, grad: Spec, x: Spec, bias: Spec, residual: Spec | None, **options: Any) -> BiasActivationProblem:
+def bias_activation_backward(
+    op: str, grad: Spec, x: Spec, bias: Spec, residual: Spec | None, **options: Any
+) -> BiasActivationProblem:
     """The builder for the gradients of `bias_activation`."""
     forward = bias_activation(op, x, bias, residual, **options)
     checks.gradient(op, grad, x)

@@ -37,9 +37,9 @@ class AttentionGradients(NamedTuple, Generic[ArrayT]):
 class Rule:
     """How scores are made and which keys a query sees, in normal form.
 
-    `left` and `right` bound the keys around the diagonal, ``i + diagonal - left <= j <= i + diagonal + right``, None where
-    unbounded; causal attention is ``right = 0``. `upper_left` puts the diagonal at ``j = i``, else it ends at the last key.
-    """
+    `left` and `right` bound the keys around the diagonal, ``i + diagonal - left <= j <= i + diagonal + right``, None
+    where unbounded; causal attention is ``right = 0``. `upper_left` puts the diagonal at ``j = i``, else it ends at the
+    last key."""
 
     scale: float
     softcap: float | None
@@ -93,7 +93,8 @@ class Wanted(NamedTuple):
 
 @frozen(kw_only=True)
 class AttentionProblem(Problem):
-    """Attention over whole arrays, forward or backward; `arrays` holds the names of the inputs, for the checks of their values."""
+    """Attention over whole arrays, forward or backward; `arrays` holds the names of the inputs, for the checks of their
+    values."""
 
     rule: Rule
     sizes: Sizes
@@ -203,7 +204,9 @@ def head_arrays(op: str, q: Spec, batch: int, heads: int, alibi_slopes: Spec | N
         checks.shape(op, "sink", sink, (heads,), "H")
 
 
-def _sequence_arrays(op: str, batch: int, causal_offset: Spec | None, q_lengths: Spec | None, kv_lengths: Spec | None) -> None:
+def _sequence_arrays(
+    op: str, batch: int, causal_offset: Spec | None, q_lengths: Spec | None, kv_lengths: Spec | None
+) -> None:
     for name, spec in (("q_lengths", q_lengths), ("kv_lengths", kv_lengths)):
         if spec is not None:
             checks.integers(op, name, spec)
@@ -270,7 +273,13 @@ def gradient_pair(op: str, grad: Any, y: Spec, lse: Spec) -> None:
     """The gradient of y, or the pair of those of y and lse, each None where absent."""
     pair = grad if isinstance(grad, (tuple, list)) else (grad,)
     if not 1 <= len(pair) <= 2 or all(g is None for g in pair):
-        fail(OptionError, op, "grad", repr(grad), "an array, or a pair of the gradients of y and lse of which one may be None")
+        fail(
+            OptionError,
+            op,
+            "grad",
+            repr(grad),
+            "an array, or a pair of the gradients of y and lse of which one may be None",
+        )
     for g, expected in zip(pair, (y, lse), strict=False):
         if g is not None:
             checks.gradient(op, g, expected)
@@ -292,7 +301,13 @@ def attention_backward(op: str, grad: Any, *specs: Any, **options: Any) -> Atten
 
 
 def backward_of(
-    forward: AttentionProblem, grad: Any, arrays: list[Any], output: Any, lse: Any, wanted: tuple[Any, ...], returns: Any
+    forward: AttentionProblem,
+    grad: Any,
+    arrays: list[Any],
+    output: Any,
+    lse: Any,
+    wanted: tuple[Any, ...],
+    returns: Any,
 ) -> AttentionProblem:
     """The problem of the gradients of `wanted`, from the forward's own problem."""
     y, statistics = forward.outputs

@@ -1,4 +1,5 @@
-"""Attention over sequences that are packed one behind another, or whose keys lie in the blocks of a cache: the problems."""
+"""Attention over sequences that are packed one behind another, or whose keys lie in the blocks of a cache: the
+problems."""
 
 from __future__ import annotations
 
@@ -6,7 +7,16 @@ from typing import Any, Generic, NamedTuple
 
 from dnnarray._errors import OptionError, ShapeError, fail
 from dnnarray._problems import checks
-from dnnarray._problems.attention import AttentionOutput, AttentionProblem, Sizes, backward_of, head_arrays, heads_of, inside, rule
+from dnnarray._problems.attention import (
+    AttentionOutput,
+    AttentionProblem,
+    Sizes,
+    backward_of,
+    head_arrays,
+    heads_of,
+    inside,
+    rule,
+)
 from dnnarray._spec import Spec
 from dnnarray._typing import ArrayT
 
@@ -72,7 +82,14 @@ def attention_varlen(
 def _long_enough(op: str, side: str, sequences: int, total: int, longest: int) -> None:
     """That so many sequences can hold all rows, whatever their bounds are."""
     if not sequences and total:
-        fail(ShapeError, op, f"cu_seqlens_{side}", "of no sequence", f"the bounds of {total} rows", f"It ends with {total}.")
+        fail(
+            ShapeError,
+            op,
+            f"cu_seqlens_{side}",
+            "of no sequence",
+            f"the bounds of {total} rows",
+            f"It ends with {total}.",
+        )
     if total > sequences * longest:
         expected = f"{-(-total // sequences)} or more, since {sequences} sequences have {total} rows"
         fail(OptionError, op, f"max_seqlen_{side}", longest, expected)
@@ -103,13 +120,25 @@ def packed_bounds(problem: AttentionProblem, *arrays: Any) -> None:
     for side, packed, longest in (("q", "q", problem.sizes.queries), ("k", "k", problem.sizes.keys)):
         name, bounds, total = f"cu_seqlens_{side}", given[f"cu_seqlens_{side}"], given[packed].shape[0]
         if int(bounds[0]) != 0 or int(bounds[-1]) != total:
-            fail(OptionError, problem.op, name, f"from {bounds[0]} to {bounds[-1]}", f"bounds from 0 to {total}, the extent of {packed}")
+            fail(
+                OptionError,
+                problem.op,
+                name,
+                f"from {bounds[0]} to {bounds[-1]}",
+                f"bounds from 0 to {total}, the extent of {packed}",
+            )
         if bounds.size > 1:
             rises = bounds[1:].astype("int64") - bounds[:-1].astype("int64")
             if int(rises.min()) < 0:
                 fail(OptionError, problem.op, name, "falling somewhere", "bounds that never fall")
             if int(rises.max()) > longest:
-                fail(OptionError, problem.op, f"max_seqlen_{side}", longest, f"{int(rises.max())}, the longest sequence, or more")
+                fail(
+                    OptionError,
+                    problem.op,
+                    f"max_seqlen_{side}",
+                    longest,
+                    f"{int(rises.max())}, the longest sequence, or more",
+                )
 
 
 # --- a paged cache ----------------------------------------------------------------------------------------------------
@@ -144,7 +173,9 @@ def paged_attention(
         checks.integers(op, name, spec)
         checks.shape(op, name, spec, axes, "B" if len(axes) == 1 else "B, blocks of one sequence")
     head_arrays(op, q, batch, heads, alibi_slopes, sink)
-    sizes = Sizes(batch, heads, kv_heads, 1 if q.ndim == 3 else q.shape[1], block_table.shape[1] * page, width, v_cache.shape[3])
+    sizes = Sizes(
+        batch, heads, kv_heads, 1 if q.ndim == 3 else q.shape[1], block_table.shape[1] * page, width, v_cache.shape[3]
+    )
     with_lse = checks.boolean(op, "return_lse", return_lse)
     lse = Spec((batch, heads) if q.ndim == 3 else (batch, heads, sizes.queries), checks.statistics_dtype(q))
     return AttentionProblem(
@@ -158,7 +189,9 @@ def paged_attention(
     )
 
 
-def pages(problem: AttentionProblem, q: Any, k_cache: Any, v_cache: Any, block_table: Any, kv_lengths: Any, *others: Any) -> None:
+def pages(
+    problem: AttentionProblem, q: Any, k_cache: Any, v_cache: Any, block_table: Any, kv_lengths: Any, *others: Any
+) -> None:
     """The lengths fit into the block table, and every block that a length uses exists."""
     inside(problem.op, "kv_lengths", kv_lengths, 0, problem.sizes.keys)
     count, page = k_cache.shape[:2]

@@ -61,11 +61,13 @@ class MultiHeadProblem(Problem):
 
     @property
     def attends_back(self) -> bool:
-        """Whether the gradient goes back through the attention: the last projection's own gradients ask for no more than its input."""
+        """Whether the gradient goes back through the attention: the last projection's own gradients ask for no more
+        than its input."""
         return bool(self.heads) or self.wants("bias", "sink")
 
     def core_backward(self, op: str, inputs: tuple[Any, ...], heads: tuple[Spec, ...]) -> AttentionProblem:
-        """The gradients in the middle: of q, k and v, like `heads`, as far as they are needed, and of bias and sink, as far as they are wanted."""
+        """The gradients in the middle: of q, k and v, like `heads`, as far as they are needed, and of bias and sink, as
+        far as they are wanted."""
         made = tuple(spec if n in self.heads else None for n, spec in zip("qkv", heads, strict=True))
         return replace(self.core, op=op, inputs=inputs, outputs=(*made, *self.outputs[11:]))
 
@@ -76,7 +78,9 @@ class MultiHeadProblem(Problem):
         sizes["o"] = 2 * self.sizes.batch * self.sizes.queries * given["w_o"].size
         if not self.op.endswith("_backward"):
             return self.core.flops + sum(sizes.values())
-        back = self.core_backward(self.core.op, self.core.inputs, self.core.inputs[:3]).flops if self.attends_back else 0
+        back = (
+            self.core_backward(self.core.op, self.core.inputs, self.core.inputs[:3]).flops if self.attends_back else 0
+        )
         again = self.core.flops + sum(sizes[n] for n in "qkv")
         inner = sizes["o"] * self.attends_back + sum(sizes[n] for n in "qkv" if self.wants(f"x_{n}"))
         return again + back + inner + sum(size for n, size in sizes.items() if self.wants(f"w_{n}"))
@@ -108,7 +112,13 @@ def _projected(op: str, given: dict[str, Any], heads: int, kv_heads: int) -> tup
     checks.shape(op, "x_v", x_v, (x_q.shape[0], x_k.shape[1], None), "B S E, B and S as in x_k")
     for name, option, count in (("w_q", "num_heads", heads), ("w_v", "num_kv_heads", kv_heads)):
         if given[name].shape[0] % count:
-            fail(ShapeError, op, name, f"of shape {given[name].shape}", f"heads * D rows, a multiple of {option}, {count}")
+            fail(
+                ShapeError,
+                op,
+                name,
+                f"of shape {given[name].shape}",
+                f"heads * D rows, a multiple of {option}, {count}",
+            )
     width, value_width = given["w_q"].shape[0] // heads, given["w_v"].shape[0] // kv_heads
     outs = {"q": heads * width, "k": kv_heads * width, "v": kv_heads * value_width, "o": None}
     ins = {letter: given[f"x_{letter}"].shape[2] for letter in "qkv"} | {"o": heads * value_width}
@@ -136,7 +146,9 @@ def multi_head_attention_backward(op: str, grad: Spec, *specs: Any, **options: A
     return MultiHeadProblem(
         op=op,
         inputs=(grad, *specs),
-        outputs=tuple(None if s is None else s.like() if s is given["bias"] else Spec(s.shape, s.dtype) for s in wanted),
+        outputs=tuple(
+            None if s is None else s.like() if s is given["bias"] else Spec(s.shape, s.dtype) for s in wanted
+        ),
         returns=MultiHeadAttentionGradients,
         core=forward.core,
         arrays=("grad", *_PROJECTED),

@@ -62,7 +62,9 @@ def rotary_embedding(op: str, x: Spec, cos: Spec, sin: Spec, *, interleaved: Any
     tables = 1 if cos.shape[0] == 1 else batch
     checks.shape(op, "cos", cos, (tables, sequence, None)[3 - cos.ndim :], _TABLES)
     if 2 * cos.shape[-1] > width:
-        fail(ShapeError, op, "cos", f"of shape {cos.shape}", f"at most {width // 2} columns, half the width {width} of x")
+        fail(
+            ShapeError, op, "cos", f"of shape {cos.shape}", f"at most {width // 2} columns, half the width {width} of x"
+        )
     checks.shape(op, "sin", sin, cos.shape, "the shape of cos")
     turned = checks.boolean(op, "interleaved", interleaved)
     return RotaryProblem(op=op, inputs=(x, cos, sin), outputs=(x.like(),), interleaved=turned, layout=layout)

@@ -14,10 +14,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def remembered(function: F) -> F:
-    """Keep what a function makes of a frozen object, its first argument, in that object, for each set of the other arguments.
+    """Keep what a function makes of a frozen object, its first argument, in that object, for each set of the other
+    arguments.
 
-    The candidates for a problem ask the same things of it. A cache that had to hash the problem would take as long as most of the answers.
-    """
+    The candidates for a problem ask the same things of it. A cache that had to hash the problem would take as long as
+    most of the answers."""
     name = f"{function.__module__}.{function.__qualname__}"
 
     @wraps(function)
@@ -39,16 +40,20 @@ class Problem:
     Attributes
     ----------
     op : name of the public function, for messages and reports
-    inputs : a `Spec` per array in signature order, None where omitted (nested where the function takes a list of weights)
+    inputs : a `Spec` per array in signature order, None where omitted (nested where the function takes a list of
+        weights)
     outputs : a `Spec` per result, None for a result that is absent
-    returns : builds what the user gets from the outputs (a NamedTuple class, usually); None gives the first output itself
+    returns : builds what the user gets from the outputs (a NamedTuple class, usually); None gives the first output
+        itself
     shapes : the inputs, by their place, that an operation is given for their shape and dtype alone
     """
 
     op: str
     inputs: tuple[Any, ...]
     outputs: tuple[Spec | None, ...]
-    returns: Callable[..., Any] | None = field(default=None, repr=False)  # the tuning table is keyed by the repr, functions show addresses
+    returns: Callable[..., Any] | None = field(
+        default=None, repr=False
+    )  # the tuning table is keyed by the repr, functions show addresses
     shapes: frozenset[int] = field(default=frozenset(), repr=False)
 
     @property
@@ -58,7 +63,8 @@ class Problem:
 
     @property
     def unread(self) -> frozenset[int]:
-        """The inputs, by their place, of which no value enters the outputs: `shapes`, and what is asked for may read fewer still."""
+        """The inputs, by their place, of which no value enters the outputs: `shapes`, and what is asked for may read
+        fewer still."""
         return self.shapes
 
     @cached_property
@@ -79,17 +85,20 @@ class Problem:
 
     @property
     def flops(self) -> int:
-        """Arithmetic operations of the definition; families whose work is not proportional to their size override it."""
+        """Arithmetic operations of the definition; families whose work is not proportional to their size override
+        it."""
         return sum(s.size for s in self.outputs if s is not None)
 
     @property
     def needs_seed(self) -> bool:
-        """Whether random numbers are drawn although the operation itself does not require a seed (dropout that is 0 by default)."""
+        """Whether random numbers are drawn although the operation itself does not require a seed (dropout that is 0 by
+        default)."""
         return False
 
     @property
     def in_place(self) -> tuple[tuple[int, int], ...]:
-        """Which input may be the caller's array for which output: their places in `inputs` and `outputs`. The result is then written over the input."""
+        """Which input may be the caller's array for which output: their places in `inputs` and `outputs`. The result is
+        then written over the input."""
         return ()
 
     @property

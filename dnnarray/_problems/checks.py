@@ -1,7 +1,7 @@
 """The checks that all families share. Each raises the named error in the one message form, or returns the normal form.
 
-`op` is always the name of the public function that was called and `name` the argument, so that a message can be read aloud.
-"""
+`op` is always the name of the public function that was called and `name` the argument, so that a message can be read
+aloud."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ def same_dtype(op: str, **arrays: Spec | None) -> np.dtype:
 
 
 def parameter_dtype(op: str, x: Spec, *, reference: str = "x", **arrays: Spec | None) -> None:
-    """Norm parameters and statistics: the dtype of x, or float32 beside a half x; `reference` is what x is called there."""
+    """Norm parameters and statistics: the dtype of x, or float32 beside a half x; `reference` is what x is called
+    there."""
     for name, spec in arrays.items():
         if spec is None or spec.dtype == x.dtype or (spec.dtype == FLOAT32 and x.dtype in HALF):
             continue
@@ -86,7 +87,9 @@ def shape(op: str, name: str, spec: Spec, expected: Sequence[int | None], axes: 
 
 def broadcastable(op: str, name: str, spec: Spec, target: tuple[int, ...], axes: str) -> None:
     """`spec` broadcasts to `target` by NumPy's rules without growing it."""
-    ok = spec.ndim <= len(target) and all(n in (1, t) for n, t in zip(reversed(spec.shape), reversed(target), strict=False))
+    ok = spec.ndim <= len(target) and all(
+        n in (1, t) for n, t in zip(reversed(spec.shape), reversed(target), strict=False)
+    )
     if not ok:
         fail(ShapeError, op, name, f"of shape {spec.shape}", f"a shape that broadcasts to {target} ({axes})")
 
@@ -103,9 +106,21 @@ def gradient(op: str, grad: Spec, output: Spec | None, name: str = "grad") -> No
 def tape(op: str, given: Spec, expected: Spec) -> None:
     """What a forward kept for its gradient is what that forward would return."""
     if given.dtype != expected.dtype:
-        fail(DTypeError, op, "tape", given.dtype.name, f"{expected.dtype.name}, as the forward of the same arrays returns it")
+        fail(
+            DTypeError,
+            op,
+            "tape",
+            given.dtype.name,
+            f"{expected.dtype.name}, as the forward of the same arrays returns it",
+        )
     if given.shape != expected.shape:
-        fail(ShapeError, op, "tape", f"of shape {given.shape}", f"{expected.shape}, as the forward of the same arrays returns it")
+        fail(
+            ShapeError,
+            op,
+            "tape",
+            f"of shape {given.shape}",
+            f"{expected.shape}, as the forward of the same arrays returns it",
+        )
 
 
 # --- options ----------------------------------------------------------------------------------------------------------
@@ -137,7 +152,8 @@ def number(
     above: float | None = None,
     finite: bool = True,
 ) -> float:
-    """A real number, never NaN, inside the closed range; `above` is an open lower bound; infinity only if not `finite`."""
+    """A real number, never NaN, inside the closed range; `above` is an open lower bound; infinity only if not
+    `finite`."""
     expected = ("a finite number" if finite else "a number") + _range_text(minimum, maximum)
     expected += f" above {above}" if above is not None else ""
     if isinstance(value, (bool, np.bool_, str, bytes)) or getattr(value, "ndim", None) or _is_foreign(value):
@@ -155,7 +171,8 @@ def number(
 
 
 def _is_foreign(value: Any) -> bool:
-    """An array of another namespace: it may change in place, and what was decided for a call is remembered by its options."""
+    """An array of another namespace: it may change in place, and what was decided for a call is remembered by its
+    options."""
     return hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray)
 
 
@@ -168,7 +185,8 @@ def _range_text(minimum: float | None, maximum: float | None) -> str:
 
 
 def choice(op: str, name: str, value: Any, choices: Iterable[Any]) -> Any:
-    """One of `choices` (compared by type too, so that True is not taken for 1); NumPy's scalars and members of an enumeration of texts too."""
+    """One of `choices` (compared by type too, so that True is not taken for 1); NumPy's scalars and members of an
+    enumeration of texts too."""
     options = tuple(choices)
     plain = value.item() if isinstance(value, np.generic) else value
     for option in options:
@@ -192,7 +210,13 @@ def axis(op: str, name: str, value: Any, ndim: int) -> int:
     """An axis of an array with `ndim` axes, made non-negative."""
     index = integer(op, name, value)
     if not ndim:
-        fail(OptionError, op, name, index, "an array with one dimension or more; this one is 0-dimensional and has no axis")
+        fail(
+            OptionError,
+            op,
+            name,
+            index,
+            "an array with one dimension or more; this one is 0-dimensional and has no axis",
+        )
     if not -ndim <= index < ndim:
         fail(OptionError, op, name, index, f"an axis of an array with {ndim} dimensions, {-ndim} to {ndim - 1}")
     return index % ndim
@@ -259,7 +283,8 @@ def padding(
     if isinstance(value, (tuple, list)):
         if len(value) != len(extents):
             expected = (
-                f'an integer, one per spatial axis ({len(extents)}), one (before, after) pair per axis, "valid", "same" or "same_lower"'
+                f"an integer, one per spatial axis ({len(extents)}), one (before, after) pair per axis, "
+                '"valid", "same" or "same_lower"'
             )
             fail(OptionError, op, "padding", repr(value), expected)
         return tuple(_padding_pair(op, entry) for entry in value)
@@ -302,10 +327,13 @@ def layout_axes(layout_: str, rank_: int) -> str:
 
 
 def indices_inside(op: str, name: str, array: Any, count: int, ignored: int | None = None) -> None:
-    """Every entry of an index array is one of 0 to `count` - 1, or `ignored`. Reads the data: for ``values=`` checks."""
+    """Every entry of an index array is one of 0 to `count` - 1, or `ignored`. Reads the data: for ``values=``
+    checks."""
     wrong = (array < 0) | (array >= count)
     if ignored is not None:
         wrong = wrong & (array != ignored)
     if wrong.any():
-        expected = f"indices from 0 to {count - 1}" + (f", or {ignored} for those to ignore" if ignored is not None else "")
+        expected = f"indices from 0 to {count - 1}" + (
+            f", or {ignored} for those to ignore" if ignored is not None else ""
+        )
         fail(OptionError, op, name, f"{int(array[wrong].reshape(-1)[0])} in one place", expected)

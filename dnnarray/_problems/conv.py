@@ -1,8 +1,7 @@
 """Convolution, its gradients and transposed convolution: the problems.
 
-All of them are maps of one `Geometry`: the forward, the gradient of its input (which is what a transposed convolution computes)
-and the gradient of its weight.
-"""
+All of them are maps of one `Geometry`: the forward, the gradient of its input (which is what a transposed convolution
+computes) and the gradient of its weight."""
 
 from __future__ import annotations
 
@@ -42,7 +41,8 @@ class ConvResidualGradients(NamedTuple, Generic[ArrayT]):
 
 
 class Runs(NamedTuple):
-    """Which of the three maps of its geometry an operation runs: the forward, the gradient of the input, that of the weight."""
+    """Which of the three maps of its geometry an operation runs: the forward, the gradient of the input, that of the
+    weight."""
 
     correlates: bool
     spreads: bool
@@ -62,9 +62,8 @@ _BACKWARD_AS = {runs: name for name, runs in _SINGLE.items() if name != "conv_tr
 class ConvProblem(Problem):
     """A convolution, one of its gradients, or a transposed convolution.
 
-    `geometry` is that of the convolution; a transposed one computes the map from its output to its input. `kind` is the operation, whatever the name
-    by which it was called.
-    """
+    `geometry` is that of the convolution; a transposed one computes the map from its output to its input. `kind` is the
+    operation, whatever the name by which it was called."""
 
     geometry: Geometry
     layout: str
@@ -235,7 +234,8 @@ def _shape_option(op: str, name: str, value: Any) -> tuple[int, ...]:
 
 
 def conv_backward_input(op: str, grad: Spec, weight: Spec, *, input_shape: Any, **options: Any) -> ConvProblem:
-    """The gradient of the input; `input_shape` tells what the stride has rounded away, and as a Spec how the input lies."""
+    """The gradient of the input; `input_shape` tells what the stride has rounded away, and as a Spec how the input
+    lies."""
     x = input_shape if isinstance(input_shape, Spec) else grad.like(_shape_option(op, "input_shape", input_shape))
     checks.floating(op, "grad", grad)
     forward = conv(op, x, weight, None, None, activation=None, names=("input_shape", "weight"), **options)
@@ -244,7 +244,8 @@ def conv_backward_input(op: str, grad: Spec, weight: Spec, *, input_shape: Any, 
 
 
 def conv_backward_weight(op: str, grad: Spec, x: Spec, *, weight_shape: Any, **options: Any) -> ConvProblem:
-    """The gradient of the weight, channels-last in memory where x is: a channels-last model keeps channels-last weights. A Spec says how it lies."""
+    """The gradient of the weight, channels-last in memory where x is: a channels-last model keeps channels-last
+    weights. A Spec says how it lies."""
     given = isinstance(weight_shape, Spec)
     weight = weight_shape if given else Spec(_shape_option(op, "weight_shape", weight_shape), x.dtype)
     forward = conv(op, x, weight, None, None, activation=None, names=("x", "weight_shape"), **options)
@@ -255,7 +256,9 @@ def conv_backward_weight(op: str, grad: Spec, x: Spec, *, weight_shape: Any, **o
     return changed(forward, inputs=(grad, x), outputs=(output,), kind="conv_backward_weight")
 
 
-def conv_backward(op: str, grad: Spec, x: Spec, weight: Spec, bias: Spec | None, residual: Spec | None, **options: Any) -> ConvProblem:
+def conv_backward(
+    op: str, grad: Spec, x: Spec, weight: Spec, bias: Spec | None, residual: Spec | None, **options: Any
+) -> ConvProblem:
     """All gradients of `conv` at once."""
     forward = conv(op, x, weight, bias, residual, **options)
     checks.gradient(op, grad, forward.result)
@@ -330,13 +333,21 @@ def conv_transpose(
     checks.rank(op, "weight", weight, x.ndim, axes)
     window = _window(op, weight, layout)
     k = checks.split_layout(weight, layout)[1]
-    checks.shape(op, "weight", weight, checks.join_layout(channels, k, window, layout), axes, f"x has {channels} channels.")
+    checks.shape(
+        op, "weight", weight, checks.join_layout(channels, k, window, layout), axes, f"x has {channels} channels."
+    )
     strides = checks.per_axis(op, "stride", stride, rank, 1)
     dilations = checks.per_axis(op, "dilation", dilation, rank, 1)
     out, pads = _transposed_space(op, space, window, strides, dilations, padding, output_padding)
     if any(m < 1 for m, size in zip(out, space, strict=True)):
-        fail(ShapeError, op, "x", f"of spatial shape {space}, which gives an output of {out}", "an output of 1 or more along each axis",
-             "Take away less padding.")  # fmt: skip
+        fail(
+            ShapeError,
+            op,
+            "x",
+            f"of spatial shape {space}, which gives an output of {out}",
+            "an output of 1 or more along each axis",
+            "Take away less padding.",
+        )
     output = x.like(checks.join_layout(n, k * groups, out, layout))
     _epilogue(op, k * groups, output, bias, None)
     memory = is_pixel_major(x, layout)
@@ -352,7 +363,9 @@ def conv_transpose(
     )
 
 
-def conv_transpose_backward(op: str, grad: Spec, x: Spec, weight: Spec, bias: Spec | None, **options: Any) -> ConvProblem:
+def conv_transpose_backward(
+    op: str, grad: Spec, x: Spec, weight: Spec, bias: Spec | None, **options: Any
+) -> ConvProblem:
     """All gradients of `conv_transpose` at once."""
     forward = conv_transpose(op, x, weight, bias, **options)
     checks.gradient(op, grad, forward.result)

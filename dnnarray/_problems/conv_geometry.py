@@ -16,10 +16,10 @@ Triple = tuple[int, int, int]
 class Geometry:
     """A cross-correlation over three spatial axes; absent ones have extent 1 and stand first.
 
-    y[n, g, k, p] = sum over c and r of x[n, g, c, p * stride + r * dilation - before] * w[g, k, c, r], x being 0 outside of its
-    `space`. `c` and `k` count the channels of one group. `out` stands by itself: whatever is read behind the end is 0, too, and
-    `before` may be negative, which crops. `pixel_major` says that the channels are innermost in memory.
-    """
+    y[n, g, k, p] = sum over c and r of x[n, g, c, p * stride + r * dilation - before] * w[g, k, c, r], x being 0
+    outside of its `space`. `c` and `k` count the channels of one group. `out` stands by itself: whatever is read behind
+    the end is 0, too, and `before` may be negative, which crops. `pixel_major` says that the channels are innermost in
+    memory."""
 
     n: int
     groups: int
@@ -54,12 +54,16 @@ class Geometry:
 
     def reach(self, count: Sequence[int]) -> Triple:
         """The input extents that `count` neighbouring outputs read."""
-        a, b, c = ((m - 1) * s + (w - 1) * d + 1 for m, s, w, d in zip(count, self.stride, self.window, self.dilation, strict=True))
+        a, b, c = (
+            (m - 1) * s + (w - 1) * d + 1
+            for m, s, w, d in zip(count, self.stride, self.window, self.dilation, strict=True)
+        )
         return a, b, c
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
-        """The gradient of the input as stride-1 correlations of the output's gradient, one per residue of the stride that a tap meets."""
+        """The gradient of the input as stride-1 correlations of the output's gradient, one per residue of the stride
+        that a tap meets."""
         axes = [_axis_phases(self, i) for i in range(3)]
         return tuple(_phase(self, a, b, c) for a in axes[0] for b in axes[1] for c in axes[2])
 
@@ -125,7 +129,8 @@ _RADICES = (2, 3, 5, 7)
 
 @lru_cache(maxsize=4096)
 def smooth(length: int) -> int:
-    """The smallest length from this one on that Fourier transforms are fast for: a product of small primes; even, where it is longer than 1."""
+    """The smallest length from this one on that Fourier transforms are fast for: a product of small primes; even, where
+    it is longer than 1."""
     if length == 1:
         return 1
     while True:

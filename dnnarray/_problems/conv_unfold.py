@@ -28,7 +28,9 @@ class UnfoldProblem(Problem):
         return g.n * g.c * g.taps * g.pixels
 
 
-def _geometry(op: str, name: str, x: Spec, kernel_size: Any, stride: Any, padding: Any, dilation: Any, layout: str) -> Geometry:
+def _geometry(
+    op: str, name: str, x: Spec, kernel_size: Any, stride: Any, padding: Any, dilation: Any, layout: str
+) -> Geometry:
     n, c, space = image(op, name, x, layout)
     rank = len(space)
     window = checks.per_axis(op, "kernel_size", kernel_size, rank, 1)
@@ -46,7 +48,9 @@ def _columns(g: Geometry, layout: str) -> tuple[int, int, int]:
     return g.n, g.pixels, g.taps * g.c
 
 
-def unfold(op: str, x: Spec, *, kernel_size: Any, stride: Any, padding: Any, dilation: Any, layout: Any) -> UnfoldProblem:
+def unfold(
+    op: str, x: Spec, *, kernel_size: Any, stride: Any, padding: Any, dilation: Any, layout: Any
+) -> UnfoldProblem:
     """Image to columns."""
     layout = checks.layout(op, layout)
     checks.floating(op, "x", x)
@@ -62,11 +66,14 @@ def unfold_backward(op: str, grad: Spec, x: Spec, **options: Any) -> UnfoldProbl
 
 
 def _rank(output_size: Any, kernel_size: Any) -> int:
-    """Spatial axes: as many as `output_size`, else `kernel_size`, has entries; two, as in PyTorch, where both are integers."""
+    """Spatial axes: as many as `output_size`, else `kernel_size`, has entries; two, as in PyTorch, where both are
+    integers."""
     return next((len(v) for v in (output_size, kernel_size) if isinstance(v, (tuple, list))), 2)
 
 
-def fold(op: str, x: Spec, *, output_size: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, layout: Any) -> UnfoldProblem:
+def fold(
+    op: str, x: Spec, *, output_size: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, layout: Any
+) -> UnfoldProblem:
     """Columns to the image that sums them up."""
     layout = checks.layout(op, layout)
     checks.floating(op, "x", x)
@@ -80,7 +87,13 @@ def fold(op: str, x: Spec, *, output_size: Any, kernel_size: Any, stride: Any, p
     columns = x.shape[1 if layout == "channels_first" else 2]
     taps = math.prod(window)
     if columns % taps:
-        fail(ShapeError, op, "x", f"of shape {x.shape}", f"({axes}), a multiple of the {taps} elements of the window beside L")
+        fail(
+            ShapeError,
+            op,
+            "x",
+            f"of shape {x.shape}",
+            f"({axes}), a multiple of the {taps} elements of the window beside L",
+        )
     result = Spec(checks.join_layout(x.shape[0], columns // taps, space, layout), x.dtype)
     g = _geometry(op, "output_size", result, window, stride, padding, dilation, layout)
     checks.shape(op, "x", x, _columns(g, layout), axes, f"{g.pixels} windows fit into output_size {space}.")

@@ -71,4 +71,6 @@ def bias_dropout_add_backward(op: str, grad: Spec, x: Spec, bias: Spec, residual
     checks.gradient(op, grad, x)
     outputs = (x.like(), bias.like(), residual.like())
     inputs = (grad, x, bias, residual)
-    return replace(forward, inputs=inputs, outputs=outputs, returns=BiasDropoutAddGradients, shapes=frozenset((1, 2, 3)))
+    return replace(
+        forward, inputs=inputs, outputs=outputs, returns=BiasDropoutAddGradients, shapes=frozenset((1, 2, 3))
+    )

@@ -63,7 +63,9 @@ class LinearProblem(Problem):
         return 2 * self.products * self.rows * self.features * self.outs
 
 
-def linear(op: str, x: Spec, weight: Spec, bias: Spec | None, residual: Spec | None, *, activation: Any) -> LinearProblem:
+def linear(
+    op: str, x: Spec, weight: Spec, bias: Spec | None, residual: Spec | None, *, activation: Any
+) -> LinearProblem:
     checks.same_dtype(op, x=x, weight=weight, bias=bias, residual=residual)
     if x.ndim == 0:
         fail(ShapeError, op, "x", "0-dimensional ()", "1 dimension or more (*rows, in)")
@@ -72,7 +74,14 @@ def linear(op: str, x: Spec, weight: Spec, bias: Spec | None, residual: Spec | N
     if x.shape[-1] != features:
         swapped = x.shape[-1] == outs
         fix = "The weight is (out, in); pass weight.T if yours is (in, out)." if swapped else None
-        fail(ShapeError, op, "x", f"of shape {x.shape}", f"(*rows, {features}), {features} being the second axis of weight", fix)
+        fail(
+            ShapeError,
+            op,
+            "x",
+            f"of shape {x.shape}",
+            f"(*rows, {features}), {features} being the second axis of weight",
+            fix,
+        )
     y = Spec((*x.shape[:-1], outs), x.dtype)
     if bias is not None:
         checks.shape(op, "bias", bias, (outs,), "out")

@@ -18,14 +18,16 @@ REDUCTIONS = ("mean", "sum", "none")
 
 
 class CrossEntropyOutput(NamedTuple, Generic[ArrayT]):
-    """What `cross_entropy` and `linear_cross_entropy` give with ``return_lse=True``: the loss, and the log-sum-exp of each row."""
+    """What `cross_entropy` and `linear_cross_entropy` give with ``return_lse=True``: the loss, and the log-sum-exp of
+    each row."""
 
     loss: ArrayT
     lse: ArrayT
 
 
 class CrossEntropyGradients(NamedTuple, Generic[ArrayT]):
-    """What `cross_entropy_backward` gives where the target holds probabilities: two arrays in the shape of the logits."""
+    """What `cross_entropy_backward` gives where the target holds probabilities: two arrays in the shape of the
+    logits."""
 
     logits: ArrayT
     target: ArrayT
@@ -58,9 +60,8 @@ class ScoresProblem(RowsProblem):
     """Scores that are there as an array: `cross_entropy` and `nll_loss`.
 
     `shape` is that of the scores with the axes before and after the class axis joined: ``(outer, C)``, or
-    ``(outer, C, inner)`` where there are axes after it; `row_shape` is the same without C. `probabilities`: the target is a
-    distribution, not a label.
-    """
+    ``(outer, C, inner)`` where there are axes after it; `row_shape` is the same without C. `probabilities`: the target
+    is a distribution, not a label."""
 
     shape: tuple[int, ...]
     row_shape: tuple[int, ...]
@@ -116,7 +117,9 @@ def loss_fields(scores: Spec, reduction: str, rows: tuple[int, ...], return_lse:
     return {"outputs": (loss, Spec(rows, checks.statistics_dtype(scores))), "returns": CrossEntropyOutput}
 
 
-def row_options(op: str, ignore_index: Any, reduction: Any, label_smoothing: Any = 0.0, return_lse: Any = False) -> dict[str, Any]:
+def row_options(
+    op: str, ignore_index: Any, reduction: Any, label_smoothing: Any = 0.0, return_lse: Any = False
+) -> dict[str, Any]:
     return {
         "ignore_index": checks.integer(op, "ignore_index", ignore_index, *_LABELS),
         "reduction": checks.choice(op, "reduction", reduction, REDUCTIONS),
@@ -125,7 +128,9 @@ def row_options(op: str, ignore_index: Any, reduction: Any, label_smoothing: Any
     }
 
 
-def cross_entropy(op: str, logits: Spec, target: Spec, weight: Spec | None, *, axis: Any, **options: Any) -> ScoresProblem:
+def cross_entropy(
+    op: str, logits: Spec, target: Spec, weight: Spec | None, *, axis: Any, **options: Any
+) -> ScoresProblem:
     """The problem of `cross_entropy`: a floating target is a distribution, an integer one holds labels."""
     checks.same_dtype(op, logits=logits, weight=weight)
     chosen = row_options(op, **options)
@@ -137,11 +142,20 @@ def cross_entropy(op: str, logits: Spec, target: Spec, weight: Spec | None, *, a
         checks.shape(op, "target", target, logits.shape, "the shape of logits, for probabilities")
         if chosen["ignore_index"] >= 0:
             fix = "Multiply the target of rows to leave out by 0."
-            fail(OptionError, op, "ignore_index", chosen["ignore_index"], "a negative number where target holds probabilities", fix)
+            fail(
+                OptionError,
+                op,
+                "ignore_index",
+                chosen["ignore_index"],
+                "a negative number where target holds probabilities",
+                fix,
+            )
     else:
         _labels(op, target, fields["rows"], "logits")
     results = loss_fields(logits, chosen["reduction"], fields["rows"], chosen["return_lse"])
-    return ScoresProblem(op=op, inputs=(logits, target, weight), probabilities=probabilities, **results, **chosen, **fields)
+    return ScoresProblem(
+        op=op, inputs=(logits, target, weight), probabilities=probabilities, **results, **chosen, **fields
+    )
 
 
 def check_lse(op: str, lse: Spec | None, scores: Spec, rows: tuple[int, ...]) -> None:
@@ -165,7 +179,9 @@ def cross_entropy_backward(
     return replace(forward, inputs=inputs, outputs=(logits.like(),), returns=None)
 
 
-def nll_loss(op: str, log_probs: Spec, target: Spec, weight: Spec | None, *, axis: Any, **options: Any) -> ScoresProblem:
+def nll_loss(
+    op: str, log_probs: Spec, target: Spec, weight: Spec | None, *, axis: Any, **options: Any
+) -> ScoresProblem:
     checks.same_dtype(op, log_probs=log_probs, weight=weight)
     chosen = row_options(op, **options)
     fields = _scores(op, "log_probs", log_probs, axis)
@@ -175,10 +191,14 @@ def nll_loss(op: str, log_probs: Spec, target: Spec, weight: Spec | None, *, axi
     return ScoresProblem(op=op, inputs=(log_probs, target, weight), **results, **chosen, **fields)
 
 
-def nll_loss_backward(op: str, grad: Spec, log_probs: Spec, target: Spec, weight: Spec | None, **options: Any) -> ScoresProblem:
+def nll_loss_backward(
+    op: str, grad: Spec, log_probs: Spec, target: Spec, weight: Spec | None, **options: Any
+) -> ScoresProblem:
     forward = nll_loss(op, log_probs, target, weight, **options)
     checks.gradient(op, grad, forward.result)
-    return replace(forward, inputs=(grad, log_probs, target, weight), outputs=(log_probs.like(),), shapes=frozenset((1,)))
+    return replace(
+        forward, inputs=(grad, log_probs, target, weight), outputs=(log_probs.like(),), shapes=frozenset((1,))
+    )
 
 
 def labels_checked(position: int) -> Callable[..., None]:
@@ -191,16 +211,16 @@ def labels_checked(position: int) -> Callable[..., None]:
     return check
 
 
-# --- connectionist temporal classification --------------------------------------------------------------------------------
+# --- connectionist temporal classification
+# --------------------------------------------------------------------------------
 
 
 @frozen(kw_only=True)
 class CTCProblem(Problem):
     """T steps of N sequences over C classes, against targets of at most S labels.
 
-    `padded`: targets is (N, S); otherwise all targets stand one behind the other. `batched` is False for a single sequence
-    without the axis N.
-    """
+    `padded`: targets is (N, S); otherwise all targets stand one behind the other. `batched` is False for a single
+    sequence without the axis N."""
 
     steps: int
     batch: int
@@ -275,7 +295,8 @@ def ctc_loss_backward(
 
 
 def ctc_values(problem: CTCProblem, *arrays: Any) -> None:
-    """The ``values=`` check of both CTC operations: lengths inside the arrays, labels that are classes and not the blank."""
+    """The ``values=`` check of both CTC operations: lengths inside the arrays, labels that are classes and not the
+    blank."""
     targets, input_lengths, target_lengths = arrays[-3:]
     op = problem.op
     _lengths(op, "input_lengths", input_lengths, problem.steps, "T")
@@ -292,10 +313,23 @@ def ctc_values(problem: CTCProblem, *arrays: Any) -> None:
         labels = targets[:total]
     checks.indices_inside(op, "targets", labels, problem.classes)
     if (labels == problem.blank).any():
-        fail(OptionError, op, "targets", f"{problem.blank} in one place", "labels other than the blank", "Name another class by blank=.")
+        fail(
+            OptionError,
+            op,
+            "targets",
+            f"{problem.blank} in one place",
+            "labels other than the blank",
+            "Name another class by blank=.",
+        )
 
 
 def _lengths(op: str, name: str, lengths: Any, limit: int, axis: str) -> None:
     wrong = (lengths < 0) | (lengths > limit)
     if wrong.any():
-        fail(OptionError, op, name, f"{int(lengths[wrong].reshape(-1)[0])} in one place", f"lengths from 0 to {limit} ({axis})")
+        fail(
+            OptionError,
+            op,
+            name,
+            f"{int(lengths[wrong].reshape(-1)[0])} in one place",
+            f"lengths from 0 to {limit} ({axis})",
+        )

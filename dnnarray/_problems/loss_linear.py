@@ -1,4 +1,5 @@
-"""Linear cross entropy: scores that are never there as a whole, and the tape with the gradients that its forward may take."""
+"""Linear cross entropy: scores that are never there as a whole, and the tape with the gradients that its forward may
+take."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ class TapedLoss(NamedTuple, Generic[ArrayT]):
     loss : array ()
         In the dtype of ``x``.
     tape : array ((N + V) D, or (N + V) D + V with a bias)
-        For `linear_cross_entropy_backward`, of N rows, V classes and D features; in the dtype of ``x``, float32 beside half types.
+        For `linear_cross_entropy_backward`, of N rows, V classes and D features; in the dtype of ``x``, float32 beside
+        half types.
 
     Examples
     --------
@@ -53,7 +55,8 @@ class TapedCrossEntropyOutput(NamedTuple, Generic[ArrayT]):
     Examples
     --------
     >>> import numpy as np, dnnarray as dnn
-    >>> dnn.linear_cross_entropy(np.eye(2), np.ones((3, 2)), np.array([0, 2]), return_lse=True, return_tape=True).lse.round(4)
+    >>> x, weight, labels = np.eye(2), np.ones((3, 2)), np.array([0, 2])
+    >>> dnn.linear_cross_entropy(x, weight, labels, return_lse=True, return_tape=True).lse.round(4)
     array([2.0986, 2.0986])
     """
 
@@ -68,7 +71,8 @@ class TapedCrossEntropyOutput(NamedTuple, Generic[ArrayT]):
 
 
 class LinearCrossEntropyGradients(NamedTuple, Generic[ArrayT]):
-    """What `linear_cross_entropy_backward` gives: a gradient in the shape of each array; `bias` is None where the forward had none."""
+    """What `linear_cross_entropy_backward` gives: a gradient in the shape of each array; `bias` is None where the
+    forward had none."""
 
     x: ArrayT
     w: ArrayT
@@ -79,8 +83,8 @@ class LinearCrossEntropyGradients(NamedTuple, Generic[ArrayT]):
 class LinearProblem(RowsProblem):
     """Scores that are never there as a whole: ``x @ w.T + bias``, N rows of D features against V classes.
 
-    `gradient` says that it is the backward. `taped`: the forward gives, or the backward takes, the gradients for a loss whose own gradient is 1.
-    """
+    `gradient` says that it is the backward. `taped`: the forward gives, or the backward takes, the gradients for a loss
+    whose own gradient is 1."""
 
     features: int
     gradient: bool = False
@@ -123,19 +127,29 @@ class LinearProblem(RowsProblem):
 
     @property
     def tape_parts(self) -> tuple[tuple[int, int], ...]:
-        """First number and size of the gradients of x, w and bias on the tape; that of w comes first, so that it is aligned whatever the extents."""
+        """First number and size of the gradients of x, w and bias on the tape; that of w comes first, so that it is
+        aligned whatever the extents."""
         w, x = self.classes * self.features, math.prod(self.rows) * self.features
         biased = self.inputs[3 + self.gradient] is not None
         return (w, x), (0, w), (w + x, self.classes if biased else 0)
 
     @property
     def tape_spec(self) -> Spec:
-        """One axis, of the dtype that the arithmetic is done in: a gradient in a half type would be rounded twice, and leave the range of float16."""
+        """One axis, of the dtype that the arithmetic is done in: a gradient in a half type would be rounded twice, and
+        leave the range of float16."""
         return Spec((sum(size for _, size in self.tape_parts),), checks.statistics_dtype(self.x))
 
 
 def linear_cross_entropy(
-    op: str, x: Spec, w: Spec, target: Spec, bias: Spec | None, weight: Spec | None, *, return_tape: Any = False, **options: Any
+    op: str,
+    x: Spec,
+    w: Spec,
+    target: Spec,
+    bias: Spec | None,
+    weight: Spec | None,
+    *,
+    return_tape: Any = False,
+    **options: Any,
 ) -> LinearProblem:
     checks.same_dtype(op, x=x, w=w, bias=bias, weight=weight)
     chosen = row_options(op, **options)

@@ -1,4 +1,5 @@
-"""``needs=``: the gradients of a backward that are wanted. The others are absent from the problem, so that no engine works for them."""
+"""``needs=``: the gradients of a backward that are wanted. The others are absent from the problem, so that no engine
+works for them."""
 
 from __future__ import annotations
 
@@ -21,7 +22,13 @@ def needed(problem: Problem, needs: Any) -> Problem:
     outputs = tuple(spec if field in needs else None for field, spec in zip(fields, problem.outputs, strict=True))
     if not any(outputs):
         given = dict.fromkeys(field for field, spec in zip(fields, problem.outputs, strict=True) if spec is not None)
-        fail(OptionError, problem.op, "needs", repr(needs), f"one name or more of the arrays given, which are {', '.join(given)}")
+        fail(
+            OptionError,
+            problem.op,
+            "needs",
+            repr(needs),
+            f"one name or more of the arrays given, which are {', '.join(given)}",
+        )
     return changed(problem, outputs=outputs)
 
 

@@ -1,8 +1,8 @@
 """Normalization: batch, group, instance, local response: the problems (`norm_axes` holds layer and RMS norm).
 
-All but local response are one thing: the array is seen in a shape `view`, statistics are taken over some of its axes, and weight
-and bias broadcast along it. `NormProblem` says so in axes and extents, and an engine needs no more than that.
-"""
+All but local response are one thing: the array is seen in a shape `view`, statistics are taken over some of its axes,
+and weight and bias broadcast along it. `NormProblem` says so in axes and extents, and an engine needs no more than
+that."""
 
 from __future__ import annotations
 
@@ -82,7 +82,14 @@ def _over_batch(x: Spec, axis: int) -> Geometry:
 
 
 def batch_norm(
-    op: str, x: Spec, mean: Spec, variance: Spec, weight: Spec | None, bias: Spec | None, residual: Spec | None, **options: Any
+    op: str,
+    x: Spec,
+    mean: Spec,
+    variance: Spec,
+    weight: Spec | None,
+    bias: Spec | None,
+    residual: Spec | None,
+    **options: Any,
 ) -> NormProblem:
     """The problem of `batch_norm`: given statistics."""
     axis = _channels(op, x, options["layout"], residual, mean=mean, variance=variance, weight=weight, bias=bias)
@@ -97,7 +104,15 @@ def batch_norm(
 
 
 def batch_norm_backward(
-    op: str, grad: Spec, x: Spec, mean: Spec, variance: Spec, weight: Spec | None, bias: Spec | None, residual: Spec | None, **options: Any
+    op: str,
+    grad: Spec,
+    x: Spec,
+    mean: Spec,
+    variance: Spec,
+    weight: Spec | None,
+    bias: Spec | None,
+    residual: Spec | None,
+    **options: Any,
 ) -> NormProblem:
     """The problem of `batch_norm_backward`."""
     forward = batch_norm(op, x, mean, variance, weight, bias, residual, **options)
@@ -115,7 +130,9 @@ def batch_norm_backward(
     )
 
 
-def _batch_norm_train(op: str, x: Spec, residual: Spec | None, named: dict[str, Spec | None], options: dict[str, Any]) -> dict[str, Any]:
+def _batch_norm_train(
+    op: str, x: Spec, residual: Spec | None, named: dict[str, Spec | None], options: dict[str, Any]
+) -> dict[str, Any]:
     """Checks of the training forward that its gradient shares; gives the fields of both problems."""
     axis = _channels(op, x, options["layout"], residual, **named)
     geometry = _over_batch(x, axis)
@@ -170,7 +187,14 @@ def batch_norm_train_backward(
     **options: Any,
 ) -> NormProblem:
     """The problem of `batch_norm_train_backward`."""
-    named = {"weight": weight, "bias": bias, "running_mean": running_mean, "running_var": running_var, "mean": mean, "rstd": rstd}
+    named = {
+        "weight": weight,
+        "bias": bias,
+        "running_mean": running_mean,
+        "running_var": running_var,
+        "mean": mean,
+        "rstd": rstd,
+    }
     fields = _batch_norm_train(op, x, residual, named, options)
     checks.gradient(op, grad, x)
     outputs = (x.like(), *plain(weight, bias))
@@ -210,7 +234,14 @@ def _instance_norm(op: str, x: Spec, weight: Spec | None, bias: Spec | None, eps
     axis = _channels(op, x, layout, None, weight=weight, bias=bias)
     geometry = _per_channel(x, axis, tuple(i for i in range(1, x.ndim) if i != axis))
     if geometry.count == 1:
-        fail(ShapeError, op, "x", f"of shape {x.shape}", "more than one value in space", "With a single value its variance is 0.")
+        fail(
+            ShapeError,
+            op,
+            "x",
+            f"of shape {x.shape}",
+            "more than one value in space",
+            "With a single value its variance is 0.",
+        )
     return {"geometry": geometry, "eps": epsilon(op, eps)}
 
 
@@ -222,7 +253,9 @@ def _per_group(geometry: Geometry) -> tuple[int, ...]:
 def _forward(fields_of: Callable[..., dict[str, Any]]) -> Callable[..., NormProblem]:
     """The builder of a norm with statistics for each sample."""
 
-    def build(op: str, x: Spec, weight: Spec | None, bias: Spec | None, *, return_stats: Any, **options: Any) -> NormProblem:
+    def build(
+        op: str, x: Spec, weight: Spec | None, bias: Spec | None, *, return_stats: Any, **options: Any
+    ) -> NormProblem:
         fields = fields_of(op, x, weight, bias, **options)
         stats = checks.boolean(op, "return_stats", return_stats)
         statistic = Spec(_per_group(fields["geometry"]), checks.statistics_dtype(x)) if stats else None
@@ -270,7 +303,9 @@ group_norm_backward, instance_norm_backward = _backward(_group_norm, "group"), _
 # --- local response ---------------------------------------------------------------------------------------------------
 
 
-def local_response_norm(op: str, x: Spec, *, size: Any, alpha: Any, beta: Any, k: Any, layout: Any) -> LocalResponseProblem:
+def local_response_norm(
+    op: str, x: Spec, *, size: Any, alpha: Any, beta: Any, k: Any, layout: Any
+) -> LocalResponseProblem:
     """The problem of `local_response_norm`."""
     axis = _channels(op, x, layout, None)
     return LocalResponseProblem(

@@ -36,7 +36,9 @@ def _saved(op: str, x: Spec, geometry: Geometry, **statistics: Spec | None) -> N
     parameters(op, x, geometry.statistic, "the shape of x with extent 1 along the normalised axes", **statistics)
 
 
-def layer_norm(op: str, x: Spec, weight: Spec | None, bias: Spec | None, *, axis: Any, eps: Any, return_stats: Any) -> NormProblem:
+def layer_norm(
+    op: str, x: Spec, weight: Spec | None, bias: Spec | None, *, axis: Any, eps: Any, return_stats: Any
+) -> NormProblem:
     """The problem of `layer_norm`."""
     fields = _any_axes(op, x, axis, eps, weight=weight, bias=bias)
     stats = checks.boolean(op, "return_stats", return_stats)
@@ -84,7 +86,9 @@ def rms_norm(op: str, x: Spec, weight: Spec | None, *, axis: Any, eps: Any, retu
     stats = checks.boolean(op, "return_stats", return_stats)
     statistic = Spec(fields["geometry"].statistic, checks.statistics_dtype(x)) if stats else None
     returns = RMSNormOutput if stats else None
-    return NormProblem(op=op, inputs=(x, weight), outputs=(x.like(), statistic), returns=returns, centred=False, **fields)
+    return NormProblem(
+        op=op, inputs=(x, weight), outputs=(x.like(), statistic), returns=returns, centred=False, **fields
+    )
 
 
 def rms_norm_backward(
@@ -114,16 +118,22 @@ def _add(op: str, x: Spec, residual: Spec, axis: Any, eps: Any, **named: Spec | 
     return fields | {"centred": "bias" in named}
 
 
-def add_layer_norm(op: str, x: Spec, residual: Spec, weight: Spec | None, bias: Spec | None, *, axis: Any, eps: Any) -> NormProblem:
+def add_layer_norm(
+    op: str, x: Spec, residual: Spec, weight: Spec | None, bias: Spec | None, *, axis: Any, eps: Any
+) -> NormProblem:
     """The problem of `add_layer_norm`."""
     fields = _add(op, x, residual, axis, eps, weight=weight, bias=bias)
-    return NormProblem(op=op, inputs=(x, residual, weight, bias), outputs=(x.like(), x.like()), returns=AddNormOutput, **fields)
+    return NormProblem(
+        op=op, inputs=(x, residual, weight, bias), outputs=(x.like(), x.like()), returns=AddNormOutput, **fields
+    )
 
 
 def add_rms_norm(op: str, x: Spec, residual: Spec, weight: Spec | None, *, axis: Any, eps: Any) -> NormProblem:
     """The problem of `add_rms_norm`."""
     fields = _add(op, x, residual, axis, eps, weight=weight)
-    return NormProblem(op=op, inputs=(x, residual, weight), outputs=(x.like(), x.like()), returns=AddNormOutput, **fields)
+    return NormProblem(
+        op=op, inputs=(x, residual, weight), outputs=(x.like(), x.like()), returns=AddNormOutput, **fields
+    )
 
 
 def _gradients_of_both(op: str, grad: Any, x: Spec) -> None:
@@ -155,7 +165,9 @@ def add_layer_norm_backward(
     )
 
 
-def add_rms_norm_backward(op: str, grad: Any, x: Spec, residual: Spec, weight: Spec | None, *, axis: Any, eps: Any) -> NormProblem:
+def add_rms_norm_backward(
+    op: str, grad: Any, x: Spec, residual: Spec, weight: Spec | None, *, axis: Any, eps: Any
+) -> NormProblem:
     """The problem of `add_rms_norm_backward`."""
     fields = _add(op, x, residual, axis, eps, weight=weight)
     _gradients_of_both(op, grad, x)

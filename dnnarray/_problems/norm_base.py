@@ -176,7 +176,8 @@ class Geometry:
 
 @frozen(kw_only=True)
 class NormProblem(Problem):
-    """A norm by statistics, forward or backward; `centred` is False where only the mean square counts (RMS). `arrays` are the names of a gradient's inputs."""
+    """A norm by statistics, forward or backward; `centred` is False where only the mean square counts (RMS). `arrays`
+    are the names of a gradient's inputs."""
 
     geometry: Geometry
     eps: float
@@ -187,7 +188,8 @@ class NormProblem(Problem):
 
     @property
     def unread(self) -> frozenset[int]:
-        """Running statistics, and without an activation what is no more than added behind the norm: the gradient of that asks for no other array."""
+        """Running statistics, and without an activation what is no more than added behind the norm: the gradient of
+        that asks for no other array."""
         added = {"bias"} if self.op.startswith("add_") else {"bias", "residual"}
         wanted = {field for field, spec in zip(self.fields, self.outputs, strict=False) if spec is not None}
         names = {"running_mean", "running_var"}

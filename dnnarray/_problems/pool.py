@@ -33,7 +33,8 @@ class Axis:
     after: int
 
     def bounds(self, padded: bool = False) -> list[tuple[int, int]]:
-        """Position of the first tap, inside or not, and the end, cut to the input (or to the padded input), of each window."""
+        """Position of the first tap, inside or not, and the end, cut to the input (or to the padded input), of each
+        window."""
         end = self.extent + (self.after if padded else 0)
         starts = [i * self.stride - self.before for i in range(self.outputs)]
         return [(s, min(s + self.window * self.dilation, end)) for s in starts]
@@ -43,12 +44,16 @@ class Axis:
         found = [len(range(start, end, self.dilation)) for start, end in self.bounds(padded)]
         if padded:
             return found
-        return [n - len(range(start, 0, self.dilation)) if n else 0 for n, (start, _) in zip(found, self.bounds(), strict=True)]
+        return [
+            n - len(range(start, 0, self.dilation)) if n else 0
+            for n, (start, _) in zip(found, self.bounds(), strict=True)
+        ]
 
 
 @frozen
 class AdaptiveAxis:
-    """The windows along one axis of adaptive pooling: output i takes the elements from floor(i n / o) to ceil((i + 1) n / o)."""
+    """The windows along one axis of adaptive pooling: output i takes the elements from floor(i n / o) to ceil((i + 1) n
+    / o)."""
 
     extent: int
     outputs: int
@@ -86,8 +91,8 @@ class MaxPoolOutput(NamedTuple, Generic[ArrayT]):
 class PoolProblem(Problem):
     """A reduction of each window of x, or its gradient.
 
-    `axes` has one entry per spatial axis; `padded` says that an average counts the padding, `p` is the exponent of an Lp norm.
-    """
+    `axes` has one entry per spatial axis; `padded` says that an average counts the padding, `p` is the exponent of an
+    Lp norm."""
 
     axes: tuple[Any, ...]
     layout: str
@@ -102,7 +107,8 @@ class PoolProblem(Problem):
 
 @frozen(kw_only=True)
 class UnpoolProblem(Problem):
-    """Elements put back where indices say, or fetched from there; `space` is the spatial extent that the indices count in."""
+    """Elements put back where indices say, or fetched from there; `space` is the spatial extent that the indices count
+    in."""
 
     space: tuple[int, ...]
     layout: str
@@ -125,11 +131,19 @@ def _space(op: str, x: Spec, layout: str) -> tuple[int, ...]:
     """The spatial extents of x, none of them zero: the maximum or the mean of nothing is undefined."""
     space = checks.split_layout(x, layout)[2]
     if 0 in space:
-        fail(ShapeError, op, "x", f"of shape {x.shape}", f"spatial extents of 1 or more in {checks.layout_axes(layout, len(space))}")
+        fail(
+            ShapeError,
+            op,
+            "x",
+            f"of shape {x.shape}",
+            f"spatial extents of 1 or more in {checks.layout_axes(layout, len(space))}",
+        )
     return space
 
 
-def _padding(op: str, value: Any, extents: tuple[int, ...], window: Any, stride: Any, dilation: Any) -> tuple[tuple[int, int], ...]:
+def _padding(
+    op: str, value: Any, extents: tuple[int, ...], window: Any, stride: Any, dilation: Any
+) -> tuple[tuple[int, int], ...]:
     """The (before, after) pairs, each less than what the window covers, so that no window lies in the padding alone."""
     pairs = checks.padding(op, value, extents, window, stride, dilation)
     for pair, covered in zip(pairs, checks.effective_window(window, dilation), strict=True):
@@ -139,7 +153,8 @@ def _padding(op: str, value: Any, extents: tuple[int, ...], window: Any, stride:
 
 
 def _outputs(op: str, extent: int, covered: int, stride: int, pair: tuple[int, int], ceil_mode: bool) -> int:
-    """How many windows there are; with `ceil_mode` also one that is cut at the end, if it starts before the end of the input."""
+    """How many windows there are; with `ceil_mode` also one that is cut at the end, if it starts before the end of the
+    input."""
     room = extent + sum(pair) - covered
     count = (room + (stride - 1 if ceil_mode else 0)) // stride + 1
     if ceil_mode and (count - 1) * stride >= extent + pair[0]:
@@ -169,7 +184,8 @@ def _axes(
     covered = checks.effective_window(window, spread)
     counts = [_outputs(op, *sizes, ceil_mode) for sizes in zip(extents, covered, step, pairs, strict=True)]
     return tuple(
-        Axis(n, count, w, s, d, *pair) for n, count, w, s, d, pair in zip(extents, counts, window, step, spread, pairs, strict=True)
+        Axis(n, count, w, s, d, *pair)
+        for n, count, w, s, d, pair in zip(extents, counts, window, step, spread, pairs, strict=True)
     )
 
 
@@ -177,7 +193,9 @@ def _output_size(op: str, value: Any, kept: tuple[int, ...] | None, rank: int) -
     """Spatial extents of the output: an int, or one per axis; None keeps the entry of `kept` where that is given."""
     if kept is None or not isinstance(value, (tuple, list)) or len(value) != rank:
         return checks.per_axis(op, "output_size", value, rank, 0)
-    return checks.per_axis(op, "output_size", tuple(k if v is None else v for v, k in zip(value, kept, strict=True)), rank, 0)
+    return checks.per_axis(
+        op, "output_size", tuple(k if v is None else v for v, k in zip(value, kept, strict=True)), rank, 0
+    )
 
 
 def _pooled(op: str, x: Spec, axes: tuple[Any, ...], layout: str, **fields: Any) -> PoolProblem:
@@ -190,7 +208,9 @@ def _pooled(op: str, x: Spec, axes: tuple[Any, ...], layout: str, **fields: Any)
 # --- builders ---------------------------------------------------------------------------------------------------------
 
 
-def max_pool(op: str, x: Spec, *, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any, layout: str) -> PoolProblem:
+def max_pool(
+    op: str, x: Spec, *, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any, layout: str
+) -> PoolProblem:
     _input(op, x, layout, integers=True)
     return _pooled(op, x, _axes(op, _space(op, x, layout), kernel_size, stride, padding, dilation, ceil_mode), layout)
 
@@ -233,7 +253,8 @@ def with_indices(forward: Callable[..., PoolProblem]) -> Callable[..., PoolProbl
 
 
 def backward(forward: Callable[..., PoolProblem], linear: bool = False) -> Callable[..., PoolProblem]:
-    """The builder for the gradient of a pooling; `indices`, where the function takes them, are those of the forward. That of a `linear` one does not depend on x."""
+    """The builder for the gradient of a pooling; `indices`, where the function takes them, are those of the forward.
+    That of a `linear` one does not depend on x."""
 
     def build(op: str, grad: Spec, x: Spec, indices: Spec | None = None, **options: Any) -> PoolProblem:
         problem = forward(op, x, **options)
@@ -285,4 +306,10 @@ def indices_inside(problem: PoolProblem | UnpoolProblem, *arrays: Any) -> None:
         lowest, size = -1, math.prod(a.extent for a in problem.axes)
     low, high = int(indices.min()), int(indices.max())
     if low < lowest or high >= size:
-        fail(OptionError, problem.op, "indices", f"from {low} to {high}", f"flat spatial positions from {lowest} to {size - 1}")
+        fail(
+            OptionError,
+            problem.op,
+            "indices",
+            f"from {low} to {high}",
+            f"flat spatial positions from {lowest} to {size - 1}",
+        )

@@ -31,8 +31,8 @@ GATES = {"rnn": 1, "gru": 3, "lstm": 4}
 class RNNWeights(NamedTuple):
     """Weights of one layer and direction of a recurrent network.
 
-    With I input features, H hidden units, P = H (or the extent of the projection) and G gates: 1 for `rnn`, 3 for `gru` in the
-    order r z n, 4 for `lstm` in the order i f g o, as in PyTorch.
+    With I input features, H hidden units, P = H (or the extent of the projection) and G gates: 1 for `rnn`, 3 for `gru`
+    in the order r z n, 4 for `lstm` in the order i f g o, as in PyTorch.
 
     Parameters
     ----------
@@ -77,9 +77,9 @@ class Cell:
 class RecurrentProblem(Problem):
     """`layers` times `directions` cells over a sequence; a single step is a sequence of length 1.
 
-    `state` is the extent of h, `hidden` that of c and of each gate: they differ with a projection. `taped` says that the forward returns what the backward
-    wants of it, or that the backward is given it. `gradients` are the fields of a backward's result.
-    """
+    `state` is the extent of h, `hidden` that of c and of each gate: they differ with a projection. `taped` says that
+    the forward returns what the backward wants of it, or that the backward is given it. `gradients` are the fields of a
+    backward's result."""
 
     cell: Cell
     steps: int
@@ -117,16 +117,20 @@ class RecurrentProblem(Problem):
     @property
     def of_weights(self) -> bool:
         """Whether the gradients of weights are wanted."""
-        return any(spec is not None for field, spec in zip(self.fields, self.outputs, strict=True) if field == "weights")
+        return any(
+            spec is not None for field, spec in zip(self.fields, self.outputs, strict=True) if field == "weights"
+        )
 
     @property
     def passes(self) -> int:
-        """How often the products of the forward are done: once more without a tape, once on the way back, once for the weights' gradients."""
+        """How often the products of the forward are done: once more without a tape, once on the way back, once for the
+        weights' gradients."""
         return (not self.taped) + 1 + self.of_weights if self.gradients else 1
 
     @property
     def unread(self) -> frozenset[int]:
-        """A tape holds what the forward made of the first states, and of x where the gradients of the weights do not ask for that itself."""
+        """A tape holds what the forward made of the first states, and of x where the gradients of the weights do not
+        ask for that itself."""
         if not (self.gradients and self.taped):
             return frozenset()
         states = range(3, len(self.inputs) - 2)
@@ -137,15 +141,17 @@ class RecurrentProblem(Problem):
         inputs = self.features + (self.layers - 1) * self.width + self.layers * self.state
         per_row = inputs * GATES[self.cell.kind] * self.hidden
         per_row += self.layers * self.state * self.hidden if self.projected else 0
-        unwanted = self.features * GATES[self.cell.kind] * self.hidden if self.gradients and self.outputs[0] is None else 0
+        unwanted = (
+            self.features * GATES[self.cell.kind] * self.hidden if self.gradients and self.outputs[0] is None else 0
+        )
         return 2 * self.steps * self.batch * self.directions * (self.passes * per_row - unwanted)
 
     def tape(self) -> dict[str, tuple[int, ...]]:
-        """The arrays that a tape holds one after the other, by name and number of the layer; a row for each step of each sequence.
+        """The arrays that a tape holds one after the other, by name and number of the layer; a row for each step of
+        each sequence.
 
-        Of each direction: the activated gates, the states before the step, and what else the cell's gradient takes (`Tape` of the CPU engine
-        says what). Then the output of each layer but the last.
-        """
+        Of each direction: the activated gates, the states before the step, and what else the cell's gradient takes
+        (`Tape` of the CPU engine says what). Then the output of each layer but the last."""
         rows, extents = self.steps * self.batch, {"gates": GATES[self.cell.kind] * self.hidden, "h": self.state}
         extents |= {"c": self.hidden} if self.has_cell_state else {}
         extents |= {"extra": self.hidden} if self.cell.kind != "rnn" else {}
@@ -177,9 +183,13 @@ def _entries(op: str, weights: Any, directions: int) -> tuple[RNNWeights, ...]:
     if isinstance(weights, Spec):
         fail(ArrayTypeError, op, "weights", "an array", f"a list: {each}")
     if isinstance(weights, RNNWeights) or any(isinstance(w, Spec) for w in weights):
-        fail(ArrayTypeError, op, "weights", "the arrays of one RNNWeights", f"a list: {each}", "Write [RNNWeights(...)].")
+        fail(
+            ArrayTypeError, op, "weights", "the arrays of one RNNWeights", f"a list: {each}", "Write [RNNWeights(...)]."
+        )
     if not weights or len(weights) % directions:
-        expected = f"{each}: " + ("an even number of them, forward and reversed in turn" if directions == 2 else "one or more")
+        expected = f"{each}: " + (
+            "an even number of them, forward and reversed in turn" if directions == 2 else "one or more"
+        )
         fail(ShapeError, op, "weights", f"of length {len(weights)}", expected)
     return tuple(_entry(op, f"weights[{k}]", w) for k, w in enumerate(weights))
 
@@ -188,7 +198,13 @@ def _entry(op: str, name: str, value: Any) -> RNNWeights:
     """One `RNNWeights`; a plain tuple of the same arrays will do."""
     arrays = isinstance(value, (tuple, list)) and all(w is None or isinstance(w, Spec) for w in value)
     if not arrays or not 2 <= len(value) <= len(RNNWeights._fields) or value[0] is None or value[1] is None:
-        got = "None" if value is None else "an array" if isinstance(value, Spec) else f"of length {len(value)}, None or nested"
+        got = (
+            "None"
+            if value is None
+            else "an array"
+            if isinstance(value, Spec)
+            else f"of length {len(value)}, None or nested"
+        )
         fail(ArrayTypeError, op, name, got, "an RNNWeights with w_ih, w_hh and up to 4 optional arrays")
     return RNNWeights(*value)
 
@@ -212,7 +228,13 @@ def _extents(op: str, kind: str, prefix: str, entry: RNNWeights) -> tuple[int, i
         checks.rank(op, name, spec, 2, "gates * hidden, inputs")
     rows = entry.w_hh.shape[0]
     if rows % gates:
-        fail(ShapeError, op, f"{prefix}.w_hh", f"of shape {entry.w_hh.shape}", f"a multiple of {gates} rows ({gates} gates times H)")
+        fail(
+            ShapeError,
+            op,
+            f"{prefix}.w_hh",
+            f"of shape {entry.w_hh.shape}",
+            f"a multiple of {gates} rows ({gates} gates times H)",
+        )
     hidden = rows // gates
     if entry.w_hr is None:
         return hidden, hidden
@@ -220,7 +242,9 @@ def _extents(op: str, kind: str, prefix: str, entry: RNNWeights) -> tuple[int, i
     return hidden, entry.w_hr.shape[0]
 
 
-def _check_entry(op: str, kind: str, prefix: str, label: str, entry: RNNWeights, inputs: int, hidden: int, state: int) -> None:
+def _check_entry(
+    op: str, kind: str, prefix: str, label: str, entry: RNNWeights, inputs: int, hidden: int, state: int
+) -> None:
     """The arrays of an entry have the shapes that I = `inputs`, H = `hidden` and P = `state` ask for."""
     gates = GATES[kind]
     wanted = {
@@ -245,7 +269,9 @@ def _check_same_projection(op: str, entries: Sequence[RNNWeights], directions: i
             fail(ShapeError, op, f"weights[{k}].w_hr ({_label(k, directions)})", got, f"{expected}, as in weights[0]")
 
 
-def _check_dtypes(op: str, x: Spec, prefixes: Sequence[str], entries: Sequence[RNNWeights], **states: Spec | None) -> None:
+def _check_dtypes(
+    op: str, x: Spec, prefixes: Sequence[str], entries: Sequence[RNNWeights], **states: Spec | None
+) -> None:
     named = {name: spec for p, e in zip(prefixes, entries, strict=True) for _, name, spec in _named(p, "", e)}
     checks.same_dtype(op, x=x, **named, **states)
 
@@ -317,11 +343,26 @@ def _sequence(
     y = x.like((*x.shape[:2], directions * state))
     finals = tuple(Spec(shapes[name], x.dtype) for name in states)
     problem = RecurrentProblem(
-        op=op, inputs=(x, weights, *rest), outputs=(y, *finals), returns=RNNOutput if kind == "lstm" else HiddenOutput,
-        cell=cell, steps=steps, batch=batch, features=x.shape[2], hidden=hidden, state=state, layers=layers, directions=directions,
-        reverse=reverse, batch_first=batch_first, packed=lengths is not None, dropout=dropout if layers > 1 else 0.0,
-        projected=entries[0].w_hr is not None, has_cell_state=kind == "lstm", dtype=FLOAT32 if x.dtype in HALF else x.dtype,
-    )  # fmt: skip
+        op=op,
+        inputs=(x, weights, *rest),
+        outputs=(y, *finals),
+        returns=RNNOutput if kind == "lstm" else HiddenOutput,
+        cell=cell,
+        steps=steps,
+        batch=batch,
+        features=x.shape[2],
+        hidden=hidden,
+        state=state,
+        layers=layers,
+        directions=directions,
+        reverse=reverse,
+        batch_first=batch_first,
+        packed=lengths is not None,
+        dropout=dropout if layers > 1 else 0.0,
+        projected=entries[0].w_hr is not None,
+        has_cell_state=kind == "lstm",
+        dtype=FLOAT32 if x.dtype in HALF else x.dtype,
+    )
     return _with_tape(problem) if checks.boolean(op, "return_tape", return_tape) else problem
 
 
@@ -372,7 +413,13 @@ def _check_gradients(op: str, grad: Any, outputs: Sequence[Spec | None], names: 
         return
     expected = "an array, or a tuple (" + ", ".join(names[: len(outputs)]) + ") of arrays and None, one array at least"
     if len(grad) > len(outputs) or all(g is None for g in grad):
-        fail(ArrayTypeError, op, "grad", "a tuple of None" if len(grad) <= len(outputs) else f"a tuple of {len(grad)}", expected)
+        fail(
+            ArrayTypeError,
+            op,
+            "grad",
+            "a tuple of None" if len(grad) <= len(outputs) else f"a tuple of {len(grad)}",
+            expected,
+        )
     for name, g, output in zip(names, grad, outputs, strict=False):
         if g is not None:
             _check_array(op, f"grad.{name}", g)
@@ -427,13 +474,25 @@ def _step(kind: str, op: str, x: Spec, weights: Any, *states: Spec, **options: A
     _check_entry(op, kind, "weights", "", entry, features, hidden, state)
     _check_states(op, named, {"h": (batch, state), "c": (batch, hidden)}, "N H")
     return RecurrentProblem(
-        op=op, inputs=(x, weights, *states), outputs=tuple(s.like() for s in states), returns=LSTMState if kind == "lstm" else None,
-        cell=cell, steps=1, batch=batch, features=features, hidden=hidden, state=state, projected=entry.w_hr is not None,
-        has_cell_state=kind == "lstm", dtype=FLOAT32 if x.dtype in HALF else x.dtype,
-    )  # fmt: skip
+        op=op,
+        inputs=(x, weights, *states),
+        outputs=tuple(s.like() for s in states),
+        returns=LSTMState if kind == "lstm" else None,
+        cell=cell,
+        steps=1,
+        batch=batch,
+        features=features,
+        hidden=hidden,
+        state=state,
+        projected=entry.w_hr is not None,
+        has_cell_state=kind == "lstm",
+        dtype=FLOAT32 if x.dtype in HALF else x.dtype,
+    )
 
 
-def _step_backward(kind: str, op: str, grad: Any, x: Spec, weights: Any, *states: Spec, **options: Any) -> RecurrentProblem:
+def _step_backward(
+    kind: str, op: str, grad: Any, x: Spec, weights: Any, *states: Spec, **options: Any
+) -> RecurrentProblem:
     forward = _step(kind, op, x, weights, *states, **options)
     _check_gradients(op, grad, forward.outputs, ("h", "c"))
     kept = [None if w is None else w.like() for w in RNNWeights(*weights)]

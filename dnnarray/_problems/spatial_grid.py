@@ -61,10 +61,18 @@ def grid_sample(op: str, x: Spec, grid: Spec, *, mode: Any, padding_mode: Any, a
     padding_mode = checks.choice(op, "padding_mode", padding_mode, PADDING_MODES)
     align_corners = checks.boolean(op, "align_corners", align_corners)
     if mode == "bicubic" and x.ndim == 5:
-        fail(UnsupportedError, op, "mode", "'bicubic' for a 5-dimensional x", "'bilinear' (trilinear here) or 'nearest'")
+        fail(
+            UnsupportedError, op, "mode", "'bicubic' for a 5-dimensional x", "'bilinear' (trilinear here) or 'nearest'"
+        )
     output = x.like((*x.shape[:2], *grid.shape[1:-1]))
     return GridSampleProblem(
-        op=op, inputs=(x, grid), outputs=(output,), mode=mode, padding_mode=padding_mode, align_corners=align_corners, x=x
+        op=op,
+        inputs=(x, grid),
+        outputs=(output,),
+        mode=mode,
+        padding_mode=padding_mode,
+        align_corners=align_corners,
+        x=x,
     )
 
 
@@ -92,10 +100,18 @@ def affine_grid(op: str, theta: Spec, *, shape: Any, align_corners: Any) -> Affi
     checks.floating(op, "theta", theta)
     checks.rank(op, "theta", theta, 3, "N, 2 or 3, 3 or 4")
     if not isinstance(shape, (tuple, list)) or len(shape) not in (4, 5):
-        fail(OptionError, op, "shape", repr(shape), "(N, C, H, W) or (N, C, D, H, W), the shape of the array to be sampled")
+        fail(
+            OptionError,
+            op,
+            "shape",
+            repr(shape),
+            "(N, C, H, W) or (N, C, D, H, W), the shape of the array to be sampled",
+        )
     extents = tuple(checks.integer(op, "shape", n, minimum) for n, minimum in zip(shape, (0, 0, 1, 1, 1), strict=False))
     rank = len(extents) - 2
-    checks.shape(op, "theta", theta, (extents[0], rank, rank + 1), f"N {rank} {rank + 1} for a shape with {rank} spatial axes")
+    checks.shape(
+        op, "theta", theta, (extents[0], rank, rank + 1), f"N {rank} {rank + 1} for a shape with {rank} spatial axes"
+    )
     output = Spec((extents[0], *extents[2:], rank), theta.dtype)
     align_corners = checks.boolean(op, "align_corners", align_corners)
     return AffineGridProblem(op=op, inputs=(theta,), outputs=(output,), space=extents[2:], align_corners=align_corners)

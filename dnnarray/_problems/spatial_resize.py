@@ -52,7 +52,13 @@ def interpolate(
     checks.rank(op, "x", x, (3, 4, 5), f"batch, channels and 1 to 3 spatial axes in the layout {layout}")
     n, c, space = checks.split_layout(x, layout)
     if 0 in space:
-        fail(ShapeError, op, "x", f"of shape {x.shape}", f"spatial extents of 1 or more ({checks.layout_axes(layout, len(space))})")
+        fail(
+            ShapeError,
+            op,
+            "x",
+            f"of shape {x.shape}",
+            f"spatial extents of 1 or more ({checks.layout_axes(layout, len(space))})",
+        )
     mode = checks.choice(op, "mode", mode, MODES)
     align_corners = _only_smooth(op, "align_corners", align_corners, mode)
     antialias = _only_smooth(op, "antialias", antialias, mode)
@@ -75,11 +81,19 @@ def interpolate(
 def _only_smooth(op: str, name: str, value: Any, mode: str) -> bool:
     value = checks.boolean(op, name, value)
     if value and mode not in _SMOOTH:
-        fail(OptionError, op, name, f"True with mode={mode!r}", "False; it has a meaning for the modes 'linear' and 'cubic' only")
+        fail(
+            OptionError,
+            op,
+            name,
+            f"True with mode={mode!r}",
+            "False; it has a meaning for the modes 'linear' and 'cubic' only",
+        )
     return value
 
 
-def _targets(op: str, size: Any, scale: Any, space: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
+def _targets(
+    op: str, size: Any, scale: Any, space: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
     """The extents of the output and the scale of each axis (None where the size was given)."""
     if (size is None) == (scale is None):
         got = "None, and so is scale" if size is None else f"{size!r} beside scale {scale!r}"

@@ -14,7 +14,8 @@ from dnnarray._spec import Spec
 
 MODES = ("avg", "max")
 _MOST_SAMPLES = 2**10  # in a bin along an axis
-_FARTHEST = 2**24  # pixels; float32 has no fractions of a pixel beyond, and the number of samples follows from the extent
+# pixels; float32 has no fractions of a pixel beyond, and the number of samples follows from the extent
+_FARTHEST = 2**24
 
 
 @frozen(kw_only=True)
@@ -81,4 +82,10 @@ def roi_values(problem: RoiAlignProblem, *arrays: Any) -> None:
     largest = float(abs(boxes[:, 1:]).max()) if boxes.size else 0.0
     if not largest * problem.spatial_scale < _FARTHEST:
         got = f"an array with the coordinate {largest:g} or its negative"
-        fail(OptionError, problem.op, "boxes", got, f"finite coordinates, of less than {_FARTHEST:,} pixels after spatial_scale")
+        fail(
+            OptionError,
+            problem.op,
+            "boxes",
+            got,
+            f"finite coordinates, of less than {_FARTHEST:,} pixels after spatial_scale",
+        )

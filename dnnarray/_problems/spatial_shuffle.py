@@ -17,7 +17,8 @@ _AXES = "batch, channels and one spatial axis or more"
 
 @frozen
 class Move:
-    """Split the axes into `source`, permute, and see the result as `target` split into output axes: no element changes."""
+    """Split the axes into `source`, permute, and see the result as `target` split into output axes: no element
+    changes."""
 
     source: tuple[int, ...]
     permutation: tuple[int, ...]
@@ -50,7 +51,8 @@ def _divisible(op: str, x: Spec, what: str, extent: int, divisor: int) -> None:
 
 
 def _expansion(n: int, c: int, space: tuple[int, ...], factor: int, layout: str) -> Move:
-    """From C * factor**rank channels to `factor` times the extents: N (C f f) H W to N C (H f) (W f), for any rank and layout."""
+    """From C * factor**rank channels to `factor` times the extents: N (C f f) H W to N C (H f) (W f), for any rank and
+    layout."""
     rank = len(space)
     factors = (factor,) * rank
     if layout == "channels_first":
@@ -96,6 +98,8 @@ def undone(build: Callable[..., ShuffleProblem]) -> Callable[..., ShuffleProblem
     def backward(op: str, grad: Spec, x: Spec, **options: Any) -> ShuffleProblem:
         forward = build(op, x, **options)
         checks.gradient(op, grad, forward.result)
-        return ShuffleProblem(op=op, inputs=(grad, x), outputs=(x.like(),), move=forward.move.inverse(), shapes=frozenset((1,)))
+        return ShuffleProblem(
+            op=op, inputs=(grad, x), outputs=(x.like(),), move=forward.move.inverse(), shapes=frozenset((1,))
+        )
 
     return backward

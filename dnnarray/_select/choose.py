@@ -1,4 +1,5 @@
-"""Ranking: validity first, then what the options allow, then predicted time. No clock, no data, no device is touched."""
+"""Ranking: validity first, then what the options allow, then predicted time. No clock, no data, no device is
+touched."""
 
 from __future__ import annotations
 
@@ -67,10 +68,12 @@ def rank(
 ) -> list[Judged]:
     """All candidates: those that may run first, fastest first; then those passed over, each with its reason.
 
-    `measured` holds milliseconds by algorithm name; they overrule the prediction, and what was measured comes before what was not.
-    """
+    `measured` holds milliseconds by algorithm name; they overrule the prediction, and what was measured comes before
+    what was not."""
     judged = [_judge(problem, device, options, method, measured or {}) for method in methods]
-    return sorted(judged, key=lambda j: (j.reason is not None, *_duration(j.algorithm.predicted_ms, j.algorithm.measured_ms)))
+    return sorted(
+        judged, key=lambda j: (j.reason is not None, *_duration(j.algorithm.predicted_ms, j.algorithm.measured_ms))
+    )
 
 
 def _duration(predicted_ms: float, measured_ms: float | None) -> tuple[bool, float]:
@@ -84,7 +87,9 @@ def _duration(predicted_ms: float, measured_ms: float | None) -> tuple[bool, flo
 def _judge(problem: Problem, device: Device, options: Options, method: Method, measured: Mapping[str, float]) -> Judged:
     reason = method.rejects(problem, device) or _forbidden(problem, options, method)
     if reason is not None:  # what is not taken is not costed either
-        nothing = Algorithm(method.name, 0, method.deterministic, method.numerics(problem), math.inf, rounds=method.rounds)
+        nothing = Algorithm(
+            method.name, 0, method.deterministic, method.numerics(problem), math.inf, rounds=method.rounds
+        )
         return Judged(method, nothing, Cost(0, 0), reason)
     cost, workspace = method.cost(problem, device), method.workspace(problem)
     predicted, factor = predict(problem, device, cost) * 1e3, shipped.factor(problem, device, method.name)
@@ -132,7 +137,8 @@ def choose(
     name: str | None = None,
     measured: Mapping[str, float] | None = None,
 ) -> Method:
-    """The fastest candidate that may run, or the one called `name`: the first of `rank`, without its report and without planning the others.
+    """The fastest candidate that may run, or the one called `name`: the first of `rank`, without its report and without
+    planning the others.
 
     A named algorithm overrides the options (the caller has decided), but never `rejects`.
     """
@@ -152,7 +158,11 @@ def choose(
             continue
         if options.workspace_limit is not None and _too_much(options, method.workspace(problem)):
             continue
-        predicted = 0.0 if time is not None else predict(problem, device, method.cost(problem, device)) * _factor(problem, method, factors)
+        predicted = (
+            0.0
+            if time is not None
+            else predict(problem, device, method.cost(problem, device)) * _factor(problem, method, factors)
+        )
         found = (*_duration(predicted, time), position)
         best = found if best is None else min(best, found)
     if best is None:
@@ -161,8 +171,11 @@ def choose(
 
 
 @lru_cache(maxsize=256)
-def _fitting(methods: tuple[Method, ...], device: Device, options: Options, dtype: Any) -> tuple[tuple[int, Method], ...]:
-    """The candidates that neither a problem's dtype and the device nor the options rule out, with their places in the table."""
+def _fitting(
+    methods: tuple[Method, ...], device: Device, options: Options, dtype: Any
+) -> tuple[tuple[int, Method], ...]:
+    """The candidates that neither a problem's dtype and the device nor the options rule out, with their places in the
+    table."""
 
     def fits(method: Method) -> bool:
         unfit = dtype is not None and method.unfit is not None and method.unfit(dtype, device)
@@ -195,7 +208,9 @@ def _nothing_left(problem: Problem, device: Device, options: Options, methods: S
         expected = f"{least.workspace(problem):,} or more, what the algorithm {least.name!r} needs"
         fail(WorkspaceError, problem.op, "workspace_limit", f"{options.workspace_limit:,} bytes", expected)
     reasons = "; ".join(f"{m.name}: {_judge(problem, device, options, m, {}).reason}" for m in methods)
-    raise UnsupportedError(f"{problem.op}: no algorithm does {problem.legend()} on {device.name} with these options. {reasons}.")
+    raise UnsupportedError(
+        f"{problem.op}: no algorithm does {problem.legend()} on {device.name} with these options. {reasons}."
+    )
 
 
 def _named(problem: Problem, device: Device, options: Options, methods: Sequence[Method], name: str) -> Method:
@@ -205,8 +220,11 @@ def _named(problem: Problem, device: Device, options: Options, methods: Sequence
     if rejected := found.rejects(problem, device):
         if not device.aligned and found.rejects(problem, changed(device, aligned=True)) is None:
             rejected = "an array begins at an address that is no multiple of 16 bytes"
-        would_do = ", ".join(j.method.name for j in rank(problem, device, options, methods) if j.reason is None) or "none"
+        would_do = (
+            ", ".join(j.method.name for j in rank(problem, device, options, methods) if j.reason is None) or "none"
+        )
         raise UnsupportedError(
-            f"{problem.op}: algorithm {name!r} does not do {problem.legend()}: {rejected}. Those that would do: {would_do}."
+            f"{problem.op}: algorithm {name!r} does not do {problem.legend()}: {rejected}. Those that would do: "
+            f"{would_do}."
         )
     return found

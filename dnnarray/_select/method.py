@@ -14,9 +14,8 @@ from dnnarray._select.device import Device
 class Cost:
     """What an algorithm will spend: the terms of the roofline.
 
-    `efficiency` is the share of the peak rate that its arithmetic reaches, `unit` the key into ``Device.peak`` where the
-    arithmetic does not run in the dtype of the first input, `launches` the kernels or NumPy calls it starts.
-    """
+    `efficiency` is the share of the peak rate that its arithmetic reaches, `unit` the key into ``Device.peak`` where
+    the arithmetic does not run in the dtype of the first input, `launches` the kernels or NumPy calls it starts."""
 
     flops: float
     bytes: float
@@ -26,7 +25,8 @@ class Cost:
 
 
 def share_of_peak(flops: float, seconds: float, peak: float) -> float:
-    """The `Cost.efficiency` of what takes so many seconds; 1 where nothing is computed, or in no time (a gradient that no tap of the window meets)."""
+    """The `Cost.efficiency` of what takes so many seconds; 1 where nothing is computed, or in no time (a gradient that
+    no tap of the window meets)."""
     return min(flops / peak / seconds, 1.0) if flops and seconds else 1.0
 
 
@@ -46,17 +46,20 @@ class Method:
     rejects : ``rejects(problem, device)`` gives None, or why this algorithm cannot do this problem
     workspace : ``workspace(problem)`` gives the bytes of scratch memory that `run` needs
     cost : ``cost(problem, device)`` gives a `Cost`
-    floor : ``floor(problem, device)`` gives seconds that no prediction from `cost` is below, in less time than `rejects` and `cost` take;
-        0 where it does not know. Where another candidate is predicted faster than that, a choice asks no further
-    unfit : ``unfit(dtype, device)`` says why it does no problem whose first input has this dtype, or None, which says nothing; `rejects` refuses all that
-        this does. A choice asks once for each dtype and device
+    floor : ``floor(problem, device)`` gives seconds that no prediction from `cost` is below, in less time than
+        `rejects` and `cost` take; 0 where it does not know. Where another candidate is predicted faster than that, a
+        choice asks no further
+    unfit : ``unfit(dtype, device)`` says why it does no problem whose first input has this dtype, or None, which says
+        nothing; `rejects` refuses all that this does. A choice asks once for each dtype and device
     deterministic : the same bits from run to run
-    precision : numerics class; "highest" is as exact as sequential arithmetic in the dtype, "high" is TF32-like, "medium" bfloat16-like;
-        ``precision(problem)`` where it is not the same for all
-    rounds : an intermediate result (attention weights, gradients of scores) is rounded to the dtype of the inputs before it enters a matrix product
-    looks : the run itself raises, before it writes anything, what the operation's `values` would raise; the CPU engine does not call that then
-    in_place : the run may be given an input as output, where the problem's `in_place` allows it; the engine hands it other memory to write to otherwise,
-        and copies
+    precision : numerics class; "highest" is as exact as sequential arithmetic in the dtype, "high" is TF32-like,
+        "medium" bfloat16-like; ``precision(problem)`` where it is not the same for all
+    rounds : an intermediate result (attention weights, gradients of scores) is rounded to the dtype of the inputs
+        before it enters a matrix product
+    looks : the run itself raises, before it writes anything, what the operation's `values` would raise; the CPU engine
+        does not call that then
+    in_place : the run may be given an input as output, where the problem's `in_place` allows it; the engine hands it
+        other memory to write to otherwise, and copies
     native : the run takes the arrays in their own dtype; otherwise the CPU engine hands half types over as float32
     summary : one line for reports and docs
     """
@@ -100,8 +103,9 @@ class Algorithm:
     measured_ms : float or None
         Time measured by `autotune`, milliseconds.
     rounds : bool
-        An intermediate result is rounded to the dtype of the inputs before it enters a matrix product: each term of a sum carries an
-        error of up to half a unit in the last place of that dtype, where other algorithms have only the rounding of the result.
+        An intermediate result is rounded to the dtype of the inputs before it enters a matrix product: each term of a
+        sum carries an error of up to half a unit in the last place of that dtype, where other algorithms have only the
+        rounding of the result.
     """
 
     name: str

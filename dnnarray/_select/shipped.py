@@ -1,8 +1,9 @@
-"""What is shipped of measurements: by how much calls take longer on a card than the model says, for each class of calls.
+"""What is shipped of measurements: by how much calls take longer on a card than the model says, for each class of
+calls.
 
-One JSON file per card in ``cards/``, read when a device of that name first chooses. The selection multiplies its predictions by these factors; times that
-were measured for the very problem overrule both (`tuning`). A file that is corrupted, or of another schema, version or card, is reported once and ignored.
-"""
+One JSON file per card in ``cards/``, read when a device of that name first chooses. The selection multiplies its
+predictions by these factors; times that were measured for the very problem overrule both (`tuning`). A file that is
+corrupted, or of another schema, version or card, is reported once and ignored."""
 
 from __future__ import annotations
 
@@ -73,7 +74,9 @@ def wrong(content: Any, card: str) -> str | None:
         if found != value:
             return f"is of {name} {found!r}, not {value!r}"
     rows = content.get("factors")
-    if not isinstance(rows, dict) or not all(type(f) in (int, float) and 1 / _MOST <= f <= _MOST for f in rows.values()):
+    if not isinstance(rows, dict) or not all(
+        type(f) in (int, float) and 1 / _MOST <= f <= _MOST for f in rows.values()
+    ):
         return f"has factors that are no numbers from {1 / _MOST} to {_MOST}"
     return None
 

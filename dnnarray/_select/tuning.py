@@ -1,7 +1,8 @@
-"""The tuning table: measured times per device on disk. Locked, merged and renamed, so that no writer loses another's rows.
+"""The tuning table: measured times per device on disk. Locked, merged and renamed, so that no writer loses another's
+rows.
 
-One JSON file per device. A file that is corrupted, of another schema or of another version is left alone and reported once.
-"""
+One JSON file per device. A file that is corrupted, of another schema or of another version is left alone and reported
+once."""
 
 from __future__ import annotations
 
@@ -47,13 +48,17 @@ def slug(name: str) -> str:
 
 
 def key_of(problem: Problem, device: Device, options: Options) -> str:
-    """What a measurement is valid for: the problem, the device, what the options allow, and the version of this library."""
+    """What a measurement is valid for: the problem, the device, what the options allow, and the version of this
+    library."""
     allowed = (options.deterministic, options.workspace_limit, options.float32_precision)
-    return hashlib.sha256(repr((SCHEMA, __version__, problem, device.name, device.units, allowed)).encode()).hexdigest()[:32]
+    return hashlib.sha256(
+        repr((SCHEMA, __version__, problem, device.name, device.units, allowed)).encode()
+    ).hexdigest()[:32]
 
 
 def measured(problem: Problem, device: Device, options: Options) -> dict[str, float] | None:
-    """Milliseconds by algorithm for a problem, or None. Nothing is worked out where nothing was measured on this device."""
+    """Milliseconds by algorithm for a problem, or None. Nothing is worked out where nothing was measured on this
+    device."""
     table = _table(device)
     return table.get(key_of(problem, device, options)) if table else None
 
@@ -124,7 +129,9 @@ def _is_table(content: Any) -> bool:
 
 
 def _is_time(value: Any) -> bool:
-    return isinstance(value, (int, float)) and 0 <= value < math.inf  # not NaN, which is no number of JSON but which Python reads
+    return (
+        isinstance(value, (int, float)) and 0 <= value < math.inf
+    )  # not NaN, which is no number of JSON but which Python reads
 
 
 @contextlib.contextmanager
@@ -156,7 +163,8 @@ def _is_stale(lock: Path) -> bool:
 
 
 def _take_away(lock: Path) -> None:
-    """Remove the lock of a killed process. It is renamed first: one that another process has just made anew is found out and given back."""
+    """Remove the lock of a killed process. It is renamed first: one that another process has just made anew is found
+    out and given back."""
     mine = lock.with_suffix(f".{os.getpid()}.{next(_counter)}.stale")
     os.rename(lock, mine)
     try:
@@ -172,4 +180,7 @@ _reported: set[Path] = set()
 def _report(path: Path, what: str) -> None:
     if path not in _reported:
         _reported.add(path)
-        warnings.warn(f"dnnarray: the tuning table {path} {what}; it is left alone, and nothing is remembered there.", stacklevel=3)
+        warnings.warn(
+            f"dnnarray: the tuning table {path} {what}; it is left alone, and nothing is remembered there.",
+            stacklevel=3,
+        )

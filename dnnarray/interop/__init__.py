@@ -1,1 +1,2 @@
-"""Doors to other libraries: PyTorch, JAX, HIPS autograd, scikit-learn, ONNX. Each module needs its library, and nothing else imports them."""
+"""Doors to other libraries: PyTorch, JAX, HIPS autograd, scikit-learn, ONNX. Each module needs its library, and nothing
+else imports them."""

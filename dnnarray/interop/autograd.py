@@ -1,4 +1,5 @@
-"""dnnarray's functions for HIPS autograd: every differentiable operation as a primitive whose gradient is dnnarray's own.
+"""dnnarray's functions for HIPS autograd: every differentiable operation as a primitive whose gradient is dnnarray's
+own.
 
 Each function has the name and the signature of dnnarray's function, without ``out=`` and ``workspace=``, which have
 no meaning while autograd records. autograd differentiates functions of NumPy arrays alone; for CuPy arrays use
@@ -52,7 +53,9 @@ class _Call:
         self.operation, self.options = operation, options
         self.recorded: list[Any] = []
         self.arrays = tuple([tree_map(self._placed, _opened(a)) for a in arrays])
-        self.needs = tuple(n for n, a in zip(operation.arrays, self.arrays, strict=True) if any(map(_is_place, leaves(a))))
+        self.needs = tuple(
+            n for n, a in zip(operation.arrays, self.arrays, strict=True) if any(map(_is_place, leaves(a)))
+        )
         self.pullback: Callable[..., tuple[Any, ...]] | None = None
         self.results: Any = None
 
@@ -148,7 +151,9 @@ def _recorded_results(call: _Call) -> list[int]:
     return floating if plan_of(call.operation).every else floating[:1]
 
 
-def _pull(argnums: tuple[int, ...], result: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Callable[[Any], list[Any]]:
+def _pull(
+    argnums: tuple[int, ...], result: Any, arguments: tuple[Any, ...], options: dict[str, Any]
+) -> Callable[[Any], list[Any]]:
     call, *values = arguments
 
     def pull(grad: Any) -> list[Any]:
@@ -164,13 +169,16 @@ def _pull(argnums: tuple[int, ...], result: Any, arguments: tuple[Any, ...], opt
     return pull
 
 
-def _refuse(argnums: tuple[int, ...], result: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Callable[[Any], Any]:
+def _refuse(
+    argnums: tuple[int, ...], result: Any, arguments: tuple[Any, ...], options: dict[str, Any]
+) -> Callable[[Any], Any]:
     call, place = arguments[:2]
     name = getattr(call.results, "_fields", ())[place]
 
     def pull(grad: Any) -> Any:
         raise UnsupportedError(
-            f"{call.operation.name}: its result {name} has no gradient; only the first result has one. Compute the loss from that, or take "
+            f"{call.operation.name}: its result {name} has no gradient; only the first result has one. Compute the "
+            "loss from that, or take "
             f"the value alone with autograd.tracer.getval(result.{name})."
         )
 

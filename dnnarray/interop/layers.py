@@ -1,4 +1,5 @@
-"""Networks by a short description, such as ``("conv 16 3", "relu", "max_pool 2", "linear 64", "relu")``, for the estimators of scikit-learn."""
+"""Networks by a short description, such as ``("conv 16 3", "relu", "max_pool 2", "linear 64", "relu")``, for the
+estimators of scikit-learn."""
 
 from __future__ import annotations
 
@@ -11,8 +12,23 @@ import numpy as np
 import dnnarray as dnn
 
 Params = dict[str, Any]
-_ACTIVATIONS = ("relu", "gelu", "silu", "tanh", "sigmoid", "elu", "selu", "mish", "leaky_relu", "hard_swish", "softplus")
-_KINDS = "linear N, conv N WINDOW [STRIDE], max_pool WINDOW, avg_pool WINDOW, layer_norm, group_norm GROUPS, dropout P, or an activation"
+_ACTIVATIONS = (
+    "relu",
+    "gelu",
+    "silu",
+    "tanh",
+    "sigmoid",
+    "elu",
+    "selu",
+    "mish",
+    "leaky_relu",
+    "hard_swish",
+    "softplus",
+)
+_KINDS = (
+    "linear N, conv N WINDOW [STRIDE], max_pool WINDOW, avg_pool WINDOW, layer_norm, group_norm GROUPS, "
+    "dropout P, or an activation"
+)
 
 
 class Layer:
@@ -56,7 +72,9 @@ class Layer:
         function, size = getattr(dnn, kind), int(window)
         output = (self.shape[0], *(n // size for n in self.shape[1:]))
         if min(output) < 1:
-            raise dnn.OptionError(f"layers: {kind} {size} leaves nothing of the shape {self.shape}; expected a smaller window.")
+            raise dnn.OptionError(
+                f"layers: {kind} {size} leaves nothing of the shape {self.shape}; expected a smaller window."
+            )
         return output, {}, lambda p, x, seed: function(x, size)
 
     _max_pool = _avg_pool = _pool
@@ -77,7 +95,8 @@ class Layer:
     def _needs_space(self, kind: str) -> None:
         if len(self.shape) < 2:
             raise dnn.OptionError(
-                f"layers: {kind} needs channels and space, and its input has shape {self.shape}; give input_shape=(C, H, W)."
+                f"layers: {kind} needs channels and space, and its input has shape {self.shape}; give "
+                "input_shape=(C, H, W)."
             )
 
 
@@ -94,7 +113,9 @@ class Network:
 
     def __init__(self, layers: Sequence[str], input_shape: tuple[int, ...], outputs: int) -> None:
         if isinstance(layers, str) or not all(isinstance(text, str) for text in layers):
-            raise dnn.OptionError(f"layers: {layers!r} is no sequence of layers; expected for example ('linear 64', 'relu').")
+            raise dnn.OptionError(
+                f"layers: {layers!r} is no sequence of layers; expected for example ('linear 64', 'relu')."
+            )
         self.layers: list[Layer] = []
         shape = input_shape
         for i, text in enumerate([*layers, f"linear {outputs}"]):

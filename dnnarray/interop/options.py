@@ -41,6 +41,7 @@ def _plain(value: Any) -> Any:
         return value.__index__()
     except AttributeError:
         raise UnsupportedError(
-            f"an option is {value!r}, a {type(value).__name__}; the operators of another library take numbers, texts and tuples of these "
+            f"an option is {value!r}, a {type(value).__name__}; the operators of another library take numbers, "
+            "texts and tuples of these "
             f"as options. Call dnnarray's own function on arrays outside of that library's transformations."
         ) from None

@@ -3,8 +3,9 @@
 >>> import numpy as np
 >>> from dnnarray.interop.sklearn import NeuralNetworkClassifier
 >>> x = np.random.default_rng(0).standard_normal((200, 2))
->>> model = NeuralNetworkClassifier(("linear 16", "relu"), lr=0.02, max_epochs=60, random_state=0).fit(x, x[:, 0] > x[:, 1])
->>> model.score(x, x[:, 0] > x[:, 1]) > 0.95
+>>> y = x[:, 0] > x[:, 1]
+>>> model = NeuralNetworkClassifier(("linear 16", "relu"), lr=0.02, max_epochs=60, random_state=0).fit(x, y)
+>>> model.score(x, y) > 0.95
 True
 """
 
@@ -72,7 +73,8 @@ class _NeuralNetwork(BaseEstimator):
         self.progress = progress
 
     def fit(self, X: Any, y: Any) -> Any:
-        """Train on samples X (samples, features) and targets y until the loss no longer falls, or for `max_epochs` passes."""
+        """Train on samples X (samples, features) and targets y until the loss no longer falls, or for `max_epochs`
+        passes."""
         X, targets = self._begin(X, y)
         kept, held_out = self._split(len(X))
         best, waited, best_params = math.inf, 0, self.params_
@@ -93,7 +95,9 @@ class _NeuralNetwork(BaseEstimator):
 
     def _begin(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
         """Checked data, and a network with new parameters."""
-        X, y = validate_data(self, X, y, dtype=_DTYPES, multi_output=isinstance(self, NeuralNetworkRegressor), y_numeric=self._numeric)
+        X, y = validate_data(
+            self, X, y, dtype=_DTYPES, multi_output=isinstance(self, NeuralNetworkRegressor), y_numeric=self._numeric
+        )
         self._dtype = X.dtype
         targets, outputs = self._targets(y)
         self._build(X, outputs)
@@ -107,12 +111,15 @@ class _NeuralNetwork(BaseEstimator):
         shape = (features,) if self.input_shape is None else tuple(self.input_shape)
         if math.prod(shape) != features:
             raise dnn.ShapeError(
-                f"input_shape is {shape}, of {math.prod(shape)} numbers; expected one of {features}, the number of features."
+                f"input_shape is {shape}, of {math.prod(shape)} numbers; expected one of {features}, the number of "
+                "features."
             )
         self._described = self.layers, shape, outputs
         self._random = check_random_state(self.random_state)
         rng = np.random.default_rng(self._random.randint(2**31))
-        self.params_ = {n: {k: self._array(a) for k, a in p.items()} for n, p in self._network().initial(rng, self._dtype).items()}
+        self.params_ = {
+            n: {k: self._array(a) for k, a in p.items()} for n, p in self._network().initial(rng, self._dtype).items()
+        }
         self.state_, self.loss_curve_ = None, []
 
     def _network(self) -> Network:
@@ -164,7 +171,9 @@ class _NeuralNetwork(BaseEstimator):
     def _outputs(self, X: np.ndarray) -> np.ndarray:
         """What the network gives for checked samples, on the host."""
         network = self._network()
-        parts = [network(self.params_, self._array(X[i : i + self.batch_size])) for i in range(0, len(X), self.batch_size)]
+        parts = [
+            network(self.params_, self._array(X[i : i + self.batch_size])) for i in range(0, len(X), self.batch_size)
+        ]
         return np.concatenate([part.get() if hasattr(part, "get") else part for part in parts])
 
     def _checked(self, X: Any) -> np.ndarray:
@@ -178,8 +187,9 @@ class NeuralNetworkClassifier(ClassifierMixin, _NeuralNetwork):
     Parameters
     ----------
     layers : sequence of str, default ("linear 100", "relu")
-        The layers before the last one: ``"linear N"``, ``"conv N WINDOW [STRIDE]"``, ``"max_pool WINDOW"``, ``"avg_pool WINDOW"``, ``"layer_norm"``,
-        ``"group_norm GROUPS"``, ``"dropout P"`` or the name of an activation. The last layer, to one score for each class, is added.
+        The layers before the last one: ``"linear N"``, ``"conv N WINDOW [STRIDE]"``, ``"max_pool WINDOW"``, ``"avg_pool
+        WINDOW"``, ``"layer_norm"``, ``"group_norm GROUPS"``, ``"dropout P"`` or the name of an activation. The last
+        layer, to one score for each class, is added.
     input_shape : tuple of int, optional
         (C, *space) of a sample, for convolutions; its extents multiply to the number of features.
     optimizer : {"adamw", "adam", "sgd", "lion"}
@@ -189,8 +199,8 @@ class NeuralNetworkClassifier(ClassifierMixin, _NeuralNetwork):
     batch_size, max_epochs : int
         Samples of a step, and passes over all samples.
     early_stopping : bool, default False
-        Hold out `validation_fraction` of the samples, stop once their loss has not fallen by `tol` for `patience` passes, and keep the best parameters.
-        Without it, the loss of the training samples is watched.
+        Hold out `validation_fraction` of the samples, stop once their loss has not fallen by `tol` for `patience`
+        passes, and keep the best parameters. Without it, the loss of the training samples is watched.
     device : {"cpu", "cuda"}
         Where the network is; a CUDA device needs CuPy.
     random_state : int, RandomState or None
@@ -200,7 +210,8 @@ class NeuralNetworkClassifier(ClassifierMixin, _NeuralNetwork):
 
     Attributes
     ----------
-    classes_ : array of the labels; params_ : the parameters by layer; loss_curve_ : the mean loss of each pass; n_iter_ : the number of passes
+    classes_ : array of the labels; params_ : the parameters by layer; loss_curve_ : the mean loss of each pass; n_iter_
+        : the number of passes
     """
 
     _numeric = False
@@ -243,8 +254,8 @@ class NeuralNetworkClassifier(ClassifierMixin, _NeuralNetwork):
 class NeuralNetworkRegressor(RegressorMixin, _NeuralNetwork):
     """A neural network that predicts one number or several, trained on the mean of the squares of the errors.
 
-    Targets are scaled to mean 0 and variance 1 within the estimator. The parameters are those of `NeuralNetworkClassifier`.
-    """
+    Targets are scaled to mean 0 and variance 1 within the estimator. The parameters are those of
+    `NeuralNetworkClassifier`."""
 
     _numeric = True
 

@@ -18,9 +18,10 @@ def snapshot() -> dict[str, dict[str, Any]]:
     Returns
     -------
     dict
-        One entry per operation: ``calls``, ``errors``, ``latency_ms`` (quantiles p50, p90, p99 over the last 4096 calls, host
-        milliseconds), ``algorithms`` (name to number of calls), ``switched`` (how often a problem ran by another algorithm than
-        the time before), ``layout_copies``, ``workspace_bytes`` (the largest scratch memory), ``workspace_failures``.
+        One entry per operation: ``calls``, ``errors``, ``latency_ms`` (quantiles p50, p90, p99 over the last 4096
+        calls, host milliseconds), ``algorithms`` (name to number of calls), ``switched`` (how often a problem ran by
+        another algorithm than the time before), ``layout_copies``, ``workspace_bytes`` (the largest scratch memory),
+        ``workspace_failures``.
 
     Examples
     --------

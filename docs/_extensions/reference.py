@@ -26,7 +26,9 @@ OTHERS = {
         "value_and_grad grad checkpoint stop_gradient vjp sgd adam adamw lion SGDState AdamState LionState "
         "clip_by_global_norm cosine_schedule warmup_schedule"
     ).split(),
-    "general": ("infer Spec algorithms Algorithm autotune explain warmup options set_options show_versions check").split(),
+    "general": (
+        "infer Spec algorithms Algorithm autotune explain warmup options set_options show_versions check"
+    ).split(),
 }
 _ENGINES = (("CPU", "_cpu"), ("CUDA", "_cuda"))
 
@@ -95,7 +97,13 @@ def _algorithms(family: str, operation: str) -> list[str]:
     for engine, package in _ENGINES:
         methods = importlib.import_module(f"dnnarray.{package}.{family}").ALGORITHMS.get(operation, ())
         if methods:
-            lines += ["", f"   .. list-table:: {engine} engine", "      :header-rows: 1", "      :widths: 26 50 12 12", ""]
+            lines += [
+                "",
+                f"   .. list-table:: {engine} engine",
+                "      :header-rows: 1",
+                "      :widths: 26 50 12 12",
+                "",
+            ]
             lines += ["      * - algorithm", "        - what it does"]
             lines += ["        - float32 numerics", "        - same bits every run"]
         for method in methods:

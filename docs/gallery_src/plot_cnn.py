@@ -2,9 +2,9 @@
 A convolutional network on digits
 =================================
 
-This tutorial trains a small convolutional network on the digits that ship with scikit-learn: 1797 images of 8x8 pixels. The network is a plain function
-of its parameters, :func:`dnnarray.value_and_grad` differentiates it, and :func:`dnnarray.adamw` computes the next parameters.
-"""
+This tutorial trains a small convolutional network on the digits that ship with scikit-learn: 1797 images of 8x8 pixels.
+The network is a plain function of its parameters, :func:`dnnarray.value_and_grad` differentiates it, and
+:func:`dnnarray.adamw` computes the next parameters."""
 
 from itertools import pairwise
 
@@ -20,8 +20,8 @@ images = (images.reshape(-1, 1, 8, 8) / 16).astype(np.float32)
 train, test = np.split(rng.permutation(len(images)), [1408])
 
 # %%
-# Parameters are a nested structure of arrays. dnnarray has no modules, so any structure of dicts, lists and tuples will do. The running statistics of
-# the batch norms are a structure of their own, because they are not trained by gradients.
+# Parameters are a nested structure of arrays. dnnarray has no modules, so any structure of dicts, lists and tuples will
+# do. The running statistics of the batch norms are a structure of their own, because they are not trained by gradients.
 
 CHANNELS = (1, 16, 32)
 
@@ -41,8 +41,9 @@ params = {
 running = [(np.zeros(k, np.float32), np.ones(k, np.float32)) for k in CHANNELS[1:]]
 
 # %%
-# The network in training normalizes with the statistics of the batch and returns the moved running statistics. The batch norm applies the ReLU in the
-# same pass over memory. The loss returns the running statistics as its auxiliary output.
+# The network in training normalizes with the statistics of the batch and returns the moved running statistics. The
+# batch norm applies the ReLU in the same pass over memory. The loss returns the running statistics as its auxiliary
+# output.
 
 
 def loss(params, running, x, target):

@@ -2,9 +2,9 @@
 Forecasting a series with an LSTM
 =================================
 
-The equation of Mackey and Glass describes the number of blood cells in a body that reacts late. Its solutions are chaotic, and a usual test of
-forecasters. This tutorial trains an LSTM to predict the next value, and then lets the network run freely on its own predictions.
-"""
+The equation of Mackey and Glass describes the number of blood cells in a body that reacts late. Its solutions are
+chaotic, and a usual test of forecasters. This tutorial trains an LSTM to predict the next value, and then lets the
+network run freely on its own predictions."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -22,8 +22,9 @@ series = ((series - series.mean()) / series.std()).astype(np.float32)
 train, test = series[:2000], series[2000:]
 
 # %%
-# The weights of a recurrent network are a list of :class:`dnnarray.RNNWeights`, one for each layer. The rows of its matrices are the gates in PyTorch's
-# order. Named tuples are part of the structure of parameters, so their gradients are named tuples, too.
+# The weights of a recurrent network are a list of :class:`dnnarray.RNNWeights`, one for each layer. The rows of its
+# matrices are the gates in PyTorch's order. Named tuples are part of the structure of parameters, so their gradients
+# are named tuples, too.
 
 HIDDEN = 32
 
@@ -45,8 +46,8 @@ def forecast(params, x, h=None, c=None):
 
 
 # %%
-# The network predicts the difference to the value that it has just read. The first 16 predictions of a window do not count, since the network knows
-# too little there.
+# The network predicts the difference to the value that it has just read. The first 16 predictions of a window do not
+# count, since the network knows too little there.
 
 
 def loss(params, windows):
@@ -72,8 +73,8 @@ repeated = float(np.sqrt(np.mean((test[16:-1] - test[17:]) ** 2)))
 print(f"error of the next value: {error:.4f} standard deviations; of repeating the last value: {repeated:.4f}")
 
 # %%
-# Many steps ahead: the network reads 100 values of the held-out part, and then goes on with what it predicts. The states `h` and `c` carry on from
-# call to call.
+# Many steps ahead: the network reads 100 values of the held-out part, and then goes on with what it predicts. The
+# states `h` and `c` carry on from call to call.
 
 SEEN, AHEAD = 100, 120
 predicted, h, c = forecast(params, test[None, :SEEN, None])

@@ -2,9 +2,9 @@
 A character transformer
 =======================
 
-This tutorial trains a small language model on the reference documentation that ships with Python (``pydoc_data.topics``), letter by letter, and samples
-some text from it. The model is a decoder of two layers with causal attention, rotary position embedding and RMS norms.
-"""
+This tutorial trains a small language model on the reference documentation that ships with Python
+(``pydoc_data.topics``), letter by letter, and samples some text from it. The model is a decoder of two layers with
+causal attention, rotary position embedding and RMS norms."""
 
 from pydoc_data.topics import topics
 
@@ -19,7 +19,8 @@ text = np.frombuffer(text, np.uint8).astype(np.int64)
 print(f"{len(text):,} letters, which begin:\n{bytes(text[:160].astype(np.uint8)).decode()}")
 
 # %%
-# The model has one dict of weights for each layer. The embedding also gives the scores of the next letter, as in many language models.
+# The model has one dict of weights for each layer. The embedding also gives the scores of the next letter, as in many
+# language models.
 
 VOCABULARY, WIDTH, HEADS, LAYERS, LENGTH = 128, 64, 4, 2, 64
 SHAPES = {"qkv": (3 * WIDTH, WIDTH), "out": (WIDTH, WIDTH), "up": (4 * WIDTH, WIDTH), "down": (WIDTH, 4 * WIDTH)}
@@ -42,8 +43,9 @@ params = {
 }
 
 # %%
-# Rotary embedding turns pairs of features of queries and keys by angles that grow with the position, so that their products depend on the distance
-# between two letters. ``layout="BSHD"`` says that the axes are batch, sequence, heads and features.
+# Rotary embedding turns pairs of features of queries and keys by angles that grow with the position, so that their
+# products depend on the distance between two letters. ``layout="BSHD"`` says that the axes are batch, sequence, heads
+# and features.
 
 angles = np.outer(np.arange(LENGTH), 100.0 ** -np.linspace(0, 1, WIDTH // HEADS // 2)).astype(np.float32)
 COS, SIN = np.cos(angles), np.sin(angles)
@@ -75,7 +77,8 @@ def loss(params, tokens):
 
 
 # %%
-# Training: AdamW with a rate that rises over 30 steps and then falls along a cosine. Gradients longer than 1 are shortened.
+# Training: AdamW with a rate that rises over 30 steps and then falls along a cosine. Gradients longer than 1 are
+# shortened.
 
 STEPS, BATCH = 250, 8
 step, state, losses = dnn.value_and_grad(loss), None, []
@@ -115,8 +118,8 @@ def sample(prompt, letters, temperature=0.6):
 print(sample("The statement ", 300))
 
 # %%
-# :func:`dnnarray.attention` never holds the matrix of attention weights. For one short text they can be computed beside it, to see what the heads look
-# at: row by row, the letters that each letter reads.
+# :func:`dnnarray.attention` never holds the matrix of attention weights. For one short text they can be computed beside
+# it, to see what the heads look at: row by row, the letters that each letter reads.
 
 phrase = "the class of the object"
 x = dnn.embedding(np.array([list(phrase.encode())]), params["embed"])

@@ -1,9 +1,10 @@
-// The gradients of f(x + bias[c] + residual): dx = dresidual = f'(g, x + bias[c] + residual), and the first stage of dbias[c], the sum of
-// dx over all but the channel (channels.cuh).
+// The gradients of f(x + bias[c] + residual): dx = dresidual = f'(g, x + bias[c] + residual), and the first stage of
+// dbias[c], the sum of dx over all but the channel (channels.cuh).
 //
 // Layout:  all arrays are outer x channels x inner in memory.
 // Needs:   kColumns 0: inner a multiple of kVector; else channels x inner; pointers aligned to kVector elements.
-// Bound:   memory: each input read once, each output written once. Without an activation x, bias and residual are not read.
+// Bound:   memory: each input read once, each output written once. Without an activation x, bias and residual are not
+//          read.
 
 #include "dnnarray/activation.cuh"
 #include "dnnarray/channels.cuh"
@@ -75,5 +76,6 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 
                    const T* __restrict__ residual, T* __restrict__ dx, T* __restrict__ dresidual,
                    A* __restrict__ partial, const __grid_constant__ Arguments a) {
   const Body body = {grad, x, residual, dx, dresidual, A(a.p), A(a.q)};
-  sum_channels<Config::kVector, Config::kThreads, Config::kColumns>(body, bias, partial, a.outer, a.channels, a.inner, a.splits);
+  sum_channels<Config::kVector, Config::kThreads, Config::kColumns>(body, bias, partial, a.outer, a.channels, a.inner,
+                                                                    a.splits);
 }

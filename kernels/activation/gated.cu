@@ -1,7 +1,8 @@
 // y = f(gate) x, a gated linear unit; for the gradient dgate = f'(g x, gate) (kOfGate) and dx = g f(gate) (kOfX).
 //
-// Layout:  gate, x and their gradients in rows of `row` elements that lie `pitch` apart: the two halves of one array (glu), or one row
-//          where they are arrays of their own. g and y are dense. A thread owns one vector of kVector elements.
+// Layout:  gate, x and their gradients in rows of `row` elements that lie `pitch` apart: the two halves of one array
+//          (glu), or one row where they are arrays of their own. g and y are dense. A thread owns one vector of kVector
+//          elements.
 // Needs:   `row` a multiple of kVector, pointers aligned to kVector elements.
 // Bound:   memory: each input read once, each output written once.
 
@@ -37,7 +38,8 @@ __device__ __forceinline__ void forward(const T* gate, const T* x, T* y) {
   const Vec<T, V> reg_gate = load<T, V>(gate), reg_x = load<T, V>(x);
   Vec<T, V> reg_y;
 #pragma unroll
-  for (int j = 0; j < V; ++j) reg_y.at[j] = narrow<T>(F::forward(widen(reg_gate.at[j]), A(1), A(0)) * widen(reg_x.at[j]));
+  for (int j = 0; j < V; ++j)
+    reg_y.at[j] = narrow<T>(F::forward(widen(reg_gate.at[j]), A(1), A(0)) * widen(reg_x.at[j]));
   store(y, reg_y);
 }
 

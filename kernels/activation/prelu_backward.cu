@@ -1,5 +1,5 @@
-// The gradients of prelu: dx = g where x > 0, else w[c] g; and the first stage of dw[c], the sum of g x over the other elements of the
-// channel (channels.cuh).
+// The gradients of prelu: dx = g where x > 0, else w[c] g; and the first stage of dw[c], the sum of g x over the other
+// elements of the channel (channels.cuh).
 //
 // Layout:  all arrays are outer x channels x inner in memory.
 // Needs:   kColumns 0: inner a multiple of kVector; else channels x inner; pointers aligned to kVector elements.
@@ -60,5 +60,6 @@ struct Body {
 extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 1 : 8)
     DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, const T* __restrict__ weight,
                    T* __restrict__ dx, A* __restrict__ partial, const __grid_constant__ Arguments a) {
-  sum_channels<Config::kVector, Config::kThreads, Config::kColumns>(Body{grad, x, dx}, weight, partial, a.outer, a.channels, a.inner, a.splits);
+  sum_channels<Config::kVector, Config::kThreads, Config::kColumns>(Body{grad, x, dx}, weight, partial, a.outer,
+                                                                    a.channels, a.inner, a.splits);
 }

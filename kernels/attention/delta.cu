@@ -1,6 +1,8 @@
-// What the backward pass of attention subtracts in each row: delta = grad_y . y - grad_lse, 0 past the end of a sequence.
+// What the backward pass of attention subtracts in each row: delta = grad_y . y - grad_lse, 0 past the end of a
+// sequence.
 //
-// Layout:  rows (batch, head, query), any strides; packed sequences as one batch item. A warp owns a row; its lanes take kVector neighbours.
+// Layout:  rows (batch, head, query), any strides; packed sequences as one batch item. A warp owns a row; its lanes
+//          take kVector neighbours.
 // Needs:   kVector features side by side in aligned rows (1 where they are not).
 // Bound:   memory: grad_y and y read once.
 
@@ -36,11 +38,11 @@ using A = arithmetic_t<T>;
 constexpr int V = Config::kVector;
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ grad, const Y* __restrict__ y, const A* __restrict__ grad_lse, A* __restrict__ delta,
-                   const __grid_constant__ Arguments a) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const Y* __restrict__ y, const A* __restrict__ grad_lse,
+                   A* __restrict__ delta, const __grid_constant__ Arguments a) {
   const long long rows = a.rows, queries = a.queries, heads = a.heads, width = a.width, q_kind = a.q_kind,
-      lse_batch = a.lse_batch, lse_head = a.lse_head;
-  const void *q_lengths = a.q_lengths;
+                  lse_batch = a.lse_batch, lse_head = a.lse_head;
+  const void* q_lengths = a.q_lengths;
   const Strides grad_strides = a.grad_strides, y_strides = a.y_strides;
   const long long row = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) / kWarp;
   const int lane = threadIdx.x % kWarp;

@@ -1,5 +1,5 @@
-// What the tensor-core kernels of attention's gradients share: a warp has 16 rows (queries, or keys with kKeyRows) by kColumns scores, lane l
-// the rows l / 4 and l / 4 + 8, and of each tile of eight columns those from l % 4 * 2 on.
+// What the tensor-core kernels of attention's gradients share: a warp has 16 rows (queries, or keys with kKeyRows) by
+// kColumns scores, lane l the rows l / 4 and l / 4 + 8, and of each tile of eight columns those from l % 4 * 2 on.
 #pragma once
 
 #include "attention/rows.cuh"
@@ -8,12 +8,14 @@
 
 namespace dnnarray {
 
-// What is known of the queries of a block or panel, in shared memory: lse log2(e), where +infinity makes all weights 0, and delta.
+// What is known of the queries of a block or panel, in shared memory: lse log2(e), where +infinity makes all weights 0,
+// and delta.
 struct Known {
   float *lse, *delta;
 
   template <int kThreads>
-  __device__ __forceinline__ void fetch(const float* all_lse, const float* all_delta, long long i0, int count, const Sequence& sequence) const {
+  __device__ __forceinline__ void fetch(const float* all_lse, const float* all_delta, long long i0, int count,
+                                        const Sequence& sequence) const {
     for (int r = threadIdx.x; r < count; r += kThreads) {
       const bool live = i0 + r < sequence.q_end;
       lse[r] = live ? usable_lse(all_lse[i0 + r]) * kLog2e : infinity(0.0f);
@@ -22,11 +24,13 @@ struct Known {
   }
 };
 
-// The products of queries and keys become weights and those of grad_y and the values ds. `row` and `column` are this lane's first, here and in
-// the whole sequence; `partial` says that some keys are hidden.
+// The products of queries and keys become weights and those of grad_y and the values ds. `row` and `column` are this
+// lane's first, here and in the whole sequence; `partial` says that some keys are hidden.
 template <bool kKeyRows, bool kExtras, typename T, int kTiles>
-__device__ __forceinline__ void evaluate(float (&s)[kTiles][4], float (&d)[kTiles][4], const Head<T>& head, const Sequence& sequence, const Known& known, int row,
-                                         int column, long long whole_row, long long whole_column, bool partial, float unit, float keep_scale) {
+__device__ __forceinline__ void evaluate(float (&s)[kTiles][4], float (&d)[kTiles][4], const Head<T>& head,
+                                         const Sequence& sequence, const Known& known, int row, int column,
+                                         long long whole_row, long long whole_column, bool partial, float unit,
+                                         float keep_scale) {
 #pragma unroll
   for (int n = 0; n < kTiles; ++n)
 #pragma unroll
@@ -50,12 +54,14 @@ __device__ __forceinline__ void evaluate(float (&s)[kTiles][4], float (&d)[kTile
 
 // The same in two steps where nothing but the band changes scores: the weights, and then ds.
 template <bool kKeyRows, int kTiles>
-__device__ __forceinline__ void weigh(float (&s)[kTiles][4], const Sequence& sequence, const Known& known, int row, int column,
-                                      long long whole_row, long long whole_column, bool partial, float unit) {
+__device__ __forceinline__ void weigh(float (&s)[kTiles][4], const Sequence& sequence, const Known& known, int row,
+                                      int column, long long whole_row, long long whole_column, bool partial,
+                                      float unit) {
 #pragma unroll
   for (int n = 0; n < kTiles; ++n)
 #pragma unroll
-    for (int e = 0; e < 4; ++e) s[n][e] = quick_exp2(s[n][e] * unit - known.lse[kKeyRows ? column + 8 * n + (e & 1) : row + (e >> 1) * 8]);
+    for (int e = 0; e < 4; ++e)
+      s[n][e] = quick_exp2(s[n][e] * unit - known.lse[kKeyRows ? column + 8 * n + (e & 1) : row + (e >> 1) * 8]);
   if (!partial) return;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -69,22 +75,27 @@ __device__ __forceinline__ void weigh(float (&s)[kTiles][4], const Sequence& seq
   }
 }
 template <bool kKeyRows, int kTiles>
-__device__ __forceinline__ void slope(const float (&s)[kTiles][4], float (&d)[kTiles][4], const Known& known, int row, int column) {
+__device__ __forceinline__ void slope(const float (&s)[kTiles][4], float (&d)[kTiles][4], const Known& known, int row,
+                                      int column) {
 #pragma unroll
   for (int n = 0; n < kTiles; ++n)
 #pragma unroll
-    for (int e = 0; e < 4; ++e) d[n][e] = s[n][e] * (d[n][e] - known.delta[kKeyRows ? column + 8 * n + (e & 1) : row + (e >> 1) * 8]);
+    for (int e = 0; e < 4; ++e)
+      d[n][e] = s[n][e] * (d[n][e] - known.delta[kKeyRows ? column + 8 * n + (e & 1) : row + (e >> 1) * 8]);
 }
 
 // Two weights of A.
-__device__ __forceinline__ void widen_weights(float& low, float& high, unsigned pair, bfloat16_t) { widen_pair(low, high, pair, bfloat16_t()); }
+__device__ __forceinline__ void widen_weights(float& low, float& high, unsigned pair, bfloat16_t) {
+  widen_pair(low, high, pair, bfloat16_t());
+}
 __device__ __forceinline__ void widen_weights(float& low, float& high, unsigned pair, float16_t) {
   low = cvt_f32_f16_low(pair), high = cvt_f32_f16_high(pair);
 }
 
 // The same with the weights as they stand in A, rounded: their registers are free before the other product is there.
 template <typename T, bool kKeyRows, int kTiles>
-__device__ __forceinline__ void slope(const unsigned (&a)[kTiles / 2][4], float (&d)[kTiles][4], const Known& known, int row, int column) {
+__device__ __forceinline__ void slope(const unsigned (&a)[kTiles / 2][4], float (&d)[kTiles][4], const Known& known,
+                                      int row, int column) {
 #pragma unroll
   for (int n = 0; n < kTiles; ++n)
 #pragma unroll
@@ -101,7 +112,8 @@ __device__ __forceinline__ void slope(const unsigned (&a)[kTiles / 2][4], float 
 
 // This lane's part of 16 rows, times `factor`; rows from `end` on and features from `width` on are not written.
 template <typename T, int kTiles>
-__device__ __forceinline__ void put(T* first, long long step, const float (&total)[kTiles][4], long long row, long long end, long long width, float factor) {
+__device__ __forceinline__ void put(T* first, long long step, const float (&total)[kTiles][4], long long row,
+                                    long long end, long long width, float factor) {
   const int lane = threadIdx.x % kWarp;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {

@@ -1,10 +1,11 @@
-// Attention forward on tensor cores, half types (after FlashAttention-2, Dao 2023): y[i] = sum_j exp(s[i, j] - lse[i]) v[j]. Products are
-// summed in float; the weights are rounded to the half type before they meet the values.
+// Attention forward on tensor cores, half types (after FlashAttention-2, Dao 2023): y[i] = sum_j exp(s[i, j] - lse[i])
+// v[j]. Products are summed in float; the weights are rounded to the half type before they meet the values.
 //
-// Layout:  rows of q, k, v and y by strides, features side by side; sequences dense, packed, or keys in the blocks of a cache (kPaged). A
-//          block of four warps owns 64 kRowTiles queries of one head, a warp 16 kRowTiles of them; scores, weights and results stay in
-//          registers. Keys and values come in panels of kKeys, two in flight.
-// Needs:   rows aligned to 16 bytes, D and D_v multiples of 8 and at most kWidth, a positive scale. Given::kExtras: cap, ALiBi, bias, mask, dropout.
+// Layout:  rows of q, k, v and y by strides, features side by side; sequences dense, packed, or keys in the blocks of a
+//          cache (kPaged). A block of four warps owns 64 kRowTiles queries of one head, a warp 16 kRowTiles of them;
+//          scores, weights and results stay in registers. Keys and values come in panels of kKeys, two in flight.
+// Needs:   rows aligned to 16 bytes, D and D_v multiples of 8 and at most kWidth, a positive scale. Given::kExtras:
+//          cap, ALiBi, bias, mask, dropout.
 // Bound:   tensor cores: 2 (D + D_v) operations for each score.
 
 #include "attention/panels.cuh"
@@ -42,7 +43,8 @@ using T = Config::Element;
 using O = Config::Output;
 using M = Mma<T>;
 constexpr int kWidth = Config::kWidth, kKeys = Config::kKeys, kRowTiles = Config::kRowTiles, kThreads = 128;
-// Where the assembler would spill: by itself it takes three blocks to a multiprocessor, and all addresses of a panel at once.
+// Where the assembler would spill: by itself it takes three blocks to a multiprocessor, and all addresses of a panel at
+// once.
 #if __CUDA_ARCH__ >= 1000
 constexpr int kBlocks = Config::Given::kExtras ? 0 : 2, kSteps = kWidth == 256 ? 1 : kRowTiles == 2 ? 2 : kWidth / 16;
 constexpr bool kLate = kWidth == 256 && !Config::Given::kExtras;  // the next panel is asked for after the scores
@@ -102,10 +104,10 @@ __device__ __forceinline__ void multiply_values(State (&state)[kRowTiles], const
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
-    DNNARRAY_ENTRY(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, O* __restrict__ y, float* __restrict__ lse,
-                   const __grid_constant__ Arguments a) {
+    DNNARRAY_ENTRY(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, O* __restrict__ y,
+                   float* __restrict__ lse, const __grid_constant__ Arguments a) {
   const long long tiles = a.tiles, width = a.width, value_width = a.value_width, lse_batch = a.lse_batch,
-      lse_head = a.lse_head;
+                  lse_head = a.lse_head;
   const Strides q_strides = a.q_strides, k_strides = a.k_strides, v_strides = a.v_strides, y_strides = a.y_strides;
   extern __shared__ __align__(128) unsigned char dynamic_shared[];
   constexpr unsigned kPanel = kKeys * kWidth * 2;
@@ -172,6 +174,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
   float* of_lse = lse ? lse + b * lse_batch + h * lse_head + sequence.q_first : nullptr;
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m) {
-    state[m].finish(of_y, of_lse, y_strides.row, i + 16 * m, sequence, value_width, unit, float(rule.keep_scale), whole);
+    state[m].finish(of_y, of_lse, y_strides.row, i + 16 * m, sequence, value_width, unit, float(rule.keep_scale),
+                    whole);
   }
 }

@@ -1,11 +1,13 @@
-// Attention backward on tensor cores, half types (after FlashAttention-2, Dao 2023), the gradients of the queries or those of keys and values:
+// Attention backward on tensor cores, half types (after FlashAttention-2, Dao 2023), the gradients of the queries or
+// those of keys and values:
 //   grad_q[i] = scale sum_j ds[i, j] k[j],  grad_k[j] = scale sum_i ds[i, j] q[i],  grad_v[j] = sum_i p[i, j] grad_y[i]
-// with p and ds of slopes.cuh, rounded to the half type before they meet the other operand. Nothing is added from two blocks: the
-// same bits at every run.
+// with p and ds of slopes.cuh, rounded to the half type before they meet the other operand. Nothing is added from two
+// blocks: the same bits at every run.
 //
-// Layout:  as in mma.cu. Each warp owns 16 rows (queries, or keys with kKeyRows) of a block of 16 kWarps; the columns (keys, or the queries of
-//          all heads of the group) come in panels of kColumns, two in flight. Scores are computed with the rows as rows of A, so that p and ds
-//          are A of the second product as they stand in registers.
+// Layout:  as in mma.cu. Each warp owns 16 rows (queries, or keys with kKeyRows) of a block of 16 kWarps; the columns
+//          (keys, or the queries of all heads of the group) come in panels of kColumns, two in flight. Scores are
+//          computed with the rows as rows of A, so that p and ds are A of the second product as they stand in
+//          registers.
 // Needs:   rows aligned to 16 bytes, D and D_v multiples of 8 and at most kWidth, a positive scale.
 // Bound:   tensor cores: for each score 6 D + 2 D_v (queries) or 4 D + 4 D_v operations, less where D_v is not D.
 
@@ -45,7 +47,8 @@ using namespace dnnarray;
 using T = Config::Element;
 using M = Mma<T>;
 constexpr bool kKeyRows = Config::kKeyRows;
-constexpr int kWidth = Config::kWidth, kColumns = Config::kColumns, kThreads = 32 * Config::kWarps, kRows = 16 * Config::kWarps;
+constexpr int kWidth = Config::kWidth, kColumns = Config::kColumns, kThreads = 32 * Config::kWarps,
+              kRows = 16 * Config::kWarps;
 constexpr int kScoreTiles = kColumns / 8, kWidthTiles = kWidth / 8;
 // Where the assembler would spill the addresses of all steps, which it takes at once.
 #if __CUDA_ARCH__ < 900 || __CUDA_ARCH__ >= 1000
@@ -82,7 +85,8 @@ __device__ __forceinline__ void accumulate(Total& total, const Scores& s, const 
 #pragma unroll
   for (int step = 0; step < kColumns / 16; ++step) {
     const unsigned a[4] = {M::pack(s[2 * step][0], s[2 * step][1]), M::pack(s[2 * step][2], s[2 * step][3]),
-                           M::pack(s[2 * step + 1][0], s[2 * step + 1][1]), M::pack(s[2 * step + 1][2], s[2 * step + 1][3])};
+                           M::pack(s[2 * step + 1][0], s[2 * step + 1][1]),
+                           M::pack(s[2 * step + 1][2], s[2 * step + 1][3])};
 #pragma unroll
     for (int n = 0; n < kWidthTiles; n += 2) {
       unsigned b[4];
@@ -95,13 +99,14 @@ __device__ __forceinline__ void accumulate(Total& total, const Scores& s, const 
 
 // `grad` is null where lse alone has a gradient. `out` is grad_q or grad_k, `value_out` grad_v, null where not wanted.
 extern "C" __global__ void __launch_bounds__(kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const T* __restrict__ grad,
-                   const float* __restrict__ lse, const float* __restrict__ delta, const __grid_constant__ Arguments a) {
+    DNNARRAY_ENTRY(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v,
+                   const T* __restrict__ grad, const float* __restrict__ lse, const float* __restrict__ delta,
+                   const __grid_constant__ Arguments a) {
   T *out = a.out, *value_out = a.value_out;
   const long long width = a.width, value_width = a.value_width, lse_batch = a.lse_batch, lse_head = a.lse_head,
-      tiles = a.tiles;
+                  tiles = a.tiles;
   const Strides q_strides = a.q_strides, k_strides = a.k_strides, v_strides = a.v_strides,
-      grad_strides = a.grad_strides, out_strides = a.out_strides, value_out_strides = a.value_out_strides;
+                grad_strides = a.grad_strides, out_strides = a.out_strides, value_out_strides = a.value_out_strides;
   extern __shared__ __align__(128) unsigned char dynamic_shared[];
   constexpr unsigned kRowPanel = kRows * kWidth * 2, kPanel = kColumns * kWidth * 2;
   constexpr int kKnown = kKeyRows ? kColumns : kRows;
@@ -150,7 +155,9 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   const Source<T> own = kKeyRows ? keys_ : queries_of(row_head), own_value = kKeyRows ? values : grads_of(row_head);
   rows.fetch<kRows, kThreads>(q, width, [&](int r) { return own.at(row0 + r); });
   value_rows.fetch<kRows, kThreads>(q, value_width, [&](int r) { return own_value.at(row0 + r); });
-  if constexpr (!kKeyRows) Known{numbers, numbers + kKnown}.fetch<kThreads>(lse + lse_of(row_head), delta + lse_of(row_head), row0, kRows, sequence);
+  if constexpr (!kKeyRows)
+    Known{numbers, numbers + kKnown}.fetch<kThreads>(lse + lse_of(row_head), delta + lse_of(row_head), row0, kRows,
+                                                     sequence);
   if (panels) fetch(0);
 
   const int lane = threadIdx.x % kWarp, row = threadIdx.x / kWarp * 16;
@@ -165,13 +172,15 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     const Block columns = {stage}, value_columns = {stage + kPanel};
     float* known = kKeyRows ? numbers + (n & 1) * 2 * kKnown : numbers;
     const long long i0 = kKeyRows ? c0 : row0, i1 = i0 + (kKeyRows ? kColumns : kRows), j0 = kKeyRows ? row0 : c0;
-    const bool partial = i1 > sequence.q_end || j0 + (kKeyRows ? kRows : kColumns) - 1 > sequence.last(i0) || j0 < sequence.first(i1 - 1);
+    const bool partial = i1 > sequence.q_end || j0 + (kKeyRows ? kRows : kColumns) - 1 > sequence.last(i0) ||
+                         j0 < sequence.first(i1 - 1);
     const Head<T> head(rule, extra, b, h);
     Scores s, d;
     multiply(s, rows, row, columns);
     multiply(d, value_rows, row, value_columns);
-    evaluate<kKeyRows, Config::Given::kExtras>(s, d, head, sequence, {known, known + kKnown}, row + lane / 4, lane % 4 * 2, row0 + row + lane / 4, c0 + lane % 4 * 2, partial, unit,
-             float(rule.keep_scale));
+    evaluate<kKeyRows, Config::Given::kExtras>(s, d, head, sequence, {known, known + kKnown}, row + lane / 4,
+                                               lane % 4 * 2, row0 + row + lane / 4, c0 + lane % 4 * 2, partial, unit,
+                                               float(rule.keep_scale));
     accumulate(total, d, columns);
     if constexpr (kKeyRows) accumulate(value_total, s, value_columns);
   }

@@ -1,7 +1,8 @@
-// The shares of mma_decode.cu as one result: with m_s the lse of share s in powers of two, lse = log2(2^sink + sum_s 2^m_s) and
-// y = sum_s 2^(m_s - lse) y_s, always in the same order.
+// The shares of mma_decode.cu as one result: with m_s the lse of share s in powers of two, lse = log2(2^sink + sum_s
+// 2^m_s) and y = sum_s 2^(m_s - lse) y_s, always in the same order.
 //
-// Layout:  shares (part, batch, key head, row, D_v), their lse without the last axis; y and lse by strides. A warp owns a row, a lane features.
+// Layout:  shares (part, batch, key head, row, D_v), their lse without the last axis; y and lse by strides. A warp owns
+//          a row, a lane features.
 // Bound:   memory: each share read once.
 
 #include "attention/rows.cuh"
@@ -27,10 +28,10 @@ using namespace dnnarray;
 using T = Config::Element;
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const float* __restrict__ shares, const float* __restrict__ lse_shares, T* __restrict__ y, float* __restrict__ lse,
-                   const __grid_constant__ Arguments a) {
+    DNNARRAY_ENTRY(const float* __restrict__ shares, const float* __restrict__ lse_shares, T* __restrict__ y,
+                   float* __restrict__ lse, const __grid_constant__ Arguments a) {
   const long long rows = a.rows, splits = a.splits, value_width = a.value_width, lse_batch = a.lse_batch,
-      lse_head = a.lse_head;
+                  lse_head = a.lse_head;
   const Strides y_strides = a.y_strides;
   const long long row = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) / kWarp;
   const int lane = threadIdx.x % kWarp;

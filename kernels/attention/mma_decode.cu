@@ -1,11 +1,14 @@
-// Attention forward of few queries, half types: the decoding step. The bound is the reading of keys and values, so the query heads that share a
-// key head are rows of one product, the keys are split over blocks until the card is full, and over the warps of a block.
+// Attention forward of few queries, half types: the decoding step. The bound is the reading of keys and values, so the
+// query heads that share a key head are rows of one product, the keys are split over blocks until the card is full, and
+// over the warps of a block.
 //
-// Layout:  rows of q, k, v and y by strides, features side by side; sequences dense, packed, or keys in the blocks of a cache (kPaged). Row R
-//          of a key head is query R / group of head R % group of its group. A block of four warps owns 16 rows and one of `splits` parts of
-//          the keys these see; each warp takes 16 of the 64 keys of a panel. With one part y and lse are written; with several, their shares
-//          go to scratch memory, (part, batch, key head, row), for mma_combine.cu: y in float, lse in powers of two.
-// Needs:   rows aligned to 16 bytes, D and D_v multiples of 8 and at most kWidth, a positive scale, nothing else that changes scores.
+// Layout:  rows of q, k, v and y by strides, features side by side; sequences dense, packed, or keys in the blocks of a
+//          cache (kPaged). Row R of a key head is query R / group of head R % group of its group. A block of four warps
+//          owns 16 rows and one of `splits` parts of the keys these see; each warp takes 16 of the 64 keys of a panel.
+//          With one part y and lse are written; with several, their shares go to scratch memory, (part, batch, key
+//          head, row), for mma_combine.cu: y in float, lse in powers of two.
+// Needs:   rows aligned to 16 bytes, D and D_v multiples of 8 and at most kWidth, a positive scale, nothing else that
+//          changes scores.
 // Bound:   memory: keys and values read once for every 16 rows.
 
 #include "attention/panels.cuh"
@@ -38,14 +41,16 @@ struct Arguments {
 using namespace dnnarray;
 using T = Config::Element;
 using M = Mma<T>;
-constexpr int kWidth = Config::kWidth, kStages = Config::kStages, kThreads = 128, kWarps = 4, kRows = 16, kKeys = 64, kOwn = 16;
+constexpr int kWidth = Config::kWidth, kStages = Config::kStages, kThreads = 128, kWarps = 4, kRows = 16, kKeys = 64,
+              kOwn = 16;
 constexpr unsigned kPanel = kKeys * kWidth * 2;
 using Rows = Panel<kWidth>;
 using State = RowState<T, kOwn, kWidth>;
 using Keys = KeyRows<T, Config::kPaged>;
 
 // s = q k for the 16 keys of a warp.
-__device__ __forceinline__ void multiply_keys(State& state, const unsigned (&q)[kWidth / 16][4], const Rows& k, int first) {
+__device__ __forceinline__ void multiply_keys(State& state, const unsigned (&q)[kWidth / 16][4], const Rows& k,
+                                              int first) {
 #pragma unroll
   for (int n = 0; n < 2; ++n)
 #pragma unroll
@@ -74,7 +79,8 @@ __device__ __forceinline__ void multiply_values(State& state, const Rows& v, int
 // What a warp has of its keys, for the other warps: y, then top (in powers of two) and sum of each row.
 __device__ __forceinline__ void share(State& state, float* shared, float unit) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  float *y = shared + warp * kRows * kWidth, *top = shared + kWarps * kRows * kWidth + warp * kRows, *sum = top + kWarps * kRows;
+  float *y = shared + warp * kRows * kWidth, *top = shared + kWarps * kRows * kWidth + warp * kRows,
+        *sum = top + kWarps * kRows;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int row = lane / 4 + 8 * r;
@@ -84,7 +90,8 @@ __device__ __forceinline__ void share(State& state, float* shared, float unit) {
     if (lane % 4 == 0) top[row] = state.top[r] * unit, sum[row] = total;
 #pragma unroll
     for (int n = 0; n < State::kValueTiles; ++n)
-      *reinterpret_cast<Vec<float, 2>*>(y + row * kWidth + 8 * n + lane % 4 * 2) = {{state.y[n][2 * r], state.y[n][2 * r + 1]}};
+      *reinterpret_cast<Vec<float, 2>*>(y + row * kWidth + 8 * n +
+                                        lane % 4 * 2) = {{state.y[n][2 * r], state.y[n][2 * r + 1]}};
   }
 }
 
@@ -104,10 +111,11 @@ __device__ __forceinline__ float join(const float* shared, int row, float (&fact
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, T* __restrict__ y, float* __restrict__ lse,
-                   float* __restrict__ shares, float* __restrict__ lse_shares, const __grid_constant__ Arguments a) {
+    DNNARRAY_ENTRY(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, T* __restrict__ y,
+                   float* __restrict__ lse, float* __restrict__ shares, float* __restrict__ lse_shares,
+                   const __grid_constant__ Arguments a) {
   const long long tiles = a.tiles, width = a.width, value_width = a.value_width, lse_batch = a.lse_batch,
-      lse_head = a.lse_head, splits = a.splits;
+                  lse_head = a.lse_head, splits = a.splits;
   const Strides q_strides = a.q_strides, k_strides = a.k_strides, v_strides = a.v_strides, y_strides = a.y_strides;
   extern __shared__ __align__(128) unsigned char dynamic_shared[];
   const unsigned start = shared_address(dynamic_shared);
@@ -115,9 +123,11 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   const long long kv_heads = rule.heads / rule.group;
   const Divided by_split = divide_index(blockIdx.x, splits), by_tile = divide_index(by_split.quotient, tiles);
   const Divided by_head = divide_index(by_tile.quotient, kv_heads);
-  const long long b = by_head.quotient, key_head = by_head.remainder, row0 = by_tile.remainder * kRows, part = by_split.remainder;
+  const long long b = by_head.quotient, key_head = by_head.remainder, row0 = by_tile.remainder * kRows,
+                  part = by_split.remainder;
   const Sequence sequence(rule, b);
-  const long long rows = sequence.queries * rule.group, i0 = row0 / rule.group, i1 = (row0 + kRows - 1) / rule.group + 1;
+  const long long rows = sequence.queries * rule.group, i0 = row0 / rule.group,
+                  i1 = (row0 + kRows - 1) / rule.group + 1;
   if (row0 >= rows) return;
   const Pages pages = a.pages;
   const T* first_q = q + q_strides.at(b, key_head * rule.group, sequence.q_first);
@@ -200,7 +210,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     if (splits == 1 && rule.sinks && i < sequence.q_end) {  // one share more, without a value
       const float sink = parameter_at<T>(rule.sinks, rule.sinks_wide, h) * kLog2e, higher = fmaxf(sink, total);
       if (higher != -infinity(0.0f)) {
-        const float joined = higher + quick_log2(quick_exp2(sink - higher) + quick_exp2(total - higher)), shrink = quick_exp2(total - joined);
+        const float joined = higher + quick_log2(quick_exp2(sink - higher) + quick_exp2(total - higher)),
+                    shrink = quick_exp2(total - joined);
 #pragma unroll
         for (int w = 0; w < kWarps; ++w) factor[w] *= shrink;
         total = joined;
@@ -215,7 +226,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int j = 0; j < 8; ++j) out.at[j] = narrow<T>(i < sequence.q_end ? value[j] : 0.0f);
       store(y + y_strides.at(b, h, sequence.q_first + i) + d, out);
-      if (lse && d == 0) lse[b * lse_batch + h * lse_head + sequence.q_first + i] = i < sequence.q_end ? total * kLn2 : -infinity(0.0f);
+      if (lse && d == 0)
+        lse[b * lse_batch + h * lse_head + sequence.q_first + i] = i < sequence.q_end ? total * kLn2 : -infinity(0.0f);
     } else {
 #pragma unroll
       for (int j = 0; j < 8; ++j) shares[(scratch_row + r) * value_width + d + j] = value[j];

@@ -5,12 +5,14 @@
 
 namespace dnnarray {
 
-// N pairs of features of a row, side by side (kInterleaved; kWide: moved as one vector), or the second ones `half` elements behind the first.
+// N pairs of features of a row, side by side (kInterleaved; kWide: moved as one vector), or the second ones `half`
+// elements behind the first.
 template <typename T, int N, bool kInterleaved, bool kWide>
 struct Pairs {
   using A = arithmetic_t<T>;
   using Raw = Vec<T, 2 * N>;  // as the arrays lie in memory, until they are computed with
-  static constexpr int kStep = kInterleaved ? 2 : 1, kSecond = kInterleaved ? 1 : N;  // from pair to pair, and from first to second
+  static constexpr int kStep = kInterleaved ? 2 : 1,
+                       kSecond = kInterleaved ? 1 : N;  // from pair to pair, and from first to second
   A first[N], second[N];
 
   __device__ __forceinline__ explicit Pairs(const Raw& raw) {

@@ -73,11 +73,13 @@ struct Panels {
   // All features as columns of B, rows 16 `step` on as its rows.
   __device__ __forceinline__ unsigned long long down(int step) const {
     const unsigned at = start + step * 2048;
-    return static_cast<unsigned long long>(at >> 4) | static_cast<unsigned long long>(kOne >> 4) << 16 | 64ull << 32 | 1ull << 62;
+    return static_cast<unsigned long long>(at >> 4) | static_cast<unsigned long long>(kOne >> 4) << 16 | 64ull << 32 |
+           1ull << 62;
   }
   // Rows `step` apart from `origin` on, of which there are `rows`; zeros behind them and from `width` on.
   template <int kThreads, typename T>
-  __device__ __forceinline__ void fetch(const T* any, const T* origin, long long step, long long rows, int width) const {
+  __device__ __forceinline__ void fetch(const T* any, const T* origin, long long step, long long rows,
+                                        int width) const {
     constexpr int kAtOnce = kThreads / kChunks;
     static_assert(kThreads % kChunks == 0 && kAtOnce % 8 == 0, "whole rows, eight at a time");
     const int chunk = threadIdx.x % kChunks, first = threadIdx.x / kChunks;

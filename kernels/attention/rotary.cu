@@ -1,9 +1,11 @@
 // Rotary embedding: each pair (a, b) of features turns to (a cos - b sin, b cos + a sin), or back, by -sin (kBack).
 //
-// Layout:  x and y are dense in the same order of axes, the features running fastest: rows of `width` features, of which the first 2 * pairs turn. A
-//          thread owns kPairs pairs of a row, or a vector of the features that do not turn. The row of the tables that row r of x takes is
-//          r / after_s % sequence, and behind each other for r / after_b % batch where batch items have tables of their own.
-// Needs:   every row of x and of the tables aligned to the vectors (kWide: pairs that lie side by side are moved as one vector).
+// Layout:  x and y are dense in the same order of axes, the features running fastest: rows of `width` features, of
+//          which the first 2 * pairs turn. A thread owns kPairs pairs of a row, or a vector of the features that do not
+//          turn. The row of the tables that row r of x takes is r / after_s % sequence, and behind each other for r /
+//          after_b % batch where batch items have tables of their own.
+// Needs:   every row of x and of the tables aligned to the vectors (kWide: pairs that lie side by side are moved as one
+//          vector).
 // Bound:   memory: x read once, y written once; the tables from L2.
 
 #include "dnnarray/core/index.cuh"
@@ -50,12 +52,12 @@ constexpr int kCopied = !Config::kInterleaved ? N : Config::kWide ? 2 * N : 1;  
 
 // `items` are the threads of a row, `turning` those that turn; by_* divide by the number before them.
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ x, const Config::Cosine* __restrict__ cosines, const Config::Sine* __restrict__ sines, T* __restrict__ y,
-                   const __grid_constant__ Arguments a) {
+    DNNARRAY_ENTRY(const T* __restrict__ x, const Config::Cosine* __restrict__ cosines,
+                   const Config::Sine* __restrict__ sines, T* __restrict__ y, const __grid_constant__ Arguments a) {
   const long long threads = a.threads, pairs = a.pairs, width = a.width, turning = a.turning, items = a.items,
-      by_items = a.by_items, after_s = a.after_s, by_after_s = a.by_after_s, sequence = a.sequence,
-      by_sequence = a.by_sequence, after_b = a.after_b, by_after_b = a.by_after_b, batch = a.batch,
-      by_batch = a.by_batch;
+                  by_items = a.by_items, after_s = a.after_s, by_after_s = a.by_after_s, sequence = a.sequence,
+                  by_sequence = a.by_sequence, after_b = a.after_b, by_after_b = a.by_after_b, batch = a.batch,
+                  by_batch = a.by_batch;
   const long long own = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
   if (own >= threads) return;
   const Divided place = split_index<kLong>(own, items, by_items);
@@ -67,8 +69,10 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   }
   const long long at = row * width + item * (N * Mine::kStep);
   const auto raw = Mine::load_raw(x + at, pairs);
-  const long long s = split_index<kLong>(split_index<kLong>(row, after_s, by_after_s).quotient, sequence, by_sequence).remainder;
-  const long long b = split_index<kLong>(split_index<kLong>(row, after_b, by_after_b).quotient, batch, by_batch).remainder;
+  const long long s =
+      split_index<kLong>(split_index<kLong>(row, after_s, by_after_s).quotient, sequence, by_sequence).remainder;
+  const long long b =
+      split_index<kLong>(split_index<kLong>(row, after_b, by_after_b).quotient, batch, by_batch).remainder;
   const long long table = (b * sequence + s) * pairs + item * N;
   A cosine[N], sine[N];
   load_table(cosines + table, cosine);

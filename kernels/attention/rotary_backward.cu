@@ -1,13 +1,16 @@
-// The gradients of the rotary embedding (rotary.cu): that of x turns back, by -sin (kTurned); those of the tables are sums over all heads that share a row of
-// them, of ga a + gb b for cos and gb a - ga b for sin. Alone, that of x is rotary.cu's.
+// The gradients of the rotary embedding (rotary.cu): that of x turns back, by -sin (kTurned); those of the tables are
+// sums over all heads that share a row of them, of ga a + gb b for cos and gb a - ga b for sin. Alone, that of x is
+// rotary.cu's.
 //
-// Layout:  x of any order of batch, heads and sequence, its features running fastest. A column is kPairs pairs (or a vector of those features that do
-//          not turn) of one row of the tables; kTogether threads of a block go through `chunk` of the `rows` rows of x that it serves, every
-//          kTogether-th each, kBatch of them under way. Pairs lie half the turning width apart, or side by side (kInterleaved).
-// Needs:   every row of x and of the tables aligned to the vectors (kWide: pairs that lie side by side are moved as one vector).
-// Bound:   memory: g and x read once, the output written once; the tables from L2, once per thread and `chunk`. The sums of a
-//          thread are added up in the order of the rows, those of a column in that of its threads; with several chunks they go to `parts`,
-//          (chunk, table row, pair), for sum_parts.cu.
+// Layout:  x of any order of batch, heads and sequence, its features running fastest. A column is kPairs pairs (or a
+//          vector of those features that do not turn) of one row of the tables; kTogether threads of a block go through
+//          `chunk` of the `rows` rows of x that it serves, every kTogether-th each, kBatch of them under way. Pairs lie
+//          half the turning width apart, or side by side (kInterleaved).
+// Needs:   every row of x and of the tables aligned to the vectors (kWide: pairs that lie side by side are moved as one
+//          vector).
+// Bound:   memory: g and x read once, the output written once; the tables from L2, once per thread and `chunk`. The
+//          sums of a thread are added up in the order of the rows, those of a column in that of its threads; with
+//          several chunks they go to `parts`, (chunk, table row, pair), for sum_parts.cu.
 
 #include "dnnarray/core/index.cuh"
 #include "dnnarray/core/overlap.cuh"
@@ -60,7 +63,8 @@ struct Arguments {
 using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
-constexpr int N = Config::kPairs, kBatch = Config::kBatch, kTogether = Config::kTogether, kColumns = Config::kThreads / kTogether;
+constexpr int N = Config::kPairs, kBatch = Config::kBatch, kTogether = Config::kTogether,
+              kColumns = Config::kThreads / kTogether;
 constexpr int kCopied = !Config::kInterleaved ? N : Config::kWide ? 2 * N : 1;  // features that one thread copies
 constexpr bool kLong = Config::kLong;
 
@@ -75,10 +79,12 @@ __device__ __forceinline__ void add_slopes(const Mine& g, const Mine& x, A (&cos
   }
 }
 
-// The rows of x that one row of the tables serves, in steps of kTogether: all heads, and all batch items where these share the tables.
+// The rows of x that one row of the tables serves, in steps of kTogether: all heads, and all batch items where these
+// share the tables.
 struct Rows {
   long long at, head;
-  long long step, heads_on, heads, turn;  // how far a step leads; `turn` leads from behind the last head of a batch item to the first of the next
+  long long step, heads_on, heads,
+      turn;  // how far a step leads; `turn` leads from behind the last head of a batch item to the first of the next
 
   __device__ __forceinline__ void next() {
     at += step;
@@ -91,11 +97,12 @@ struct Arrays {
   T* y;
 };
 
-// Turn kCount rows, whose loads are all under way before the first is used: no branch comes between them, and g and x are not `__restrict__`, since
-// ptxas puts loads by the non-coherent cache off until behind the stores of the row before.
+// Turn kCount rows, whose loads are all under way before the first is used: no branch comes between them, and g and x
+// are not `__restrict__`, since ptxas puts loads by the non-coherent cache off until behind the stores of the row
+// before.
 template <int kCount>
-__device__ __forceinline__ void turn_rows(const Arrays& arrays, Rows& rows, long long half, const A (&cosine)[N], const A (&sine)[N],
-                                          A (&cosine_sum)[N], A (&sine_sum)[N]) {
+__device__ __forceinline__ void turn_rows(const Arrays& arrays, Rows& rows, long long half, const A (&cosine)[N],
+                                          const A (&sine)[N], A (&cosine_sum)[N], A (&sine_sum)[N]) {
   Raw raw_g[kCount], raw_x[kCount];
   long long at[kCount];
 #pragma unroll
@@ -112,10 +119,11 @@ __device__ __forceinline__ void turn_rows(const Arrays& arrays, Rows& rows, long
   }
 }
 
-// The sums of the threads that share a column, in their order; a null result is not wanted. `table` is where the column stands in the tables, negative where
-// it has no sums.
+// The sums of the threads that share a column, in their order; a null result is not wanted. `table` is where the column
+// stands in the tables, negative where it has no sums.
 template <typename C, typename S>
-__device__ __forceinline__ void store_sums(C* cosines, S* sines, long long table, const A (&cosine)[N], const A (&sine)[N]) {
+__device__ __forceinline__ void store_sums(C* cosines, S* sines, long long table, const A (&cosine)[N],
+                                           const A (&sine)[N]) {
   constexpr int kSums = 2 * N, kPitch = Config::kThreads + kColumns;
   __shared__ A smem[kSums][kPitch];
   __shared__ long long smem_table[kColumns];
@@ -135,21 +143,23 @@ __device__ __forceinline__ void store_sums(C* cosines, S* sines, long long table
   }
 }
 
-// `items` threads of a row of x, of which `turning` turn; `sequence` table rows belong to a batch item where each has tables of its own (`own_tables`);
-// by_* divide by the number before them. A step leads to the row of x kTogether further on.
+// `items` threads of a row of x, of which `turning` turn; `sequence` table rows belong to a batch item where each has
+// tables of its own (`own_tables`); by_* divide by the number before them. A step leads to the row of x kTogether
+// further on.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 1 : Config::kBlocks)
-    DNNARRAY_ENTRY(const Config::Cosine* __restrict__ cosines, const Config::Sine* __restrict__ sines, T* __restrict__ y,
-                   const __grid_constant__ Arguments a) {
+    DNNARRAY_ENTRY(const Config::Cosine* __restrict__ cosines, const Config::Sine* __restrict__ sines,
+                   T* __restrict__ y, const __grid_constant__ Arguments a) {
   const T *grad = a.grad, *x = a.x;
-  Config::Cosine *grad_cosines = a.grad_cosines;
-  Config::Sine *grad_sines = a.grad_sines;
+  Config::Cosine* grad_cosines = a.grad_cosines;
+  Config::Sine* grad_sines = a.grad_sines;
   A *cosine_parts = a.cosine_parts, *sine_parts = a.sine_parts;
   const long long table_rows = a.table_rows, pairs = a.pairs, turning = a.turning, items = a.items,
-      by_items = a.by_items, sequence = a.sequence, by_sequence = a.by_sequence, own_tables = a.own_tables,
-      heads = a.heads, by_heads = a.by_heads, rows = a.rows, chunk = a.chunk, batch_stride = a.batch_stride,
-      head_stride = a.head_stride, row_stride = a.row_stride, step = a.step, heads_on = a.heads_on;
+                  by_items = a.by_items, sequence = a.sequence, by_sequence = a.by_sequence, own_tables = a.own_tables,
+                  heads = a.heads, by_heads = a.by_heads, rows = a.rows, chunk = a.chunk, batch_stride = a.batch_stride,
+                  head_stride = a.head_stride, row_stride = a.row_stride, step = a.step, heads_on = a.heads_on;
   let_next_kernel_begin();
-  const Divided column = split_index<kLong>(static_cast<long long>(blockIdx.x) * kColumns + threadIdx.x % kColumns, items, by_items);
+  const Divided column =
+      split_index<kLong>(static_cast<long long>(blockIdx.x) * kColumns + threadIdx.x % kColumns, items, by_items);
   const long long table_row = column.quotient, item = column.remainder;
   const bool there = table_row < table_rows, turns = there && item < turning;
   const Divided position = split_index<kLong>(table_row, sequence, by_sequence);
@@ -172,7 +182,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 
 #pragma unroll
     for (int j = 0; j < N; ++j) sine[j] = -sine[j];
     int row = 0;
-    for (; row + kBatch <= count; row += kBatch) turn_rows<kBatch>({grad, x, y}, mine, pairs, cosine, sine, cosine_sum, sine_sum);
+    for (; row + kBatch <= count; row += kBatch)
+      turn_rows<kBatch>({grad, x, y}, mine, pairs, cosine, sine, cosine_sum, sine_sum);
     for (; row < count; ++row) turn_rows<1>({grad, x, y}, mine, pairs, cosine, sine, cosine_sum, sine_sum);
   } else if constexpr (Config::kTurned) {
     for (int row = 0; row < count; ++row, mine.next()) store(y + mine.at, load<T, kCopied>(grad + mine.at));

@@ -1,5 +1,6 @@
-// What a warp of the tensor-core kernels of attention holds of 16 queries, scores, sums and the result, and what is done to it in registers.
-// Lane l has the rows l / 4 and l / 4 + 8, and of each tile of eight columns those from l % 4 * 2 on.
+// What a warp of the tensor-core kernels of attention holds of 16 queries, scores, sums and the result, and what is
+// done to it in registers. Lane l has the rows l / 4 and l / 4 + 8, and of each tile of eight columns those from l % 4
+// * 2 on.
 #pragma once
 
 #include "attention/rule.cuh"
@@ -30,8 +31,8 @@ struct RowState {
     }
   }
 
-  // Scores become weights, with `unit` folded into the power of two; `shrink` is what all that was summed so far is to be multiplied by.
-  // Chains of dependent operations are cut into kChains: a warp has few others beside it.
+  // Scores become weights, with `unit` folded into the power of two; `shrink` is what all that was summed so far is to
+  // be multiplied by. Chains of dependent operations are cut into kChains: a warp has few others beside it.
   __device__ __forceinline__ void absorb(Scores& s, float unit, float (&shrink)[2]) {
     constexpr int kChains = kScoreTiles < 4 ? kScoreTiles : 4;
     float high[2][kChains], part[2][kChains] = {}, ground[2];
@@ -112,7 +113,7 @@ struct RowState {
   __device__ __forceinline__ void weights(const Scores& s, int step, unsigned (&a)[4]) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float(&of)[4] = s[2 * step + half];
+      const float (&of)[4] = s[2 * step + half];
       a[2 * half] = M::pack(of[0], of[1]);
       a[2 * half + 1] = M::pack(of[2], of[3]);
     }
@@ -120,8 +121,8 @@ struct RowState {
 
   // Write y and, where given, lse; both point at query 0. What is not `whole` is NaN.
   template <typename O>
-  __device__ __forceinline__ void finish(O* out, float* lse, long long step, long long i, const Sequence& sequence, long long width, float unit,
-                                         float keep_scale, bool whole) {
+  __device__ __forceinline__ void finish(O* out, float* lse, long long step, long long i, const Sequence& sequence,
+                                         long long width, float unit, float keep_scale, bool whole) {
     const int lane = threadIdx.x % kWarp;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -137,14 +138,16 @@ struct RowState {
       O* p = out + at * step + lane % 4 * 2;
 #pragma unroll
       for (int n = 0; n < kValueTiles; ++n) {
-        const Vec<O, 2> pair = {{narrow<O>(live ? y[n][2 * r] * scaled : 0.0f), narrow<O>(live ? y[n][2 * r + 1] * scaled : 0.0f)}};
+        const Vec<O, 2> pair = {
+            {narrow<O>(live ? y[n][2 * r] * scaled : 0.0f), narrow<O>(live ? y[n][2 * r + 1] * scaled : 0.0f)}};
         if (8 * n < width) store(p + 8 * n, pair);
       }
     }
   }
 };
 
-// The rows of keys or values of a head: in a sequence, or in the blocks of a cache. Null past the end, and for a block that there is not.
+// The rows of keys or values of a head: in a sequence, or in the blocks of a cache. Null past the end, and for a block
+// that there is not.
 template <typename T, bool kPaged>
 struct KeyRows {
   const T* first;

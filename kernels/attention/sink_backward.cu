@@ -1,7 +1,8 @@
 // The gradient of the sinks of attention: grad_sink[h] = -sum over batch and queries of exp(sink[h] - lse) delta.
 //
 // Layout:  lse and delta (batch, head, query) by strides; packed sequences as one batch item. A block owns a head.
-// Bound:   memory: lse and delta read once. A thread adds up every kThreads-th row, then the block, always in the same order.
+// Bound:   memory: lse and delta read once. A thread adds up every kThreads-th row, then the block, always in the same
+//          order.
 
 #include "attention/slopes.cuh"
 

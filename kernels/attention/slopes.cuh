@@ -23,16 +23,14 @@ struct Slopes {
   const A *lse, *delta;  // of query 0
   A keep_scale;
 
-  // The products of queries and keys become the weights that are left after dropout; those of grad_y and the values become ds, and with
-  // kBent the gradients of the product q.k / scale.
+  // The products of queries and keys become the weights that are left after dropout; those of grad_y and the values
+  // become ds, and with kBent the gradients of the product q.k / scale.
   template <bool kWeightsOnly, bool kBent>
   __device__ __forceinline__ void evaluate(Patch& s, Patch& d, long long i, long long j) const {
 #pragma unroll
     for (int line = 0; line < kPatch; ++line) {
       bool kept[kPatch];
-      if (head.threshold) {
-        head.template keep<kPatch>(i + line, j, kept);
-      }
+      if (head.threshold) { head.template keep<kPatch>(i + line, j, kept); }
       const bool live = i + line < sequence.q_end;
       const A ground = live ? usable_lse(lse[i + line]) : infinity(A(0));
       const A mean = live && !kWeightsOnly ? delta[i + line] : A(0);

@@ -1,6 +1,7 @@
 // The second stage of a sum: y[i] = sum of parts[p, i] over p, in the order of p, rounded to the type of the result.
 //
-// Layout:  parts (count, size) in the type of the arithmetic, y dense. A thread owns one element; blocks with y = 1 do the same for the second sum.
+// Layout:  parts (count, size) in the type of the arithmetic, y dense. A thread owns one element; blocks with y = 1 do
+//          the same for the second sum.
 // Needs:   launched early.
 // Bound:   memory: each part read once.
 
@@ -23,8 +24,9 @@ struct Arguments {
 using namespace dnnarray;
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const Config::Part* __restrict__ parts, Config::Element* __restrict__ y, const Config::Part* __restrict__ second_parts,
-                   Config::Element* __restrict__ second_y, const __grid_constant__ Arguments a) {
+    DNNARRAY_ENTRY(const Config::Part* __restrict__ parts, Config::Element* __restrict__ y,
+                   const Config::Part* __restrict__ second_parts, Config::Element* __restrict__ second_y,
+                   const __grid_constant__ Arguments a) {
   const long long size = a.size, count = a.count;
   const long long i = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
   if (i >= size) return;

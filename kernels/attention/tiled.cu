@@ -2,8 +2,9 @@
 //   y[i] = sum_j exp(s[i, j] - lse[i]) v[j],  lse[i] = log(exp(sink) + sum_j exp(s[i, j])),
 // where s = scale q.k, capped, with ALiBi, bias and masks. Never more than one tile of scores exists.
 //
-// Layout:  any strides; sequences dense, packed one behind another, or keys in the blocks of a cache (kPaged). A block of 256 threads owns a
-//          tile of queries of one head and kValues features of the result, and walks over the keys that these queries see.
+// Layout:  any strides; sequences dense, packed one behind another, or keys in the blocks of a cache (kPaged). A block
+//          of 256 threads owns a tile of queries of one head and kValues features of the result, and walks over the
+//          keys that these queries see.
 // Needs:   kVector features side by side in aligned rows (1 where they are not). Every option of the operation.
 // Bound:   arithmetic: 2 (D + D_v) multiplications and additions for each score.
 
@@ -93,13 +94,14 @@ __device__ __forceinline__ void drop(const Head<T>& head, long long i, long long
 }
 
 extern "C" __global__ void __launch_bounds__(kTileThreads, 1)
-    DNNARRAY_ENTRY(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, O* __restrict__ y, A* __restrict__ lse,
-                   const __grid_constant__ Arguments a) {
+    DNNARRAY_ENTRY(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, O* __restrict__ y,
+                   A* __restrict__ lse, const __grid_constant__ Arguments a) {
   const long long tiles = a.tiles, width = a.width, value_width = a.value_width, lse_batch = a.lse_batch,
-      lse_head = a.lse_head, slices = a.slices;
+                  lse_head = a.lse_head, slices = a.slices;
   const Strides q_strides = a.q_strides, k_strides = a.k_strides, v_strides = a.v_strides, y_strides = a.y_strides;
   extern __shared__ __align__(16) unsigned char dynamic_shared[];
-  A *staged_q = reinterpret_cast<A*>(dynamic_shared), *staged_k = staged_q + Tile::kStaged, *weights = staged_k + Tile::kStaged;
+  A *staged_q = reinterpret_cast<A*>(dynamic_shared), *staged_k = staged_q + Tile::kStaged,
+    *weights = staged_k + Tile::kStaged;
   A* staged_v = weights + Tile::kWeights;
   const Rule rule = Config::Given::rule(a.rule);
   const Extra extra = Config::Given::extra(a.extra);

@@ -1,10 +1,13 @@
-// Attention backward on the ordinary arithmetic units, one of three gradients a launch: with the weights p and the gradients of the scores
-// ds of slopes.cuh
-//   grad_q[i] = scale sum_j ds[i, j] k[j],  grad_k[j] = scale sum_i ds[i, j] q[i],  grad_v[j] = sum_i p[i, j] grad_y[i],
-// the sums over i going through all heads that share a key head. Nothing is added from two blocks: the same bits at every run.
+// Attention backward on the ordinary arithmetic units, one of three gradients a launch: with the weights p and the
+// gradients of the scores ds of slopes.cuh
+//   grad_q[i] = scale sum_j ds[i, j] k[j],  grad_k[j] = scale sum_i ds[i, j] q[i],  grad_v[j] = sum_i p[i, j]
+//   grad_y[i],
+// the sums over i going through all heads that share a key head. Nothing is added from two blocks: the same bits at
+// every run.
 //
-// Layout:  any strides; sequences dense or packed. A block of 256 threads owns a tile of rows (queries, or keys) of one head and kValues
-//          features of the result, and walks over the columns (keys, or queries of all heads of the group) that meet them.
+// Layout:  any strides; sequences dense or packed. A block of 256 threads owns a tile of rows (queries, or keys) of one
+//          head and kValues features of the result, and walks over the columns (keys, or queries of all heads of the
+//          group) that meet them.
 // Needs:   kVector features side by side in aligned rows (1 where they are not). Every option of the operation.
 // Bound:   arithmetic: for each score 2 D (grad_v) or 2 (D + D_v), and 2 D or 2 D_v, operations.
 
@@ -49,12 +52,13 @@ using Tile = Tiles<T, P, Config::kDepth, Config::kValues, Config::kVector>;
 
 // `grad` is null where lse alone has a gradient. `delta` and `lse` lie alike.
 extern "C" __global__ void __launch_bounds__(kTileThreads, 1)
-    DNNARRAY_ENTRY(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const T* __restrict__ grad,
-                   const A* __restrict__ lse, const A* __restrict__ delta, T* __restrict__ out, const __grid_constant__ Arguments a) {
+    DNNARRAY_ENTRY(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v,
+                   const T* __restrict__ grad, const A* __restrict__ lse, const A* __restrict__ delta,
+                   T* __restrict__ out, const __grid_constant__ Arguments a) {
   const long long width = a.width, value_width = a.value_width, lse_batch = a.lse_batch, lse_head = a.lse_head,
-      tiles = a.tiles, slices = a.slices;
+                  tiles = a.tiles, slices = a.slices;
   const Strides q_strides = a.q_strides, k_strides = a.k_strides, v_strides = a.v_strides,
-      grad_strides = a.grad_strides, out_strides = a.out_strides;
+                grad_strides = a.grad_strides, out_strides = a.out_strides;
   extern __shared__ __align__(16) unsigned char dynamic_shared[];
   A *staged_rows = reinterpret_cast<A*>(dynamic_shared), *staged_columns = staged_rows + Tile::kStaged;
   A *weights = staged_columns + Tile::kStaged, *staged_values = weights + Tile::kWeights;
@@ -88,8 +92,8 @@ extern "C" __global__ void __launch_bounds__(kTileThreads, 1)
     const Source<T> queries_ = queries_at(q, q_strides, b, h, sequence);
     const T* first_grad = grad ? grad + grad_strides.at(b, h, sequence.q_first) : nullptr;
     const Source<T> grads = {first_grad, grad_strides.row, sequence.q_end};
-    const Source<T> &left = kKeyRows ? keys_ : queries_, &right = kKeyRows ? queries_ : keys_;
-    const Source<T> &left_value = kKeyRows ? values : grads, &right_value = kKeyRows ? grads : values;
+    const Source<T>&left = kKeyRows ? keys_ : queries_, &right = kKeyRows ? queries_ : keys_;
+    const Source<T>&left_value = kKeyRows ? values : grads, &right_value = kKeyRows ? grads : values;
     const Source<T>& summed = Config::kTarget == kOfQueries ? keys_ : Config::kTarget == kOfKeys ? queries_ : grads;
     const long long left_step = kKeyRows ? k_strides.column : q_strides.column;
     const long long right_step = kKeyRows ? q_strides.column : k_strides.column;
@@ -100,16 +104,22 @@ extern "C" __global__ void __launch_bounds__(kTileThreads, 1)
                                                                 : grad_strides.column;
     for (long long column0 = begin; column0 < end; column0 += Tile::kTile) {
       A s[P][P], d[P][P] = {};
-      const auto row_at = [&](const Source<T>& source) { return [&source, row0](int r) { return source.at(row0 + r); }; };
-      const auto column_at = [&](const Source<T>& source) { return [&source, column0](int r) { return source.at(column0 + r); }; };
+      const auto row_at = [&](const Source<T>& source) {
+        return [&source, row0](int r) { return source.at(row0 + r); };
+      };
+      const auto column_at = [&](const Source<T>& source) {
+        return [&source, column0](int r) { return source.at(column0 + r); };
+      };
       Tile::product(staged_rows, staged_columns, width, left_step, row_at(left), right_step, column_at(right), s);
       if (!kWeightsOnly && grad) {
-        Tile::product(staged_rows, staged_columns, value_width, left_value_step, row_at(left_value), right_value_step, column_at(right_value), d);
+        Tile::product(staged_rows, staged_columns, value_width, left_value_step, row_at(left_value), right_value_step,
+                      column_at(right_value), d);
       }
       const long long row = row0 + Tile::row() * P, column = column0 + Tile::column() * P;
       slopes_of.template evaluate<kWeightsOnly, true>(s, d, kKeyRows ? column : row, kKeyRows ? row : column);
       Tile::put(weights, kWeightsOnly ? s : d);
-      Tile::accumulate(weights, staged_values, d0, kWeightsOnly ? value_width : width, summed_step, column_at(summed), total);
+      Tile::accumulate(weights, staged_values, d0, kWeightsOnly ? value_width : width, summed_step, column_at(summed),
+                       total);
     }
   }
 

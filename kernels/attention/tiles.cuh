@@ -1,5 +1,6 @@
-// Tiles of attention on ordinary arithmetic units: 256 threads hold a tile of rows x columns, each a patch of kPatch x kPatch; the operands
-// of a product lie in shared memory with the index of the sum running slowest, so that a thread reads its part as one vector.
+// Tiles of attention on ordinary arithmetic units: 256 threads hold a tile of rows x columns, each a patch of kPatch x
+// kPatch; the operands of a product lie in shared memory with the index of the sum running slowest, so that a thread
+// reads its part as one vector.
 #pragma once
 
 #include "dnnarray/core/vec.cuh"
@@ -9,18 +10,19 @@ namespace dnnarray {
 constexpr int kSide = 16;  // threads along either side of a tile
 constexpr int kTileThreads = kSide * kSide;
 
-// kPatch: rows and columns of a thread. kDepth: terms of a product that are staged at once. kValues: columns of the result.
+// kPatch: rows and columns of a thread. kDepth: terms of a product that are staged at once. kValues: columns of the
+// result.
 template <typename T, int kPatch_, int kDepth_, int kValues_, int kVector_>
 struct Tiles {
   using A = arithmetic_t<T>;
   static constexpr int kPatch = kPatch_, kDepth = kDepth_, kValues = kValues_, kVector = kVector_;
-  static constexpr int kTile = kSide * kPatch;        // rows, and columns, of a tile
-  static constexpr int kPitch = kTile + 4;            // of one term in shared memory; keeps vectors of four aligned
-  static constexpr int kOwn = kValues / kSide;        // columns of the result that a thread holds
-  static constexpr int kRun = kOwn < 4 ? kOwn : 4;    // of these, how many lie side by side
-  static constexpr int kStaged = kDepth * kPitch;     // elements of one staged operand
+  static constexpr int kTile = kSide * kPatch;      // rows, and columns, of a tile
+  static constexpr int kPitch = kTile + 4;          // of one term in shared memory; keeps vectors of four aligned
+  static constexpr int kOwn = kValues / kSide;      // columns of the result that a thread holds
+  static constexpr int kRun = kOwn < 4 ? kOwn : 4;  // of these, how many lie side by side
+  static constexpr int kStaged = kDepth * kPitch;   // elements of one staged operand
   static constexpr int kWeights = kTile * kPitch;
-  static constexpr int kRows = kDepth * kValues;      // elements of the staged rows of the second product
+  static constexpr int kRows = kDepth * kValues;  // elements of the staged rows of the second product
 
   static __device__ __forceinline__ int row() { return threadIdx.x / kSide; }
   static __device__ __forceinline__ int column() { return threadIdx.x % kSide; }
@@ -67,7 +69,8 @@ struct Tiles {
   static __device__ __forceinline__ void multiply(const A* left, const A* right, A (&sum)[kPatch][kPatch]) {
 #pragma unroll 4
     for (int d = 0; d < kDepth; ++d) {
-      const Vec<A, kPatch> a = load<A, kPatch>(left + d * kPitch + row() * kPatch), b = load<A, kPatch>(right + d * kPitch + column() * kPatch);
+      const Vec<A, kPatch> a = load<A, kPatch>(left + d * kPitch + row() * kPatch),
+                           b = load<A, kPatch>(right + d * kPitch + column() * kPatch);
 #pragma unroll
       for (int i = 0; i < kPatch; ++i)
 #pragma unroll
@@ -77,8 +80,8 @@ struct Tiles {
 
   // The whole product of kTile rows on either side.
   template <typename At, typename Bt>
-  static __device__ __forceinline__ void product(A* left, A* right, long long width, long long step_a, At a, long long step_b, Bt b,
-                                                 A (&sum)[kPatch][kPatch]) {
+  static __device__ __forceinline__ void product(A* left, A* right, long long width, long long step_a, At a,
+                                                 long long step_b, Bt b, A (&sum)[kPatch][kPatch]) {
 #pragma unroll
     for (int i = 0; i < kPatch; ++i)
 #pragma unroll
@@ -107,8 +110,8 @@ struct Tiles {
 
   // total[i][...] += weights times kTile rows, which `at(row)` gives; the weights lie in shared memory already.
   template <typename At>
-  static __device__ __forceinline__ void accumulate(const A* weights, A* rows, long long d, long long width, long long step, At at,
-                                                    A (&total)[kPatch][kOwn]) {
+  static __device__ __forceinline__ void accumulate(const A* weights, A* rows, long long d, long long width,
+                                                    long long step, At at, A (&total)[kPatch][kOwn]) {
     for (int k = 0; k < kTile; k += kDepth) {
       __syncthreads();
       stage_rows(rows, d, width, step, [&](int r) { return at(k + r); });

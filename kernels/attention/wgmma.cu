@@ -1,10 +1,12 @@
-// Attention forward on Hopper's tensor cores, half types (after FlashAttention-3, Shah et al. 2024): the sums of mma.cu by asynchronous matrix
-// instructions. While the values of one panel are summed, the scores of the next become weights.
+// Attention forward on Hopper's tensor cores, half types (after FlashAttention-3, Shah et al. 2024): the sums of mma.cu
+// by asynchronous matrix instructions. While the values of one panel are summed, the scores of the next become weights.
 //
-// Layout:  rows of q, k, v and y by strides, features side by side; sequences dense, packed, or keys in the blocks of a cache (kPaged). A
-//          block of kGroups warpgroups owns 64 queries of one head for each, a warp 16 of them; scores, weights and results stay in registers. Keys and
-//          values come in panels of kKeys, two of each in shared memory.
-// Needs:   sm_90a; rows aligned to 16 bytes, D and D_v multiples of 8 and at most kWidth, a positive scale, nothing else that changes scores.
+// Layout:  rows of q, k, v and y by strides, features side by side; sequences dense, packed, or keys in the blocks of a
+//          cache (kPaged). A block of kGroups warpgroups owns 64 queries of one head for each, a warp 16 of them;
+//          scores, weights and results stay in registers. Keys and values come in panels of kKeys, two of each in
+//          shared memory.
+// Needs:   sm_90a; rows aligned to 16 bytes, D and D_v multiples of 8 and at most kWidth, a positive scale, nothing
+//          else that changes scores.
 // Bound:   tensor cores: 2 (D + D_v) operations for each score.
 
 #include "attention/panels.cuh"
@@ -39,7 +41,8 @@ struct Arguments {
 using namespace dnnarray;
 using T = Config::Element;
 using O = Config::Output;
-constexpr int kWidth = Config::kWidth, kKeys = Config::kKeys, kGroups = Config::kGroups, kThreads = 128 * kGroups, kQueries = 64 * kGroups, kSteps = kKeys / 16;
+constexpr int kWidth = Config::kWidth, kKeys = Config::kKeys, kGroups = Config::kGroups, kThreads = 128 * kGroups,
+              kQueries = 64 * kGroups, kSteps = kKeys / 16;
 using QueryPanels = Panels<kQueries, kWidth>;
 using KeyPanels = Panels<kKeys, kWidth>;
 using State = RowState<T, kKeys, kWidth>;
@@ -50,7 +53,8 @@ __device__ __forceinline__ void start_scores(State::Scores& s, const QueryPanels
   hold(s);
   Wgmma<T, false, false, kKeys>::start(flat(s), q.across(row, 0), k.across(0, 0));
 #pragma unroll
-  for (int step = 1; step < kWidth / 16; ++step) Wgmma<T, false, false, kKeys>::run(flat(s), q.across(row, step), k.across(0, step));
+  for (int step = 1; step < kWidth / 16; ++step)
+    Wgmma<T, false, false, kKeys>::run(flat(s), q.across(row, step), k.across(0, step));
   wgmma_commit();
 }
 
@@ -58,15 +62,16 @@ __device__ __forceinline__ void start_scores(State::Scores& s, const QueryPanels
 __device__ __forceinline__ void start_values(State& state, const unsigned (&weights)[kSteps][4], const KeyPanels& v) {
   hold(state.y);
 #pragma unroll
-  for (int step = 0; step < kSteps; ++step) Wgmma<T, false, true, kWidth>::run(flat(state.y), weights[step], v.down(step));
+  for (int step = 0; step < kSteps; ++step)
+    Wgmma<T, false, true, kWidth>::run(flat(state.y), weights[step], v.down(step));
   wgmma_commit();
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
-    DNNARRAY_ENTRY(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, O* __restrict__ y, float* __restrict__ lse,
-                   const __grid_constant__ Arguments a) {
+    DNNARRAY_ENTRY(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, O* __restrict__ y,
+                   float* __restrict__ lse, const __grid_constant__ Arguments a) {
   const long long tiles = a.tiles, width = a.width, value_width = a.value_width, lse_batch = a.lse_batch,
-      lse_head = a.lse_head;
+                  lse_head = a.lse_head;
   const Strides q_strides = a.q_strides, k_strides = a.k_strides, v_strides = a.v_strides, y_strides = a.y_strides;
   extern __shared__ __align__(1024) unsigned char dynamic_shared[];
   const QueryPanels rows_q = {shared_address(dynamic_shared)};
@@ -96,8 +101,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   };
   const auto fetch_k = [&](int n) { fetch(panel_k(n), of_k, n, width); };
   const auto fetch_v = [&](int n) { fetch(panel_v(n), of_v, n, value_width); };
-  rows_q.fetch<kThreads>(
-      q, width, [&](int r) { return i0 + r < sequence.q_end ? first_q + r * q_strides.row : nullptr; });
+  rows_q.fetch<kThreads>(q, width,
+                         [&](int r) { return i0 + r < sequence.q_end ? first_q + r * q_strides.row : nullptr; });
   fetch_k(0);
   copies_commit();
 
@@ -113,7 +118,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   const auto absorb = [&](int n) {
     hold(state.s);
     const long long j0 = begin + n * static_cast<long long>(kKeys);
-    if (j0 + kKeys - 1 > sequence.last(i0) || j0 < sequence.first(i0 + kQueries - 1)) state.hide(state.s, sequence, i, j0 + lane % 4 * 2);
+    if (j0 + kKeys - 1 > sequence.last(i0) || j0 < sequence.first(i0 + kQueries - 1))
+      state.hide(state.s, sequence, i, j0 + lane % 4 * 2);
     state.absorb(state.s, unit, shrink);
   };
   const auto pack = [&] {

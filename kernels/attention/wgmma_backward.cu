@@ -1,8 +1,11 @@
-// Attention backward on Hopper's tensor cores, half types: the sums of mma_backward.cu by asynchronous matrix instructions.
+// Attention backward on Hopper's tensor cores, half types: the sums of mma_backward.cu by asynchronous matrix
+// instructions.
 //
-// Layout:  as in mma_backward.cu. Each warpgroup owns 64 rows (queries, or keys with kKeyRows) of a block of 64 kGroups; the columns (keys, or
-//          the queries of all heads of the group) come in panels of kColumns, two in flight.
-// Needs:   sm_90a; rows aligned to 16 bytes, D and D_v multiples of 8 and at most kWidth, a positive scale, nothing else that changes scores.
+// Layout:  as in mma_backward.cu. Each warpgroup owns 64 rows (queries, or keys with kKeyRows) of a block of 64
+//          kGroups; the columns (keys, or the queries of all heads of the group) come in panels of kColumns, two in
+//          flight.
+// Needs:   sm_90a; rows aligned to 16 bytes, D and D_v multiples of 8 and at most kWidth, a positive scale, nothing
+//          else that changes scores.
 // Bound:   tensor cores: for each score 6 D + 2 D_v (queries) or 4 D + 4 D_v operations, less where D_v is not D.
 
 #include "attention/panels.cuh"
@@ -40,7 +43,8 @@ using namespace dnnarray;
 using T = Config::Element;
 using M = Mma<T>;
 constexpr bool kKeyRows = Config::kKeyRows;
-constexpr int kWidth = Config::kWidth, kColumns = Config::kColumns, kThreads = 128 * Config::kGroups, kRows = 64 * Config::kGroups;
+constexpr int kWidth = Config::kWidth, kColumns = Config::kColumns, kThreads = 128 * Config::kGroups,
+              kRows = 64 * Config::kGroups;
 constexpr int kScoreTiles = kColumns / 8, kWidthTiles = kWidth / 8;
 using RowPanels = Panels<kRows, kWidth>;
 using ColumnPanels = Panels<kColumns, kWidth>;
@@ -52,7 +56,8 @@ __device__ __forceinline__ void start_scores(Scores& s, const RowPanels& rows, i
   hold(s);
   Wgmma<T, false, false, kColumns>::start(flat(s), rows.across(row, 0), columns.across(0, 0));
 #pragma unroll
-  for (int step = 1; step < kWidth / 16; ++step) Wgmma<T, false, false, kColumns>::run(flat(s), rows.across(row, step), columns.across(0, step));
+  for (int step = 1; step < kWidth / 16; ++step)
+    Wgmma<T, false, false, kColumns>::run(flat(s), rows.across(row, step), columns.across(0, step));
   wgmma_commit();
 }
 
@@ -61,29 +66,32 @@ __device__ __forceinline__ void pack(const Scores& s, unsigned (&a)[kColumns / 1
   for (int step = 0; step < kColumns / 16; ++step)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float(&of)[4] = s[2 * step + half];
+      const float (&of)[4] = s[2 * step + half];
       a[step][2 * half] = M::pack(of[0], of[1]);
       a[step][2 * half + 1] = M::pack(of[2], of[3]);
     }
 }
 
 // Start total += a times the rows of a panel.
-__device__ __forceinline__ void start_sum(Total& total, const unsigned (&a)[kColumns / 16][4], const ColumnPanels& columns) {
+__device__ __forceinline__ void start_sum(Total& total, const unsigned (&a)[kColumns / 16][4],
+                                          const ColumnPanels& columns) {
   hold(total);
 #pragma unroll
-  for (int step = 0; step < kColumns / 16; ++step) Wgmma<T, false, true, kWidth>::run(flat(total), a[step], columns.down(step));
+  for (int step = 0; step < kColumns / 16; ++step)
+    Wgmma<T, false, true, kWidth>::run(flat(total), a[step], columns.down(step));
   wgmma_commit();
 }
 
 // `grad` is null where lse alone has a gradient. `out` is grad_q or grad_k, `value_out` grad_v, null where not wanted.
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
-    DNNARRAY_ENTRY(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const T* __restrict__ grad,
-                   const float* __restrict__ lse, const float* __restrict__ delta, const __grid_constant__ Arguments a) {
+    DNNARRAY_ENTRY(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v,
+                   const T* __restrict__ grad, const float* __restrict__ lse, const float* __restrict__ delta,
+                   const __grid_constant__ Arguments a) {
   T *out = a.out, *value_out = a.value_out;
   const long long width = a.width, value_width = a.value_width, lse_batch = a.lse_batch, lse_head = a.lse_head,
-      tiles = a.tiles;
+                  tiles = a.tiles;
   const Strides q_strides = a.q_strides, k_strides = a.k_strides, v_strides = a.v_strides,
-      grad_strides = a.grad_strides, out_strides = a.out_strides, value_out_strides = a.value_out_strides;
+                grad_strides = a.grad_strides, out_strides = a.out_strides, value_out_strides = a.value_out_strides;
   extern __shared__ __align__(1024) unsigned char dynamic_shared[];
   constexpr unsigned kRowPanel = kRows * kWidth * 2, kPanel = kColumns * kWidth * 2;
   constexpr int kKnown = kKeyRows ? kColumns : kRows;
@@ -120,8 +128,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     const long long c0 = begin + n * static_cast<long long>(kColumns);
     const unsigned stage = stages + stage_of * 2 * kPanel;
     const Source<T> column = kKeyRows ? queries_of(h) : keys_, value_column = kKeyRows ? grads_of(h) : values;
-    ColumnPanels{stage}.template fetch<kThreads>(q, column.first + c0 * column.step, column.step, column.end - c0, width);
-    ColumnPanels{stage + kPanel}.template fetch<kThreads>(q, value_column.first + c0 * value_column.step, value_column.step,
+    ColumnPanels{stage}.template fetch<kThreads>(q, column.first + c0 * column.step, column.step, column.end - c0,
+                                                 width);
+    ColumnPanels{stage + kPanel}.template fetch<kThreads>(q, value_column.first + c0 * value_column.step,
+                                                          value_column.step,
                                                           value_column.first ? value_column.end - c0 : 0, value_width);
     copies_commit();
     if constexpr (kKeyRows) {
@@ -132,7 +142,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   const Source<T> own = kKeyRows ? keys_ : queries_of(row_head), own_value = kKeyRows ? values : grads_of(row_head);
   rows.fetch<kThreads>(q, width, [&](int r) { return own.at(row0 + r); });
   value_rows.fetch<kThreads>(q, value_width, [&](int r) { return own_value.at(row0 + r); });
-  if constexpr (!kKeyRows) Known{numbers, numbers + kKnown}.fetch<kThreads>(lse + lse_of(row_head), delta + lse_of(row_head), row0, kRows, sequence);
+  if constexpr (!kKeyRows)
+    Known{numbers, numbers + kKnown}.fetch<kThreads>(lse + lse_of(row_head), delta + lse_of(row_head), row0, kRows,
+                                                     sequence);
   if (panels) fetch(first_head, 0, 0);
 
   const int lane = threadIdx.x % kWarp, row = threadIdx.x / kWarp * 16, group_row = threadIdx.x / 128 * 64;
@@ -154,7 +166,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     start_scores(d, value_rows, group_row, value_columns);
     float* known = kKeyRows ? numbers + stage_of * 2 * kKnown : numbers;
     const long long i0 = kKeyRows ? c0 : row0, i1 = i0 + (kKeyRows ? kColumns : kRows), j0 = kKeyRows ? row0 : c0;
-    const bool partial = i1 > sequence.q_end || j0 + (kKeyRows ? kRows : kColumns) - 1 > sequence.last(i0) || j0 < sequence.first(i1 - 1);
+    const bool partial = i1 > sequence.q_end || j0 + (kKeyRows ? kRows : kColumns) - 1 > sequence.last(i0) ||
+                         j0 < sequence.first(i1 - 1);
     const Known of_panel = {known, known + kKnown};
     const int own_row = row + lane / 4, own_column = lane % 4 * 2;
     unsigned of_s[kColumns / 16][4], of_d[kColumns / 16][4];

@@ -47,5 +47,6 @@ struct Body {
 // The parameter that sum_channels offers beside x is not used here: its loads vanish.
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ x, A* __restrict__ partial, const __grid_constant__ Arguments a) {
-  sum_channels<Config::kVector, Config::kThreads, Config::kColumns>(Body{x}, x, partial, a.outer, a.channels, a.inner, a.splits);
+  sum_channels<Config::kVector, Config::kThreads, Config::kColumns>(Body{x}, x, partial, a.outer, a.channels, a.inner,
+                                                                    a.splits);
 }

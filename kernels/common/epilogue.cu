@@ -1,6 +1,7 @@
 // y = f(z + bias[c] + residual), f an activation: what follows a matrix product.
 //
-// Layout:  z, residual and y are outer x channels x inner in memory; z may be y. A thread owns one vector of kVector elements.
+// Layout:  z, residual and y are outer x channels x inner in memory; z may be y. A thread owns one vector of kVector
+//          elements.
 // Needs:   pointers aligned to kVector elements; kChannel says how the channel runs along a vector (channels.cuh).
 // Bound:   memory: z and residual read once, y written once.
 
@@ -34,7 +35,8 @@ using S = Config::Source;
 using A = arithmetic_t<T>;
 
 template <int N>
-__device__ __forceinline__ void run(const S* z, const T* bias, const T* residual, T* y, long long i, const ChannelView& view, A p, A q) {
+__device__ __forceinline__ void run(const S* z, const T* bias, const T* residual, T* y, long long i,
+                                    const ChannelView& view, A p, A q) {
   const Vec<S, N> reg_z = load_wide<S, N>(z + i);
   Vec<T, N> reg_residual, reg_y;
   if constexpr (Config::kResidual) reg_residual = load<T, N>(residual + i);

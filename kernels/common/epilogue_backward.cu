@@ -1,6 +1,8 @@
-// dz = g f'(z + bias[c] + residual), f an activation: the gradient in front of the activation that follows a matrix product.
+// dz = g f'(z + bias[c] + residual), f an activation: the gradient in front of the activation that follows a matrix
+// product.
 //
-// Layout:  g, z, residual and dz are outer x channels x inner in memory; z may be dz. A thread owns one vector of kVector elements.
+// Layout:  g, z, residual and dz are outer x channels x inner in memory; z may be dz. A thread owns one vector of
+//          kVector elements.
 // Needs:   pointers aligned to kVector elements; kChannel says how the channel runs along a vector (channels.cuh).
 // Bound:   memory: g, z and residual read once, dz written once.
 
@@ -34,7 +36,8 @@ using A = arithmetic_t<T>;
 using D = Config::Target;
 
 template <int N>
-__device__ __forceinline__ void run(const T* g, const A* z, const T* bias, const T* residual, D* dz, long long i, const ChannelView& view, A p, A q) {
+__device__ __forceinline__ void run(const T* g, const A* z, const T* bias, const T* residual, D* dz, long long i,
+                                    const ChannelView& view, A p, A q) {
   const Vec<A, N> reg_z = load_wide<A, N>(z + i);
   const Vec<T, N> reg_g = load<T, N>(g + i);
   Vec<T, N> reg_residual;

@@ -1,4 +1,5 @@
-// out[c] = sum over s of partial[c, s]: the second stage of sums, whose first stage leaves `parts` partial sums for each element of the result.
+// out[c] = sum over s of partial[c, s]: the second stage of sums, whose first stage leaves `parts` partial sums for
+// each element of the result.
 //
 // Layout:  `partial` is size x parts, dense. kLanes neighbouring threads own one element.
 // Needs:   kLanes is a power of two up to 32, or the whole block; the launch is an early one.

@@ -30,7 +30,8 @@ __device__ __forceinline__ T converted(S x) {
 }
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const Config::Source* __restrict__ source, Config::Target* __restrict__ target, const __grid_constant__ Arguments a) {
+    DNNARRAY_ENTRY(const Config::Source* __restrict__ source, Config::Target* __restrict__ target,
+                   const __grid_constant__ Arguments a) {
   const auto [n1, n2, n3, n4] = a.extents;
   const Strided from = {n1, n2, n3, n4, a.read[0], a.read[1], a.read[2], a.read[3], a.read[4]};
   const Strided to = {n1, n2, n3, n4, a.written[0], a.written[1], a.written[2], a.written[3], a.written[4]};

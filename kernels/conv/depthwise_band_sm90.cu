@@ -1,21 +1,27 @@
-// Depthwise convolution of half types by bands: y[n, c, p, q] = f(sum over r, s of x[n, c, p + r - before, q + s - before] * w[c, r, s] +
-// bias[c]). For one channel and one row r of the window, 8 neighbouring outputs are 16 neighbouring inputs times a band
-// matrix of w[c, r, :]: a product on the tensor cores takes 16 such strips, beside each other or of several images. Products are exact, sums in float.
+// Depthwise convolution of half types by bands: y[n, c, p, q] = f(sum over r, s of x[n, c, p + r - before, q + s -
+// before] * w[c, r, s] + bias[c]). For one channel and one row r of the window, 8 neighbouring outputs are 16
+// neighbouring inputs times a band matrix of w[c, r, :]: a product on the tensor cores takes 16 such strips, beside
+// each other or of several images. Products are exact, sums in float.
 //
-// Layout:  channels innermost in memory, w (K, taps). A block stays with kChannels channels and walks down one tile after the other: `across`
-//          strips of each of `groups` images, two rows of inputs a step. The copy engine brings them, `stages` pairs under way, zeros outside of
-//          the image, and stores pairs of rows of outputs. Each warp owns four channels: it takes two pixels apart into pairs of one channel each,
-//          and its bands stay in registers. An input row is used once, for all kSide outputs that it meets; their sums are alive in registers and
-//          move on in the product itself. A thread of one more warpgroup, which leaves its registers to the others, asks for copies.
-//          Of the 16 strips of a matrix the first 8 are of one row and the others below them of the next, so that few images are under way at a
-//          time. What an output has from every other row of its window is summed in one half, the rest in the other: a lane has both.
-//          Of a strip's 16 pixels, lane j of a quad takes j, j + 4, j + 8, j + 12, so that together with the next strip, which takes them
-//          in another order, it meets as many banks as a warp's 8 of 16 bytes can: half of them.
-//          Between two images whose ends are padding the same step of zeros is the last of one and the first of the other.
-// Needs:   sm_90; pointers aligned to 16 bytes, channels a multiple of 8; a window of kSide x kSide; strides and dilations of 1; at most 8 strips.
-// Bound:   memory: x and y once; two blocks share each line of x, which the cache must keep for the second. A step is one chain of a warp, of
-//          which each scheduler has two: what does not wait for pixels stands between the products, and each branch behind one costs 23 cycles.
-// Zeros of a band times infinity would be NaN where the definition has none: a NaN is computed again from its own window.
+// Layout:  channels innermost in memory, w (K, taps). A block stays with kChannels channels and walks down one tile
+//          after the other: `across` strips of each of `groups` images, two rows of inputs a step. The copy engine
+//          brings them, `stages` pairs under way, zeros outside of the image, and stores pairs of rows of outputs. Each
+//          warp owns four channels: it takes two pixels apart into pairs of one channel each, and its bands stay in
+//          registers. An input row is used once, for all kSide outputs that it meets; their sums are alive in registers
+//          and move on in the product itself. A thread of one more warpgroup, which leaves its registers to the others,
+//          asks for copies. Of the 16 strips of a matrix the first 8 are of one row and the others below them of the
+//          next, so that few images are under way at a time. What an output has from every other row of its window is
+//          summed in one half, the rest in the other: a lane has both. Of a strip's 16 pixels, lane j of a quad takes
+//          j, j + 4, j + 8, j + 12, so that together with the next strip, which takes them in another order, it meets
+//          as many banks as a warp's 8 of 16 bytes can: half of them. Between two images whose ends are padding the
+//          same step of zeros is the last of one and the first of the other.
+// Needs:   sm_90; pointers aligned to 16 bytes, channels a multiple of 8; a window of kSide x kSide; strides and
+//          dilations of 1; at most 8 strips.
+// Bound:   memory: x and y once; two blocks share each line of x, which the cache must keep for the second. A step is
+//          one chain of a warp, of which each scheduler has two: what does not wait for pixels stands between the
+//          products, and each branch behind one costs 23 cycles.
+// Zeros of a band times infinity would be NaN where the definition has none: a NaN is computed again from its own
+// window.
 
 #include "dnnarray/core/cluster.cuh"
 #include "dnnarray/depthwise_band_blocks.cuh"
@@ -33,8 +39,8 @@ struct Config {
 using namespace dnnarray;
 using T = Config::Element;
 constexpr int kSide = Config::kSide, kTaps = kSide * kSide;
-constexpr int kOwn = 4;  // channels of a warp
-using Blocks = DepthwiseBands<Config, 8 * kOwn * kTaps * static_cast<int>(sizeof(T))>;  // of eight warps
+constexpr int kOwn = 4;                                                                // channels of a warp
+using Blocks = DepthwiseBands<Config, 8 * kOwn * kTaps* static_cast<int>(sizeof(T))>;  // of eight warps
 using Arguments = Blocks::Arguments;
 using Places = Blocks::Places;
 constexpr int kPixel = Blocks::kPixel, kStrip = Blocks::kStrip, kRows = Blocks::kRows, kLeaving = Blocks::kLeaving;
@@ -44,7 +50,8 @@ static_assert(Config::kDepth == 1 && Config::kPlanes == 1 && kStrip + kSide - 1 
 
 extern __shared__ uint4 smem_memory[];
 
-// What the outputs have that a row is the rth of the window of, at [r + kRows]: of this row, of the second before it, ... Nothing, first.
+// What the outputs have that a row is the rth of the window of, at [r + kRows]: of this row, of the second before it,
+// ... Nothing, first.
 using Sums = float[kSide + kRows][kOwn][4];
 using Late = float[kOwn][2];  // the sums of the second row's strips that await those of the first row
 using Window = Bands<T, kSide, kOwn>;
@@ -59,7 +66,8 @@ __device__ __forceinline__ Pair moved(const Pair& first, int by) { return {first
 struct Strips {
   int group, column;  // the image within a tile, the first column of outputs
   int there, odd;
-  Pair x, y;  // the lane's first pixel of each row and its channels, swizzled; odd strips begin with the fourth behind it
+  Pair x,
+      y;  // the lane's first pixel of each row and its channels, swizzled; odd strips begin with the fourth behind it
   unsigned low, high;  // how bytes of two pixels become pairs of a channel
 
   __device__ __forceinline__ Strips(const Arguments& a, const Places& places) {
@@ -78,7 +86,9 @@ struct Strips {
     }
     low = odd ? 0x1054 : 0x5410, high = odd ? 0x3276 : 0x7632;
     // not computed again in each step
-    asm volatile("" : "+r"(x.at[0]), "+r"(x.at[1]), "+r"(y.at[0]), "+r"(y.at[1]), "+r"(low), "+r"(high), "+r"(there), "+r"(odd));
+    asm volatile(""
+                 : "+r"(x.at[0]), "+r"(x.at[1]), "+r"(y.at[0]), "+r"(y.at[1]), "+r"(low), "+r"(high), "+r"(there),
+                   "+r"(odd));
   }
 };
 
@@ -112,7 +122,8 @@ struct Pixels {
   }
 };
 
-// What the second row's strips have so far of the outputs that the first row's complete next. Copies here and nowhere else.
+// What the second row's strips have so far of the outputs that the first row's complete next. Copies here and nowhere
+// else.
 __device__ __forceinline__ void keep(Late& late, const Sums& sum) {
 #pragma unroll
   for (int c = 0; c < kOwn; ++c) {
@@ -121,7 +132,8 @@ __device__ __forceinline__ void keep(Late& late, const Sums& sum) {
   }
 }
 
-// What two rows add to the outputs that they meet. The sums move on: the oldest first, so that each takes the place of the one before.
+// What two rows add to the outputs that they meet. The sums move on: the oldest first, so that each takes the place of
+// the one before.
 __device__ __forceinline__ void add_rows(Sums& sum, const unsigned (&a)[kOwn][4], const Window& bands) {
 #pragma unroll
   for (int r = kSide - 1; r >= 0; --r) {
@@ -131,7 +143,8 @@ __device__ __forceinline__ void add_rows(Sums& sum, const unsigned (&a)[kOwn][4]
 }
 
 // Stores two rows of outputs to their place in shared memory; bits of those that are not finite.
-__device__ __forceinline__ unsigned put(const Pair& smem, const Sums& sum, const Late& late, const float (&bias)[kOwn], const Strips& strips) {
+__device__ __forceinline__ unsigned put(const Pair& smem, const Sums& sum, const Late& late, const float (&bias)[kOwn],
+                                        const Strips& strips) {
   float y[kOwn][4];
   unsigned strange[2] = {};
 #pragma unroll
@@ -161,36 +174,40 @@ __device__ __forceinline__ unsigned put(const Pair& smem, const Sums& sum, const
 }
 
 // Computes again what is NaN of the outputs that a thread has put: of a strip of each row two pixels of four channels.
-__device__ __forceinline__ void repair(const Arguments& a, const Blocks::Arrays& arrays, const Blocks::Walk& walk, const Pair& smem, const Strips& strips,
-                                       int channel) {
+__device__ __forceinline__ void repair(const Arguments& a, const Blocks::Arrays& arrays, const Blocks::Walk& walk,
+                                       const Pair& smem, const Strips& strips, int channel) {
   const Blocks::Tile tile(a, walk.index);
   const int first = tile.p + walk.row();
   if (!strips.there) return;
 #pragma unroll 1
   for (int i = 0; i < 4 * kOwn; ++i) {
     const bool second = i / (2 * kOwn) != 0, other = i / kOwn % 2 != 0;
-    const int c = i % kOwn, q = tile.q + strips.column + static_cast<int>(threadIdx.x) % 4 + (other != (strips.odd != 0) ? 4 : 0);
+    const int c = i % kOwn,
+              q = tile.q + strips.column + static_cast<int>(threadIdx.x) % 4 + (other != (strips.odd != 0) ? 4 : 0);
     const unsigned at = ((second ? smem.at[1] : smem.at[0]) ^ (other ? kOther : 0)) + c * sizeof(T);
     Blocks::repair(a, arrays, at, tile.image + strips.group, 0, first + second, q, channel + c);
   }
 }
 
-__device__ __forceinline__ void multiply(const Arguments& a, const Blocks::Arrays& arrays, const Places& places, const Weights& weights, int channel,
-                                         const Blocks::Share& share) {
+__device__ __forceinline__ void multiply(const Arguments& a, const Blocks::Arrays& arrays, const Places& places,
+                                         const Weights& weights, int channel, const Blocks::Share& share) {
   const unsigned smem_w = places.w + threadIdx.x / kWarp * kOwn * kTaps * static_cast<int>(sizeof(T));
   weights.put(smem_w);
   const Window bands(smem_w, a.flip != 0);
   const Strips strips(a, places);
   float bias[kOwn];
 #pragma unroll
-  for (int c = 0; c < kOwn; ++c) bias[c] = Config::kBias && channel + c < a.channels ? widen(arrays.bias[channel + c]) : 0.0f;
+  for (int c = 0; c < kOwn; ++c)
+    bias[c] = Config::kBias && channel + c < a.channels ? widen(arrays.bias[channel + c]) : 0.0f;
   Sums sum{};
   Late late{};
   Turn turn, of_y{0, 1};
   Blocks::Walk walk(a, share.first, a.tiles, share.apart, Blocks::kLate);
-  Blocks::Walk last = walk;  // the step before, whose outputs are put while the pixels of this one come and the products of other warps go on
-  bool complete = false;     // whether it has any
-  unsigned left = 0;         // its barrier
+  Blocks::Walk last =
+      // the step before, whose outputs are put while the pixels of this one come and the products of other warps go on
+      walk;
+  bool complete = false;  // whether it has any
+  unsigned left = 0;      // its barrier
   const auto leave = [](unsigned barrier) {
     fence_async();
     __syncwarp();
@@ -223,9 +240,10 @@ __device__ __forceinline__ void multiply(const Arguments& a, const Blocks::Array
 }
 
 // Blocks of a cluster have the same lines of memory.
-extern "C" __global__ void DNNARRAY_CLUSTER(Config::kTogether) __launch_bounds__(Blocks::kThreads, 1) DNNARRAY_ENTRY(
-    const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap y_map, const T* __restrict__ x, const T* __restrict__ w,
-    const T* __restrict__ bias, const __grid_constant__ BandNumbers a) {
+extern "C" __global__ void DNNARRAY_CLUSTER(Config::kTogether) __launch_bounds__(Blocks::kThreads, 1)
+    DNNARRAY_ENTRY(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap y_map,
+                   const T* __restrict__ x, const T* __restrict__ w, const T* __restrict__ bias,
+                   const __grid_constant__ BandNumbers a) {
   const Places places(a, smem_memory);
   const Blocks::Share share(a);
   const int channel = share.first_channel + static_cast<int>(threadIdx.x) / kWarp * kOwn;

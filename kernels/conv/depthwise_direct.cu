@@ -1,14 +1,17 @@
-// Depthwise convolution: y[n, k, p] = f(sum over r of x[n, k / m, p * stride + r * dilation - before] * w[k, r] + bias[k] + residual).
-// And its input gradient: dx[n, c, h] = the sum over r and over the m output channels k of c of dy[n, k, (h + before - r * dilation) / stride]
+// Depthwise convolution: y[n, k, p] = f(sum over r of x[n, k / m, p * stride + r * dilation - before] * w[k, r] +
+// bias[k] + residual). And its input gradient: dx[n, c, h] = the sum over r and over the m output channels k of c of
+// dy[n, k, (h + before - r * dilation) / stride]
 // * w[k, r], where the division leaves no rest; for a stride of 1 it runs as a forward with the weights turned round.
 //
-// Layout:  memory in any dense order, given by strides; w (K, taps). Channels-last: a thread owns kVector neighbouring channels of a tile of
-//          kRows x kStrip outputs along the last two axes and walks down the input rows that the tile reads, each loaded once, the next one
-//          while the last is used. A block owns kLanes such vectors of kAcross tiles beside and the others below each other, whose inputs
-//          meet in the first-level cache, and keeps its weights in shared memory as float. Channels-first: the same with one channel.
-// Needs:   pointers and channels aligned to kVector elements; kSide, where not 0, is the window's last extent, with dilation 1; kRows is 1
-//          for dilated windows and in the gather of the gradient.
-// Bound:   memory for small windows: x and y once; float32 arithmetic for large ones. Sums in float32 (double for double).
+// Layout:  memory in any dense order, given by strides; w (K, taps). Channels-last: a thread owns kVector neighbouring
+//          channels of a tile of kRows x kStrip outputs along the last two axes and walks down the input rows that the
+//          tile reads, each loaded once, the next one while the last is used. A block owns kLanes such vectors of
+//          kAcross tiles beside and the others below each other, whose inputs meet in the first-level cache, and keeps
+//          its weights in shared memory as float. Channels-first: the same with one channel.
+// Needs:   pointers and channels aligned to kVector elements; kSide, where not 0, is the window's last extent, with
+//          dilation 1; kRows is 1 for dilated windows and in the gather of the gradient.
+// Bound:   memory for small windows: x and y once; float32 arithmetic for large ones. Sums in float32 (double for
+//          double).
 
 #include "dnnarray/depthwise.cuh"
 
@@ -72,8 +75,8 @@ struct Weights {
 };
 
 template <int kTaps>
-__device__ __forceinline__ void load_weights(A (&w)[kTaps][kVector], const Weights& weights, int tap, int lane, const Channels& channels,
-                                             int part) {
+__device__ __forceinline__ void load_weights(A (&w)[kTaps][kVector], const Weights& weights, int tap, int lane,
+                                             const Channels& channels, int part) {
 #pragma unroll
   for (int s = 0; s < kTaps; ++s) {
 #pragma unroll
@@ -88,9 +91,11 @@ __device__ __forceinline__ void multiply_add(A (&sum)[kVector], const A (&x)[kVe
 
 using Source = ImagePlane<T, kVector, Kind>;
 
-// What one plane of the window adds to a tile of outputs that begins at (p, q): windows of kSide taps along the last axis.
-__device__ __forceinline__ void add_plane(A (&sum)[kRows][kStrip][kVector], const Source& source, const SpatialAxis& h, int p,
-                                          int first, const Weights& weights, int tap, int lane, const Channels& channels, int part) {
+// What one plane of the window adds to a tile of outputs that begins at (p, q): windows of kSide taps along the last
+// axis.
+__device__ __forceinline__ void add_plane(A (&sum)[kRows][kStrip][kVector], const Source& source, const SpatialAxis& h,
+                                          int p, int first, const Weights& weights, int tap, int lane,
+                                          const Channels& channels, int part) {
   constexpr int kTaps = kSide > 0 ? kSide : 1;
   const int rows = (kRows - 1) * h.stride + h.window, top = p * h.stride - h.before;
   V next[kWide];
@@ -115,9 +120,10 @@ __device__ __forceinline__ void add_plane(A (&sum)[kRows][kStrip][kVector], cons
 }
 
 // The same for any window, and for the gather of the gradient: one row of outputs.
-__device__ __forceinline__ void add_plane_of_any(A (&sum)[kRows][kStrip][kVector], const Source& source, const SpatialAxis& h, int p,
-                                                 const SpatialAxis& w, int q, const Weights& weights, int tap, int lane,
-                                                 const Channels& channels, int part) {
+__device__ __forceinline__ void add_plane_of_any(A (&sum)[kRows][kStrip][kVector], const Source& source,
+                                                 const SpatialAxis& h, int p, const SpatialAxis& w, int q,
+                                                 const Weights& weights, int tap, int lane, const Channels& channels,
+                                                 int part) {
   for (int r = 0; r < h.window; ++r) {
     const int at_h = h.input(p, r);
     for (int s = 0; at_h >= 0 && s < w.window; ++s) {
@@ -134,9 +140,10 @@ __device__ __forceinline__ void add_plane_of_any(A (&sum)[kRows][kStrip][kVector
   }
 }
 
-// `outer` counts batch items, times channels where those do not stand in vectors; `vectors` of channels are then 1. Pairs hold
-// (output, input) extents, (window, stride) and (dilation, before) of an axis.
-extern "C" __global__ void __launch_bounds__(Config::kThreads, 2) DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias,
+// `outer` counts batch items, times channels where those do not stand in vectors; `vectors` of channels are then 1.
+// Pairs hold (output, input) extents, (window, stride) and (dilation, before) of an axis.
+extern "C" __global__ void __launch_bounds__(Config::kThreads, 2)
+    DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias,
                    const T* __restrict__ residual, T* __restrict__ y, const __grid_constant__ Arguments a) {
   const SpatialAxis d(a.axes.d), h(a.axes.h), w(a.axes.w);
   const int taps = d.window * h.window * w.window, lane = threadIdx.x % kLanes, spot = threadIdx.x / kLanes;
@@ -159,7 +166,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, 2) DNNARRAY_ENTRY
     const int row = by_group.quotient * kDown + spot / kAcross;
     const int q = (by_group.rest * kAcross + spot % kAcross) * kStrip;
     if (row >= rows || q >= w.out) continue;
-    const Quotient by_h = divide(row, down), by_d = divide(by_h.quotient, d.out), by_c = divide(by_d.quotient, a.planes);
+    const Quotient by_h = divide(row, down), by_d = divide(by_h.quotient, d.out),
+                   by_c = divide(by_d.quotient, a.planes);
     const Channels channels{first_channel + lane * kVector + by_c.rest, a.multiplier};
     const int p = by_h.rest * kRows;
 
@@ -170,7 +178,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, 2) DNNARRAY_ENTRY
       for (int o = 0; o < d.window; ++o) {
         const int at_d = d.input(by_d.rest, o), tap = o * h.window * w.window;
         if (at_d < 0) continue;
-        const Source source{x + by_c.quotient * a.x_strides.n + at_d * a.x_strides.d, a.x_strides.h, a.x_strides.w, a.x_strides.c, w.space};
+        const Source source{x + by_c.quotient * a.x_strides.n + at_d * a.x_strides.d, a.x_strides.h, a.x_strides.w,
+                            a.x_strides.c, w.space};
         if constexpr (kSide > 0) {
           add_plane(sum, source, h, p, q * kStride - w.before, weights, tap, lane, channels, part);
         } else if (Config::kGradient && w.stride == 2) {  // the usual one, in whose loops nothing is divided
@@ -180,7 +189,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, 2) DNNARRAY_ENTRY
         }
       }
 
-    const long long to = by_c.quotient * a.y_strides.n + channels.first * a.y_strides.c + by_d.rest * a.y_strides.d + p * a.y_strides.h + q * a.y_strides.w;
+    const long long to = by_c.quotient * a.y_strides.n + channels.first * a.y_strides.c + by_d.rest * a.y_strides.d +
+                         p * a.y_strides.h + q * a.y_strides.w;
 #pragma unroll
     for (int m = 0; m < kRows; ++m) {
       if (p + m >= h.out) break;

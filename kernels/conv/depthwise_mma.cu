@@ -1,13 +1,15 @@
-// Depthwise convolution of half types on the tensor cores: y[n, c, p, q] = f(sum over r, s of x[n, c, p + r - before, q + s - before] *
-// w[c, r, s] + bias[c]). A row of the matrix A is a strip: 8 neighbouring pixels of two channels, as they stand in memory. B places a row of
-// the window for each of 4 outputs of both channels: kColumns beside and kRows below each other. Products are exact, sums in float.
+// Depthwise convolution of half types on the tensor cores: y[n, c, p, q] = f(sum over r, s of x[n, c, p + r - before, q
+// + s - before] * w[c, r, s] + bias[c]). A row of the matrix A is a strip: 8 neighbouring pixels of two channels, as
+// they stand in memory. B places a row of the window for each of 4 outputs of both channels: kColumns beside and kRows
+// below each other. Products are exact, sums in float.
 //
-// Layout:  channels innermost in memory, w (K, taps). A block walks down `across` strips of each of `groups` images (16 strips at most:
-//          the rows of A), a step of two rows after the other, kStages of them under way. Each warp owns 8 channels: a word of a pixel is
-//          an element of A for two of them, so that nothing is transposed. An input row is used once, for all outputs that it meets; their sums
-//          are alive in registers, move on from step to step and leave for a place in shared memory, from where the block stores whole pixels.
-// Needs:   pointers aligned to 16 bytes, channels a multiple of 8; a square window of kSide; strides and dilations of 1; less than 2^31
-//          blocks; tiles whose elements are less than 2^31 apart.
+// Layout:  channels innermost in memory, w (K, taps). A block walks down `across` strips of each of `groups` images (16
+//          strips at most: the rows of A), a step of two rows after the other, kStages of them under way. Each warp
+//          owns 8 channels: a word of a pixel is an element of A for two of them, so that nothing is transposed. An
+//          input row is used once, for all outputs that it meets; their sums are alive in registers, move on from step
+//          to step and leave for a place in shared memory, from where the block stores whole pixels.
+// Needs:   pointers aligned to 16 bytes, channels a multiple of 8; a square window of kSide; strides and dilations of
+//          1; less than 2^31 blocks; tiles whose elements are less than 2^31 apart.
 // Bound:   memory: x and y once.
 // Zeros of B times infinity would be NaN where the definition has none: a NaN is computed again from its own window.
 
@@ -42,10 +44,13 @@ struct Arguments {
 using namespace dnnarray;
 using T = Config::Element;
 constexpr int kSide = Config::kSide, kLines = 2, kStages = Config::kStages, kPairs = 4, kStrips = 16, kSlots = 4;
-constexpr int kColumns = kSide > 5 ? 2 : 4, kRows = kSlots / kColumns;  // outputs of a strip: 8 pixels are kColumns + kSide - 1 at least
-constexpr int kBands = kSide + kRows - 1, kAlive = kBands / kRows;      // rows of inputs that outputs meet; outputs under way
-constexpr int kLag = (kSide - 1) / kLines, kBatches = kLines / kRows;   // steps until the first outputs; matrices of outputs in a step
-constexpr int kBatch = kStrips * kSlots, kLeaving = 4;                  // pixels of such a matrix; steps whose outputs are on their way
+constexpr int kColumns = kSide > 5 ? 2 : 4,
+              kRows = kSlots / kColumns;  // outputs of a strip: 8 pixels are kColumns + kSide - 1 at least
+constexpr int kBands = kSide + kRows - 1,
+              kAlive = kBands / kRows;  // rows of inputs that outputs meet; outputs under way
+constexpr int kLag = (kSide - 1) / kLines,
+              kBatches = kLines / kRows;                // steps until the first outputs; matrices of outputs in a step
+constexpr int kBatch = kStrips * kSlots, kLeaving = 4;  // pixels of such a matrix; steps whose outputs are on their way
 
 extern __shared__ uint4 smem_memory[];
 
@@ -63,12 +68,14 @@ struct Weights {
 __device__ __forceinline__ void stage_weights(float* smem, const Weights& weights, int first, int channels) {
   for (int i = threadIdx.x; i < kSide * kSide * channels; i += blockDim.x) {
     const int channel = i / (kSide * kSide), tap = i - channel * (kSide * kSide), r = tap / kSide;
-    smem[tap * channels + channel] = first + channel < weights.channels ? weights.at(first + channel, r, tap - r * kSide) : 0.0f;
+    smem[tap * channels + channel] =
+        first + channel < weights.channels ? weights.at(first + channel, r, tap - r * kSide) : 0.0f;
   }
 }
 
-// B for each row of inputs that an output meets, for a warp's pairs of channels. A column is (output, channel of the pair), a row (pixel,
-// channel of the pair): of the two channels in a register one is zero, so that both registers of a lane wait in one.
+// B for each row of inputs that an output meets, for a warp's pairs of channels. A column is (output, channel of the
+// pair), a row (pixel, channel of the pair): of the two channels in a register one is zero, so that both registers of a
+// lane wait in one.
 struct Bands {
   unsigned at[kBands][kPairs], pick[2];
 
@@ -103,7 +110,8 @@ struct Bands {
 };
 
 // The pixels of a lane's two strips in a row of inputs: four pairs of channels each.
-__device__ __forceinline__ void load_row(uint4 (&words)[4], const unsigned char* low, const unsigned char* high, int pixel) {
+__device__ __forceinline__ void load_row(uint4 (&words)[4], const unsigned char* low, const unsigned char* high,
+                                         int pixel) {
   words[0] = *reinterpret_cast<const uint4*>(low);
   words[1] = *reinterpret_cast<const uint4*>(high);
   words[2] = *reinterpret_cast<const uint4*>(low + 4 * pixel);
@@ -158,7 +166,8 @@ __device__ __forceinline__ void put(unsigned char* smem, const float (&sum)[kPai
   for (int half = 0; half < 2; ++half) {
     unsigned w[kPairs];
 #pragma unroll
-    for (int c = 0; c < kPairs; ++c) w[c] = narrow_pair(finished(sum[c][2 * half]), finished(sum[c][2 * half + 1]), T());
+    for (int c = 0; c < kPairs; ++c)
+      w[c] = narrow_pair(finished(sum[c][2 * half]), finished(sum[c][2 * half + 1]), T());
     *reinterpret_cast<uint4*>(smem + (lane + half * kWarp) * pixel) = uint4{w[0], w[1], w[2], w[3]};
   }
 }
@@ -198,7 +207,8 @@ struct OutputPlace {
     image = tile.image + by_strip.quotient;
     row = slot / kColumns;
     column = q + by_strip.rest * kColumns + slot % kColumns;
-    there = by_strip.quotient < tile.groups && image < tile.images && column < a.out_width && channel < a.source.channels;
+    there =
+        by_strip.quotient < tile.groups && image < tile.images && column < a.out_width && channel < a.source.channels;
   }
   __device__ __forceinline__ T* target(const Problem& a, int p) const {
     return a.y + image * a.y_n + (p + row) * a.y_h + column * a.y_w + channel;
@@ -246,7 +256,8 @@ struct Drain {
         Vec<T, 8> values;
         memcpy(&values, &v, sizeof v);
         store(to + k * apart + b * a.y_h, values);
-        strange |= not_finite(v.x, not_finite(v.y, not_finite(v.z, not_finite(v.w, 0, T()), T()), T()), T()) & 0x7fff7fffu;
+        strange |=
+            not_finite(v.x, not_finite(v.y, not_finite(v.z, not_finite(v.w, 0, T()), T()), T()), T()) & 0x7fff7fffu;
       }
     }
     to += kLines * a.y_h;
@@ -258,7 +269,8 @@ struct Drain {
 
 // The tile's outputs from row p on, before row `end`.
 __device__ __forceinline__ void walk(const Problem& a, const StreamTile& tile, int across, int p, int q, int end) {
-  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, stage = kLines * tile.groups * tile.pitch * tile.pixel;
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp,
+            stage = kLines * tile.groups * tile.pitch * tile.pixel;
   const int matrices = kBatches * kBatch * tile.pixel;  // bytes of the outputs of a step
   unsigned char* smem = reinterpret_cast<unsigned char*>(smem_memory);
   unsigned char* smem_y = smem + kStages * stage;
@@ -275,7 +287,8 @@ __device__ __forceinline__ void walk(const Problem& a, const StreamTile& tile, i
   for (int s = 0; s < min(ring.kAhead, steps); ++s) bring(s);
   if (threadIdx.x < 8 * tile.vectors) {
     const int channel = tile.first + threadIdx.x;
-    reinterpret_cast<float*>(smem_bias)[threadIdx.x] = a.bias && channel < a.source.channels ? widen(a.bias[channel]) : 0.0f;
+    reinterpret_cast<float*>(smem_bias)[threadIdx.x] =
+        a.bias && channel < a.source.channels ? widen(a.bias[channel]) : 0.0f;
   }
   float* smem_w = reinterpret_cast<float*>(smem_y);  // until the first outputs
   stage_weights(smem_w, a.weights, tile.first, 8 * tile.vectors);
@@ -289,14 +302,16 @@ __device__ __forceinline__ void walk(const Problem& a, const StreamTile& tile, i
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const Quotient by_strip = divide(lane / 4 + half * 8, across);
-    const int place = by_strip.quotient < tile.groups ? by_strip.quotient * kLines * tile.pitch + by_strip.rest * kColumns : 0;
+    const int place =
+        by_strip.quotient < tile.groups ? by_strip.quotient * kLines * tile.pitch + by_strip.rest * kColumns : 0;
     spot[half] = (place + lane % 4) * tile.pixel + warp * 16;
   }
 
   bool strange = false;
   const auto leave = [&](int step) { strange |= drain.store_step(smem_y + step % kLeaving * matrices, a, tile.pixel); };
   Sums sum{};
-  int place = 0, ahead = ring.kAhead, last = kStages - 2;  // of this step, of the one to be brought, of the one before the last
+  int place = 0, ahead = ring.kAhead,
+      last = kStages - 2;  // of this step, of the one to be brought, of the one before the last
   unsigned parity = 0, last_parity = 1;
   for (int step = 0; step < steps; ++step) {
     if (step >= 2) ring.wait_for_all(last, last_parity);
@@ -325,16 +340,28 @@ __device__ __forceinline__ void walk(const Problem& a, const StreamTile& tile, i
 }
 
 // Neighbouring blocks have the same pixels of other channels; each does `rows` rows of outputs.
-extern "C" __global__ void __launch_bounds__(Config::kMostThreads, Config::kBlocks) DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias, T* __restrict__ y,
+extern "C" __global__ void __launch_bounds__(Config::kMostThreads, Config::kBlocks)
+    DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias, T* __restrict__ y,
                    const __grid_constant__ Arguments a) {
   const int vectors = blockDim.x / kWarp, wide = a.across * kColumns;
-  const Problem problem{x, bias, y, {a.x_strides.n, a.x_strides.h, a.x_strides.w, a.axes.h.space, a.axes.w.space, a.channels}, {weight, a.channels, a.flip != 0}, a.y_strides.n, a.y_strides.h, a.y_strides.w,
-                        a.axes.h.out, a.axes.w.out, a.axes.h.before, a.axes.w.before};
+  const Problem problem{x,
+                        bias,
+                        y,
+                        {a.x_strides.n, a.x_strides.h, a.x_strides.w, a.axes.h.space, a.axes.w.space, a.channels},
+                        {weight, a.channels, a.flip != 0},
+                        a.y_strides.n,
+                        a.y_strides.h,
+                        a.y_strides.w,
+                        a.axes.h.out,
+                        a.axes.w.out,
+                        a.axes.h.before,
+                        a.axes.w.before};
   const Quotient by_chunk = divide(blockIdx.x, (a.channels - 1) / (8 * vectors) + 1);
   const Quotient by_part = divide(by_chunk.quotient, (a.axes.h.out - 1) / a.rows + 1);
   const Quotient by_tile = divide(by_part.quotient, (a.axes.w.out - 1) / wide + 1);
   const int p = by_part.rest * a.rows, q = by_tile.rest * wide;
-  const StreamTile tile{by_tile.quotient * a.groups, a.batch, a.groups, q - a.axes.w.before, wide + 8 - kColumns,
-                        by_chunk.rest * 8 * vectors, vectors, (vectors | 1) * 16};
+  const StreamTile tile{
+      by_tile.quotient * a.groups, a.batch, a.groups,          q - a.axes.w.before, wide + 8 - kColumns,
+      by_chunk.rest * 8 * vectors, vectors, (vectors | 1) * 16};
   walk(problem, tile, a.across, p, q, min(p + a.rows, a.axes.h.out));
 }

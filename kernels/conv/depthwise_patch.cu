@@ -1,12 +1,14 @@
-// Depthwise convolution of lines and of planes with small windows: y[n, k, p, q] = f(sum over r, s of x[n, k / m, p + r - before, q + s - before] *
-// w[k, r, s] + bias[k] + residual). The input gradient is the same with the weights turned round.
+// Depthwise convolution of lines and of planes with small windows: y[n, k, p, q] = f(sum over r, s of x[n, k / m, p + r
+// - before, q + s - before] * w[k, r, s] + bias[k] + residual). The input gradient is the same with the weights turned
+// round.
 //
-// Layout:  the last spatial axis innermost in memory, w (K, taps). A thread owns a patch of kRows x kVector outputs, or kRun of them a line apart by
-//          `across` vectors, and asks for all pieces of 16 bytes that they read before it computes. Threads run along a row of patches, then down the
-//          plane, then through the planes: what neighbours share comes from the first-level cache, and ptxas takes of pieces that are read for some
-//          elements those alone.
-// Needs:   rows of x and y and their distances in whole pieces, pointers aligned to 16 bytes; a window of kHigh x kSide, strides and dilations of 1;
-//          windows begin kShift elements behind the beginning of a piece.
+// Layout:  the last spatial axis innermost in memory, w (K, taps). A thread owns a patch of kRows x kVector outputs, or
+//          kRun of them a line apart by `across` vectors, and asks for all pieces of 16 bytes that they read before it
+//          computes. Threads run along a row of patches, then down the plane, then through the planes: what neighbours
+//          share comes from the first-level cache, and ptxas takes of pieces that are read for some elements those
+//          alone.
+// Needs:   rows of x and y and their distances in whole pieces, pointers aligned to 16 bytes; a window of kHigh x
+//          kSide, strides and dilations of 1; windows begin kShift elements behind the beginning of a piece.
 // Bound:   memory: x and y once. Sums in float32.
 
 #include "dnnarray/depthwise.cuh"
@@ -38,9 +40,10 @@ struct Arguments {
 
 using namespace dnnarray;
 using T = Config::Element;
-constexpr int kHigh = Config::kHigh, kSide = Config::kSide, kShift = Config::kShift, kRows = Config::kRows, kRun = Config::kRun;
+constexpr int kHigh = Config::kHigh, kSide = Config::kSide, kShift = Config::kShift, kRows = Config::kRows,
+              kRun = Config::kRun;
 constexpr int kVector = 16 / sizeof(T), kMostThreads = 128;
-constexpr int kReach = kRows + kHigh - 1;                           // rows that a patch reads
+constexpr int kReach = kRows + kHigh - 1;                          // rows that a patch reads
 constexpr int kWide = kVector - 1 + kSide;                         // and elements of each
 constexpr int kPieces = (kShift + kWide + kVector - 1) / kVector;  // in so many pieces
 using Row = Wordwise<T, kVector>[kPieces];
@@ -66,12 +69,14 @@ __device__ __forceinline__ void load_patch(Row (&rows)[kReach], const T* x, cons
 #pragma unroll
   for (int i = 0; i < kReach; ++i) {
     const int at = p - a.before_h + i;
-    load_row(rows[i], x + at * a.x_h, static_cast<unsigned>(at) < static_cast<unsigned>(a.height), q - a.before_w - kShift, a.width);
+    load_row(rows[i], x + at * a.x_h, static_cast<unsigned>(at) < static_cast<unsigned>(a.height),
+             q - a.before_w - kShift, a.width);
   }
 }
 
 // What row i of a patch adds to the outputs whose windows it is in.
-__device__ __forceinline__ void add_row(float (&sum)[kRows][kVector], const Row& row, int i, const float (&w)[kHigh][kSide]) {
+__device__ __forceinline__ void add_row(float (&sum)[kRows][kVector], const Row& row, int i,
+                                        const float (&w)[kHigh][kSide]) {
   float x[kPieces * kVector];
 #pragma unroll
   for (int k = 0; k < kPieces; ++k) {
@@ -105,10 +110,13 @@ __device__ __forceinline__ void load_weights(float (&w)[kHigh][kSide], const T* 
 }
 
 // Threads count patches beside each other, then below each other, then planes (n, k).
-extern "C" __global__ void __launch_bounds__(kMostThreads) DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias,
+extern "C" __global__ void __launch_bounds__(kMostThreads)
+    DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias,
                    const T* __restrict__ residual, T* __restrict__ y, const __grid_constant__ Arguments a) {
-  const Problem problem{a.axes.h.space, a.axes.w.space, a.axes.h.out, a.axes.w.out, a.axes.h.before, a.axes.w.before, a.x_strides.h, a.y_strides.h};
-  const Quotient by_column = divide(blockIdx.x * blockDim.x + threadIdx.x, a.across), by_row = divide(by_column.quotient, a.down);
+  const Problem problem{a.axes.h.space,  a.axes.w.space,  a.axes.h.out,  a.axes.w.out,
+                        a.axes.h.before, a.axes.w.before, a.x_strides.h, a.y_strides.h};
+  const Quotient by_column = divide(blockIdx.x * blockDim.x + threadIdx.x, a.across),
+                 by_row = divide(by_column.quotient, a.down);
   if (by_row.quotient >= a.planes) return;
   const Quotient image = divide(by_row.quotient, a.channels);
   const int channel = image.rest, taken = a.multiplier == 1 ? channel : divide(channel, a.multiplier).quotient;

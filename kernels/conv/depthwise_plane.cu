@@ -1,13 +1,15 @@
-// Depthwise convolution of planes: y[n, k, p] = f(sum over r of x[n, k / m, p * stride + r - before] * w[k, r] + bias[k] + residual). The input
-// gradient of a stride of 1 is the same with the weights turned round.
+// Depthwise convolution of planes: y[n, k, p] = f(sum over r of x[n, k / m, p * stride + r - before] * w[k, r] +
+// bias[k] + residual). The input gradient of a stride of 1 is the same with the weights turned round.
 //
-// Layout:  the last spatial axis innermost in memory, w (K, taps). A thread owns kRows x kStrip outputs along the last two axes of one channel. A
-//          block's threads are `across` strips beside, `down` below each other and those of `together` neighbouring channels: a tile; it does `run`
-//          tiles of the same channels one after the other. What a tile reads of a plane comes to shared memory in pieces of kVector neighbouring
-//          elements, each wholly inside or outside of the image, by copies that pass no registers, kStages - 1 planes ahead. The weights stand
-//          there as float, kPitch for each row of a window.
-// Needs:   rows of x and y and their distances in whole pieces, pointers aligned to pieces; windows of kSide, stride kStride, no dilation along
-//          the last axis, none along the second last; windows begin kShift elements behind the beginning of a piece.
+// Layout:  the last spatial axis innermost in memory, w (K, taps). A thread owns kRows x kStrip outputs along the last
+//          two axes of one channel. A block's threads are `across` strips beside, `down` below each other and those of
+//          `together` neighbouring channels: a tile; it does `run` tiles of the same channels one after the other. What
+//          a tile reads of a plane comes to shared memory in pieces of kVector neighbouring elements, each wholly
+//          inside or outside of the image, by copies that pass no registers, kStages - 1 planes ahead. The weights
+//          stand there as float, kPitch for each row of a window.
+// Needs:   rows of x and y and their distances in whole pieces, pointers aligned to pieces; windows of kSide, stride
+//          kStride, no dilation along the last axis, none along the second last; windows begin kShift elements behind
+//          the beginning of a piece.
 // Bound:   memory for small windows: x and y once; float32 arithmetic for large ones. Sums in float32.
 
 #include "dnnarray/barrier.cuh"
@@ -44,9 +46,10 @@ struct Arguments {
 
 using namespace dnnarray;
 using T = Config::Element;
-constexpr int kSide = Config::kSide, kStride = Config::kStride, kVector = Config::kVector, kShift = Config::kShift, kRows = Config::kRows;
+constexpr int kSide = Config::kSide, kStride = Config::kStride, kVector = Config::kVector, kShift = Config::kShift,
+              kRows = Config::kRows;
 constexpr int kStrip = 8, kPitch = (kSide + 3) / 4 * 4, kStages = 3;
-constexpr int kWide = (kStrip - 1) * kStride + kSide;               // inputs of a strip in a row
+constexpr int kWide = (kStrip - 1) * kStride + kSide;              // inputs of a strip in a row
 constexpr int kPieces = (kShift + kWide + kVector - 1) / kVector;  // that hold them
 static_assert(kStrip % kVector == 0, "strips begin where pieces do");
 using Sums = float[kRows][kStrip];
@@ -157,7 +160,8 @@ __device__ __forceinline__ void load_weights(float (&w)[kPitch], const float* sm
 }
 
 // What a plane of inputs, of which a thread's begin at `smem`, adds to its sums.
-__device__ __forceinline__ void add_plane(Sums& sum, const T* smem, int pitch, const SpatialAxis& h, const float* smem_w) {
+__device__ __forceinline__ void add_plane(Sums& sum, const T* smem, int pitch, const SpatialAxis& h,
+                                          const float* smem_w) {
   const int rows = (kRows - 1) * h.stride + h.window;
   for (int i = 0; i < rows; ++i, smem += pitch) {
     float x[kWide];
@@ -178,18 +182,21 @@ __device__ __forceinline__ void add_plane(Sums& sum, const T* smem, int pitch, c
 }
 
 // The weights of `count` planes from `first` on, rows of windows kPitch apart.
-__device__ __forceinline__ void stage_weights(float* smem, const T* gmem, int first, int count, int channels, int rows, bool flip) {
+__device__ __forceinline__ void stage_weights(float* smem, const T* gmem, int first, int count, int channels, int rows,
+                                              bool flip) {
   const int taps = rows * kSide;
   for (int i = threadIdx.x; i < count * taps; i += blockDim.x) {
     const int plane = i / taps, tap = i - plane * taps, row = tap / kSide;
     const int channel = divide(first + plane, channels).rest;
-    smem[(plane * rows + row) * kPitch + tap - row * kSide] = widen(gmem[static_cast<long long>(channel) * taps + (flip ? taps - 1 - tap : tap)]);
+    smem[(plane * rows + row) * kPitch + tap - row * kSide] =
+        widen(gmem[static_cast<long long>(channel) * taps + (flip ? taps - 1 - tap : tap)]);
   }
 }
 
 // Where a thread stores the outputs of a tile: `rows` and `columns` of them.
-__device__ __forceinline__ void store_tile(const Sums& sum, const DepthwiseFinish<T, kVector, Config::kAdded, Config::kRelu>& finish, long long at,
-                                           long long y_h, int rows, int columns) {
+__device__ __forceinline__ void store_tile(const Sums& sum,
+                                           const DepthwiseFinish<T, kVector, Config::kAdded, Config::kRelu>& finish,
+                                           long long at, long long y_h, int rows, int columns) {
 #pragma unroll
   for (int m = 0; m < kRows; ++m) {
     if (m >= rows) break;
@@ -203,13 +210,17 @@ __device__ __forceinline__ void store_tile(const Sums& sum, const DepthwiseFinis
   }
 }
 
-// Blocks count runs of tiles of the same channels, then `together` planes (n, k) at a time. Pairs hold (output, input) extents, (window, stride) and
-// (dilation, before) of an axis.
-extern "C" __global__ void __launch_bounds__(Config::kMostThreads, Config::kBlocks) DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias,
+// Blocks count runs of tiles of the same channels, then `together` planes (n, k) at a time. Pairs hold (output, input)
+// extents, (window, stride) and (dilation, before) of an axis.
+extern "C" __global__ void __launch_bounds__(Config::kMostThreads, Config::kBlocks)
+    DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias,
                    const T* __restrict__ residual, T* __restrict__ y, const __grid_constant__ Arguments a) {
   const SpatialAxis d(a.axes.d), h(a.axes.h), w(a.axes.w);
-  const int wide = a.across * kStrip, tall = a.down * kRows, tiles_w = (w.out - 1) / wide + 1, tiles_h = (h.out - 1) / tall + 1;
-  const Problem problem{x, a.planes, a.channels, a.multiplier, a.x_strides.n, a.x_strides.c, a.x_strides.d, a.x_strides.h, d, h, w, wide, tall, tiles_w, tiles_h};
+  const int wide = a.across * kStrip, tall = a.down * kRows, tiles_w = (w.out - 1) / wide + 1,
+            tiles_h = (h.out - 1) / tall + 1;
+  const Problem problem{
+      x, a.planes, a.channels, a.multiplier, a.x_strides.n, a.x_strides.c, a.x_strides.d, a.x_strides.h,
+      d, h,        w,          wide,         tall,          tiles_w,       tiles_h};
   const int tiles = tiles_w * tiles_h * d.out;
   const Quotient by_run = divide(blockIdx.x, (tiles - 1) / a.run + 1);
   const Quotient strip = divide(threadIdx.x, a.across), line = divide(strip.quotient, a.down);
@@ -217,7 +228,8 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, Config::kBloc
   const Share share(problem, a.together);
   float* smem_w = reinterpret_cast<float*>(smem_memory);
   T* smem_x = reinterpret_cast<T*>(smem_w + a.together * lines * kPitch);
-  const int stage = (share.total * kVector + 16 / static_cast<int>(sizeof(T)) - 1) & -(16 / static_cast<int>(sizeof(T)));
+  const int stage =
+      (share.total * kVector + 16 / static_cast<int>(sizeof(T)) - 1) & -(16 / static_cast<int>(sizeof(T)));
   Cursor coming(problem, begin, min(a.run, tiles - begin)), due = coming;
   int place_coming = 0, place_due = 0;
   const auto bring = [&] {
@@ -238,7 +250,8 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, Config::kBloc
   const float begin_at = bias ? widen(bias[image.rest]) : 0.0f;
   const float* own_w = smem_w + min(line.quotient, a.together - 1) * lines * kPitch;
   const int pitch = share.pieces * kVector;
-  const T* own_x = smem_x + (min(line.quotient, a.together - 1) * share.rows + own_p * h.stride) * pitch + own_q * kStride;
+  const T* own_x =
+      smem_x + (min(line.quotient, a.together - 1) * share.rows + own_p * h.stride) * pitch + own_q * kStride;
   const long long to = image.quotient * a.y_strides.n + image.rest * a.y_strides.c;
   const DepthwiseFinish<T, kVector, Config::kAdded, Config::kRelu> finish{residual, y};
   for (; due.left > 0; due.next_tile(problem)) {
@@ -256,6 +269,7 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, Config::kBloc
       place_due = place_due == kStages - 1 ? 0 : place_due + 1;
     }
     const int p = due.h * tall + own_p, q = due.w * wide + own_q;
-    if (busy) store_tile(sum, finish, to + due.d * a.y_strides.d + p * a.y_strides.h + q, a.y_strides.h, h.out - p, w.out - q);
+    if (busy)
+      store_tile(sum, finish, to + due.d * a.y_strides.d + p * a.y_strides.h + q, a.y_strides.h, h.out - p, w.out - q);
   }
 }

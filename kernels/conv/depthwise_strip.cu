@@ -1,13 +1,15 @@
-// Depthwise convolution by strips: y[n, k, p] = f(sum over r of x[n, k / m, p * stride + r - before] * w[k, r] + bias[k] + residual). The input
-// gradient of a stride of 1 is the same with the weights turned round, summed over the m channels of x that belong to one of y.
+// Depthwise convolution by strips: y[n, k, p] = f(sum over r of x[n, k / m, p * stride + r - before] * w[k, r] +
+// bias[k] + residual). The input gradient of a stride of 1 is the same with the weights turned round, summed over the m
+// channels of x that belong to one of y.
 //
-// Layout:  channels innermost in memory, w (K, taps). A block walks down a range of columns of one image or of several small ones, or, where the
-//          window is kDepth > 1 deep, of the planes of an image that kPlanes planes of outputs read, kLines rows a step, which come to
-//          shared memory some steps ahead. A thread owns kStrip neighbouring outputs of kOut channels, which it computes from kIn channels,
-//          kLanes such vectors beside each other; its weights stay in registers. A row of inputs is used once, for all outputs that it meets: their sums are alive in
-//          registers and move on from row to row.
-// Needs:   pointers aligned to 16 bytes, channels in whole vectors; a square window of kSide, kStride along both axes, no dilation; less
-//          than 2^31 blocks; images of less than 2^31 elements.
+// Layout:  channels innermost in memory, w (K, taps). A block walks down a range of columns of one image or of several
+//          small ones, or, where the window is kDepth > 1 deep, of the planes of an image that kPlanes planes of
+//          outputs read, kLines rows a step, which come to shared memory some steps ahead. A thread owns kStrip
+//          neighbouring outputs of kOut channels, which it computes from kIn channels, kLanes such vectors beside each
+//          other; its weights stay in registers. A row of inputs is used once, for all outputs that it meets: their
+//          sums are alive in registers and move on from row to row.
+// Needs:   pointers aligned to 16 bytes, channels in whole vectors; a square window of kSide, kStride along both axes,
+//          no dilation; less than 2^31 blocks; images of less than 2^31 elements.
 // Bound:   memory for small windows: x and y once; float32 arithmetic for large ones. Sums in float32.
 
 #include "dnnarray/depthwise_strips.cuh"
@@ -69,7 +71,8 @@ struct Rows : StepTurns<Config::kStages> {
   RowStream<T, Config::kLines, Config::kShare> stream;
   unsigned base;
 
-  __device__ __forceinline__ Rows(const T* x, const StreamSource& source, const StreamTile& tile, const Divisor& by_pitch, int row)
+  __device__ __forceinline__ Rows(const T* x, const StreamSource& source, const StreamTile& tile,
+                                  const Divisor& by_pitch, int row)
       : stage(Config::kLines * tile.groups * tile.pitch * kPixel),
         source(source),
         stream(x, source, tile, row, kPass, [&](int pixel) { return Strips::split(pixel, by_pitch); }),
@@ -95,13 +98,14 @@ struct Rows : StepTurns<Config::kStages> {
   }
 };
 
-extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks) DNNARRAY_ENTRY(
-    const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias, const T* __restrict__ residual, T* __restrict__ y,
-    const __grid_constant__ Arguments a) {
+extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
+    DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias,
+                   const T* __restrict__ residual, T* __restrict__ y, const __grid_constant__ Arguments a) {
   const Strips::Problem problem = Strips::problem_of(weight, bias, residual, y, a);
   const Strips::Block block(problem);
   const Strips::Range range = block.range(problem);
-  StreamTile tile{block.image, a.batch, block.seen(), block.left(problem), a.pitch, block.first, Strips::kPixel / 16, Strips::kPixel};
+  StreamTile tile{block.image, a.batch,     block.seen(),        block.left(problem),
+                  a.pitch,     block.first, Strips::kPixel / 16, Strips::kPixel};
   StreamSource source{a.x_strides.n, a.x_strides.h, a.x_strides.w, a.axes.h.space, a.axes.w.space, a.channels};
   const T* from = x;
   if constexpr (Config::kDepth > 1) {  // planes take the place of images

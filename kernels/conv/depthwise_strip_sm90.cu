@@ -1,7 +1,8 @@
 // Depthwise convolution by strips as in depthwise_strip.cu, with rows of inputs that the copy engine brings.
 //
-// Layout:  one thread asks for a box for each step, zeros outside of the image; no other spends instructions on what comes, which is what windows of
-//          many taps in float32 are bound by. Lines of memory that several blocks take parts of are kept in the second-level cache.
+// Layout:  one thread asks for a box for each step, zeros outside of the image; no other spends instructions on what
+//          comes, which is what windows of many taps in float32 are bound by. Lines of memory that several blocks take
+//          parts of are kept in the second-level cache.
 // Needs:   sm_90; what depthwise_strip.cu needs; boxes of at most 256 elements along each axis.
 // Bound:   as there.
 
@@ -109,9 +110,9 @@ struct Rows : StepTurns<Config::kStages> {
   }
 };
 
-extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks) DNNARRAY_ENTRY(
-    const T* __restrict__ weight, const T* __restrict__ bias, const T* __restrict__ residual, T* __restrict__ y,
-    const __grid_constant__ Arguments a) {
+extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
+    DNNARRAY_ENTRY(const T* __restrict__ weight, const T* __restrict__ bias, const T* __restrict__ residual,
+                   T* __restrict__ y, const __grid_constant__ Arguments a) {
   const Strips::Problem problem = Strips::problem_of(weight, bias, residual, y, a);
   const Strips::Block block(problem);
   const Strips::Range range = block.range(problem);

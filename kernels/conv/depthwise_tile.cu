@@ -1,13 +1,15 @@
-// Depthwise convolution from tiles in shared memory: y[n, c, p] = f(sum over r of x[n, c, p * stride + r - before] * w[c, r] + bias[c] +
-// residual). The input gradient of a stride of 1 is the same with the weights turned round.
+// Depthwise convolution from tiles in shared memory: y[n, c, p] = f(sum over r of x[n, c, p * stride + r - before] *
+// w[c, r] + bias[c] + residual). The input gradient of a stride of 1 is the same with the weights turned round.
 //
-// Layout:  channels innermost in memory, w (K, taps). A block owns kLanes vectors of kVector channels of a tile of outputs, `across` x `down`
-//          times kStrip x kRows of them, and brings the inputs that the tile reads, halo included, to shared memory by copies that pass no
-//          registers; other blocks of the multiprocessor compute meanwhile. A thread computes kRows x kStrip outputs of kVector
-//          channels, one row of inputs in registers. Weights stand in shared memory as float; a block stays for many tiles.
-// Needs:   pointers and channels aligned to 16 bytes; stride kStride and no dilation along the last axis, whose window is kSide long; no
-//          dilation along the second last.
-// Bound:   memory for small windows: x and y once; float32 arithmetic for large ones. Sums in float32 (double for double).
+// Layout:  channels innermost in memory, w (K, taps). A block owns kLanes vectors of kVector channels of a tile of
+//          outputs, `across` x `down` times kStrip x kRows of them, and brings the inputs that the tile reads, halo
+//          included, to shared memory by copies that pass no registers; other blocks of the multiprocessor compute
+//          meanwhile. A thread computes kRows x kStrip outputs of kVector channels, one row of inputs in registers.
+//          Weights stand in shared memory as float; a block stays for many tiles.
+// Needs:   pointers and channels aligned to 16 bytes; stride kStride and no dilation along the last axis, whose window
+//          is kSide long; no dilation along the second last.
+// Bound:   memory for small windows: x and y once; float32 arithmetic for large ones. Sums in float32 (double for
+//          double).
 
 #include "dnnarray/core/reduce.cuh"
 #include "dnnarray/depthwise.cuh"
@@ -44,7 +46,7 @@ using T = Config::Element;
 using A = arithmetic_t<T>;
 constexpr int kVector = Config::kVector, kLanes = Config::kLanes, kSide = Config::kSide, kStride = Config::kStride;
 constexpr int kRows = Config::kRows, kStrip = Config::kStrip, kChannels = kLanes * kVector;
-constexpr int kWide = (kStrip - 1) * kStride + kSide;        // inputs of a strip in a row
+constexpr int kWide = (kStrip - 1) * kStride + kSide;  // inputs of a strip in a row
 // Elements from pixel to pixel: neighbouring strips stand in other banks.
 constexpr int kPixel = kChannels + (kStrip * kStride % 2 == 0 && kChannels * sizeof(T) % 128 ? 16 / sizeof(T) : 0);
 
@@ -56,8 +58,8 @@ using SpatialAxis = DepthwiseAxis<Kind>;
 extern __shared__ uint4 smem_memory[];
 
 // What one plane of the window adds to a thread's outputs, whose inputs begin at smem_x.
-__device__ __forceinline__ void add_plane(A (&sum)[kRows][kStrip][kVector], const T* smem_x, int pitch, const SpatialAxis& h,
-                                          const A* smem_w) {
+__device__ __forceinline__ void add_plane(A (&sum)[kRows][kStrip][kVector], const T* smem_x, int pitch,
+                                          const SpatialAxis& h, const A* smem_w) {
   const int rows = (kRows - 1) * h.stride + h.window;
   for (int i = 0; i < rows; ++i) {
     A x[kWide][kVector];
@@ -81,8 +83,8 @@ __device__ __forceinline__ void add_plane(A (&sum)[kRows][kStrip][kVector], cons
 }
 
 __device__ __forceinline__ void store_tile(const A (&sum)[kRows][kStrip][kVector],
-                                           const DepthwiseFinish<T, kVector, Config::kAdded, Config::kRelu>& finish, long long y,
-                                           long long y_h, long long y_w, int rows, int columns) {
+                                           const DepthwiseFinish<T, kVector, Config::kAdded, Config::kRelu>& finish,
+                                           long long y, long long y_h, long long y_w, int rows, int columns) {
 #pragma unroll
   for (int m = 0; m < kRows; ++m) {
 #pragma unroll
@@ -93,7 +95,8 @@ __device__ __forceinline__ void store_tile(const A (&sum)[kRows][kStrip][kVector
 }
 
 // Block b takes channels b % chunks and every so many of the tiles.
-extern "C" __global__ void __launch_bounds__(Config::kMostThreads, Config::kBlocks) DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias,
+extern "C" __global__ void __launch_bounds__(Config::kMostThreads, Config::kBlocks)
+    DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias,
                    const T* __restrict__ residual, T* __restrict__ y, const __grid_constant__ Arguments a) {
   const SpatialAxis d(a.axes.d), h(a.axes.h), w(a.axes.w);
   const int taps = d.window * h.window * kSide, lane = threadIdx.x % kLanes, spot = threadIdx.x / kLanes;
@@ -110,7 +113,8 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, Config::kBloc
   const DepthwiseFinish<T, kVector, Config::kAdded, Config::kRelu> finish{residual, y};
   const int tiles = a.batch * d.out * tiles_h * tiles_w, step = gridDim.x / chunks;
   for (int tile = by_chunk.quotient; tile < tiles; tile += step) {
-    const Quotient by_w = divide(tile, tiles_w), by_h = divide(by_w.quotient, tiles_h), by_d = divide(by_h.quotient, d.out);
+    const Quotient by_w = divide(tile, tiles_w), by_h = divide(by_w.quotient, tiles_h),
+                   by_d = divide(by_h.quotient, d.out);
     const int p = by_h.rest * high, q = by_w.rest * wide;
     const TileOfPixels window{p * h.stride - h.before, q * kStride - w.before, (high - 1) * h.stride + h.window,
                               (wide - 1) * kStride + kSide};
@@ -122,14 +126,17 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, Config::kBloc
       if (at_d < 0) continue;
       __syncthreads();  // nobody needs what stands in shared memory any more
       const T* from_x = x + by_d.quotient * a.x_strides.n + at_d * a.x_strides.d + first;
-      bring_tile<kChannels, kPixel>(smem_x, from_x, a.x_strides.h, a.x_strides.w, window, h.space, w.space, a.channels - first);
+      bring_tile<kChannels, kPixel>(smem_x, from_x, a.x_strides.h, a.x_strides.w, window, h.space, w.space,
+                                    a.channels - first);
       wait_for_all_brought();
       __syncthreads();
       const T* from = smem_x + (y_row * h.stride * window.columns + y_column * kStride) * kPixel + lane * kVector;
-      if (busy) add_plane(sum, from, window.columns * kPixel, h, smem_w + o * h.window * kSide * kChannels + lane * kVector);
+      if (busy)
+        add_plane(sum, from, window.columns * kPixel, h, smem_w + o * h.window * kSide * kChannels + lane * kVector);
     }
     if (!busy) continue;
-    const long long to = by_d.quotient * a.y_strides.n + by_d.rest * a.y_strides.d + (p + y_row) * a.y_strides.h + (q + y_column) * a.y_strides.w + channel;
+    const long long to = by_d.quotient * a.y_strides.n + by_d.rest * a.y_strides.d + (p + y_row) * a.y_strides.h +
+                         (q + y_column) * a.y_strides.w + channel;
     const bool whole = p + y_row + kRows <= h.out && q + y_column + kStrip <= w.out;
     if (whole) {
       store_tile(sum, finish, to, a.y_strides.h, a.y_strides.w, kRows, kStrip);

@@ -1,13 +1,15 @@
-// The weight gradient of a depthwise convolution: dw[k, r] = the sum over n and p of dy[n, k, p] * x[n, k / m, p * stride + r * dilation -
-// before]. First stage: `parts` partial sums of each tap, (K, taps, parts), in float; they are added up by another launch, so that the same
-// values give the same bits.
+// The weight gradient of a depthwise convolution: dw[k, r] = the sum over n and p of dy[n, k, p] * x[n, k / m, p *
+// stride + r * dilation - before]. First stage: `parts` partial sums of each tap, (K, taps, parts), in float; they are
+// added up by another launch, so that the same values give the same bits.
 //
-// Layout:  memory in any dense order, given by strides. Channels-last: a lane owns kVector neighbouring channels and, of every row of dy,
-//          each 32 / kLanes-th strip of kStrip outputs; a warp owns one row of the window (kSide 0: one tap) for a share of dy's rows. The
-//          warps of a block walk over the same rows with different rows of the window, and their inputs meet in the first-level cache.
-//          Channels-first: the same with one channel.
-// Needs:   pointers and channels aligned to kVector elements; kSide, where not 0, is the window's last extent, with dilation 1.
-// Bound:   memory for small windows: x and dy once; float32 arithmetic for large ones. Sums in float32 (double for double).
+// Layout:  memory in any dense order, given by strides. Channels-last: a lane owns kVector neighbouring channels and,
+//          of every row of dy, each 32 / kLanes-th strip of kStrip outputs; a warp owns one row of the window (kSide 0:
+//          one tap) for a share of dy's rows. The warps of a block walk over the same rows with different rows of the
+//          window, and their inputs meet in the first-level cache. Channels-first: the same with one channel.
+// Needs:   pointers and channels aligned to kVector elements; kSide, where not 0, is the window's last extent, with
+//          dilation 1.
+// Bound:   memory for small windows: x and dy once; float32 arithmetic for large ones. Sums in float32 (double for
+//          double).
 
 #include "dnnarray/core/reduce.cuh"
 #include "dnnarray/depthwise.cuh"
@@ -41,7 +43,7 @@ using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
 constexpr int kVector = Config::kVector, kLanes = Config::kLanes, kStrip = Config::kStrip, kAcross = kWarp / kLanes;
-constexpr int kTaps = Config::kSide > 0 ? Config::kSide : 1;               // of the window's row that a warp owns
+constexpr int kTaps = Config::kSide > 0 ? Config::kSide : 1;  // of the window's row that a warp owns
 constexpr int kStride = Config::kSide > 0 ? Config::kStride : 1;
 constexpr int kWide = Config::kSide > 0 ? (kStrip - 1) * kStride + kTaps : kStrip;  // inputs of a strip
 
@@ -73,8 +75,8 @@ __device__ __forceinline__ void add_strip(A (&sum)[kTaps][kVector], const V (&dy
 }
 
 // The lanes of a warp that have the same channels add up what they have, and the first of them writes it.
-__device__ __forceinline__ void finish(A (&sum)[kTaps][kVector], A* partial, int lane, bool there, int channel, long long taps, int tap,
-                                       bool flip, long long parts) {
+__device__ __forceinline__ void finish(A (&sum)[kTaps][kVector], A* partial, int lane, bool there, int channel,
+                                       long long taps, int tap, bool flip, long long parts) {
 #pragma unroll
   for (int s = 0; s < kTaps; ++s) {
 #pragma unroll
@@ -87,8 +89,8 @@ __device__ __forceinline__ void finish(A (&sum)[kTaps][kVector], A* partial, int
   }
 }
 
-// Block b takes vectors of channels b % chunks and share b / chunks of the rows. Pairs hold (output, input) extents, (window, stride) and
-// (dilation, before) of an axis.
+// Block b takes vectors of channels b % chunks and share b / chunks of the rows. Pairs hold (output, input) extents,
+// (window, stride) and (dilation, before) of an axis.
 extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 2)
     DNNARRAY_ENTRY(const T* __restrict__ dy, const T* __restrict__ x, A* __restrict__ partial,
                    const __grid_constant__ Arguments a) {
@@ -113,8 +115,10 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 2)
     const Quotient by_h = divide(row, h.out), by_d = divide(by_h.quotient, d.out);
     const int at_d = d.input(by_d.rest, o), at_h = h.input(by_h.rest, r);
     if (at_d < 0 || at_h < 0) continue;
-    const ImagePlane<T, kVector, Kind> plane_x{x + by_d.quotient * a.x_strides.n + at_d * a.x_strides.d, a.x_strides.h, a.x_strides.w, a.x_strides.c, w.space};
-    const ImagePlane<T, kVector, PlainKind> plane_dy{dy + by_d.quotient * a.y_strides.n + by_d.rest * a.y_strides.d, a.y_strides.h, a.y_strides.w, a.y_strides.c, w.out};
+    const ImagePlane<T, kVector, Kind> plane_x{x + by_d.quotient * a.x_strides.n + at_d * a.x_strides.d, a.x_strides.h,
+                                               a.x_strides.w, a.x_strides.c, w.space};
+    const ImagePlane<T, kVector, PlainKind> plane_dy{dy + by_d.quotient * a.y_strides.n + by_d.rest * a.y_strides.d,
+                                                     a.y_strides.h, a.y_strides.w, a.y_strides.c, w.out};
     for (int q = lane / kLanes * kStrip; q < w.out; q += kAcross * kStrip) {
       V reg_dy[kStrip], reg_x[kWide];
       plane_dy.load_row(reg_dy, q, by_h.rest, h.out, of_y, 0);
@@ -123,5 +127,6 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 2)
       add_strip(sum, reg_dy, reg_x);
     }
   }
-  finish(sum, partial + by_chunk.quotient * copies + copy, lane, there, channel, taps, member * kTaps, a.flip != 0, a.splits * copies);
+  finish(sum, partial + by_chunk.quotient * copies + copy, lane, there, channel, taps, member * kTaps, a.flip != 0,
+         a.splits * copies);
 }

@@ -1,19 +1,22 @@
-// The weight gradient of a depthwise convolution of half types by bands: dw[k, o, r, s] = the sum over n, d, p, q of dy[n, k, d, p, q] *
-// x[n, k / m, d + o - before, p + r - before, q + s - before]. For one channel and one row (o, r) of the window, 16 neighbouring inputs times 8
-// neighbouring outputs, summed over 16 such strips, are a product on the tensor cores; dw[k, o, r, s] is the sum of the sth diagonal of what all
-// strips give, taken once at the end. First stage: `parts` partial sums of each tap, (K, taps, parts), in float; they are added up by another
-// launch, so that the same values give the same bits. Products are exact, sums in float.
+// The weight gradient of a depthwise convolution of half types by bands: dw[k, o, r, s] = the sum over n, d, p, q of
+// dy[n, k, d, p, q] * x[n, k / m, d + o - before, p + r - before, q + s - before]. For one channel and one row (o, r)
+// of the window, 16 neighbouring inputs times 8 neighbouring outputs, summed over 16 such strips, are a product on the
+// tensor cores; dw[k, o, r, s] is the sum of the sth diagonal of what all strips give, taken once at the end. First
+// stage: `parts` partial sums of each tap, (K, taps, parts), in float; they are added up by another launch, so that the
+// same values give the same bits. Products are exact, sums in float.
 //
-// Layout:  channels innermost in memory. A block stays with kChannels channels of dy and walks down its share of the rows of x of all tiles, a tile being
-//          `wide` columns of `groups` images (and kPlanes planes of dy); a step brings kRows rows of x and those rows of dy that their first row of the
-//          window meets. The copy engine brings them, `stages` steps under way, zeros outside of the image. Each warp owns four channels of dy; what it
-//          has of the last rows of dy stays in registers, so that each row of x and of dy comes once.
-//          A lane has four neighbouring strips: two pixels 8 columns apart are taken apart into pairs of one channel each. With two rows a step, half of the
-//          lanes have the second one: fewer places of memory are read at a time, and every other row of the window meets the first row of a step and
-//          the second of the step before, which these lanes read once more. Rows and images begin 4 pixels (modulo 8) apart, so that a warp
-//          meets as many banks as 8 of 16 bytes of each pixel can: half of them.
-// Needs:   sm_90; pointers aligned to 16 bytes, channels of x and of dy multiples of 8; kDepth x kSide x kSide, strides and dilations of 1;
-//          wide / 32, groups and kRows make four.
+// Layout:  channels innermost in memory. A block stays with kChannels channels of dy and walks down its share of the
+//          rows of x of all tiles, a tile being `wide` columns of `groups` images (and kPlanes planes of dy); a step
+//          brings kRows rows of x and those rows of dy that their first row of the window meets. The copy engine brings
+//          them, `stages` steps under way, zeros outside of the image. Each warp owns four channels of dy; what it has
+//          of the last rows of dy stays in registers, so that each row of x and of dy comes once. A lane has four
+//          neighbouring strips: two pixels 8 columns apart are taken apart into pairs of one channel each. With two
+//          rows a step, half of the lanes have the second one: fewer places of memory are read at a time, and every
+//          other row of the window meets the first row of a step and the second of the step before, which these lanes
+//          read once more. Rows and images begin 4 pixels (modulo 8) apart, so that a warp meets as many banks as 8 of
+//          16 bytes of each pixel can: half of them.
+// Needs:   sm_90; pointers aligned to 16 bytes, channels of x and of dy multiples of 8; kDepth x kSide x kSide, strides
+//          and dilations of 1; wide / 32, groups and kRows make four.
 // Bound:   memory: x and dy once; the two blocks of a cluster share each line.
 
 #include "dnnarray/core/cluster.cuh"
@@ -38,9 +41,11 @@ constexpr int kOwnX = kOwn / Config::kMultiplier, kWords = kOwnX / 2;  // channe
 constexpr int kPixel = kChannels * sizeof(T), kPixelX = kWarps * kOwnX * sizeof(T);
 constexpr int kStrip = 8, kStrips = 4;  // outputs of a strip, strips of a lane
 constexpr int kRows = Config::kRows;    // of a step
-// Rows of dy in registers, of one step each: those that begin with a step, and with two rows a step those that begin with the second one of the step before.
+// Rows of dy in registers, of one step each: those that begin with a step, and with two rows a step those that begin
+// with the second one of the step before.
 constexpr int kEven = (kSide + kRows - 1) / kRows, kOdd = kRows == 1 || kEven == 2 ? 1 : kEven;
-static_assert(kSide <= kStrip && kPixel == 64 && (kPixelX == 64 || kPixelX == 32), "a strip; the copy engine's swizzles");
+static_assert(kSide <= kStrip && kPixel == 64 && (kPixelX == 64 || kPixelX == 32),
+              "a strip; the copy engine's swizzles");
 
 extern __shared__ uint4 smem_memory[];
 
@@ -63,7 +68,8 @@ __device__ __forceinline__ unsigned pair_of(const unsigned (&one)[kWords], const
   return __byte_perm(one[c / 2], other[c / 2], c % 2 ? 0x7632 : 0x5410);
 }
 
-// A lane's first pixel of its row of each plane and its channels, swizzled, from the beginning of a place; of dy also of the other row.
+// A lane's first pixel of its row of each plane and its channels, swizzled, from the beginning of a place; of dy also
+// of the other row.
 struct Lane {
   unsigned x[kReached], dy[kPlanes], other[kPlanes];
   bool second;  // whether its row is the second one of a step
@@ -77,7 +83,8 @@ struct Lane {
     };
     second = row != 0;
 #pragma unroll
-    for (int i = 0; i < kReached; ++i) x[i] = swizzled((group * kReached + i) * kRows + row, a.pitch_x, kPixelX, warp * kOwnX * sizeof(T));
+    for (int i = 0; i < kReached; ++i)
+      x[i] = swizzled((group * kReached + i) * kRows + row, a.pitch_x, kPixelX, warp * kOwnX * sizeof(T));
 #pragma unroll
     for (int i = 0; i < kPlanes; ++i) {
       const int first = (group * kPlanes + i) * kRows, at = warp * kOwn * sizeof(T);
@@ -158,7 +165,8 @@ __device__ __forceinline__ void add_rows(Sums& sum, const PixelsOfX& pixel, cons
 }
 
 // Adds up diagonals by way of a warp's part of shared memory, (kOwn, kSide, kStrip), and writes them.
-__device__ __forceinline__ void finish(const Sums& sum, float* smem, float* partial, int channels, long long parts, bool flip) {
+__device__ __forceinline__ void finish(const Sums& sum, float* smem, float* partial, int channels, long long parts,
+                                       bool flip) {
   const int lane = threadIdx.x % 32, own = lane / kSide, s = lane % kSide;
 #pragma unroll
   for (int o = 0; o < kDepth; ++o) {
@@ -228,9 +236,9 @@ __device__ __forceinline__ void multiply(Sums& sum, const TilesOfRows& a, const 
 }
 
 // Neighbouring blocks have the same pixels of other channels, those of a cluster the same lines of memory.
-extern "C" __global__ void DNNARRAY_CLUSTER(Config::kTogether) __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
-    const __grid_constant__ TensorMap dy_map, const __grid_constant__ TensorMap x_map, float* __restrict__ partial,
-    const __grid_constant__ TilesOfRows a) {
+extern "C" __global__ void DNNARRAY_CLUSTER(Config::kTogether) __launch_bounds__(kThreads, 1)
+    DNNARRAY_ENTRY(const __grid_constant__ TensorMap dy_map, const __grid_constant__ TensorMap x_map,
+                   float* __restrict__ partial, const __grid_constant__ TilesOfRows a) {
   const PlacesOfRows places(smem_address(smem_memory), a, a.groups * kPlanes * kRows * a.pitch_dy * kPixel,
                             a.groups * kReached * kRows * a.pitch_x * kPixelX);
   const int chunks = (a.channels - 1) / kChannels + 1;
@@ -245,7 +253,8 @@ extern "C" __global__ void DNNARRAY_CLUSTER(Config::kTogether) __launch_bounds__
   __syncthreads();
   if (threadIdx.x >= kWarps * 32) {
     give_registers<40>();
-    if (threadIdx.x == kWarps * 32) bring_rows(a, places, x_map, dy_map, first_channel / Config::kMultiplier, first_channel, steps);
+    if (threadIdx.x == kWarps * 32)
+      bring_rows(a, places, x_map, dy_map, first_channel / Config::kMultiplier, first_channel, steps);
   } else {
     take_registers<232>();
     Sums sum = {};
@@ -254,6 +263,7 @@ extern "C" __global__ void DNNARRAY_CLUSTER(Config::kTogether) __launch_bounds__
     let_next_kernel_begin();
     const int warp = threadIdx.x / 32, channel = first_channel + warp * kOwn;
     float* smem = reinterpret_cast<float*>(smem_memory) + warp * (kOwn * kSide * kStrip);
-    finish(sum, smem, partial + static_cast<long long>(channel) * kTaps * a.parts + part, a.channels - channel, a.parts, a.flip != 0);
+    finish(sum, smem, partial + static_cast<long long>(channel) * kTaps * a.parts + part, a.channels - channel, a.parts,
+           a.flip != 0);
   }
 }

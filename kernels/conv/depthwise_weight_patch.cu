@@ -1,13 +1,15 @@
-// The weight gradient of a depthwise convolution over lines and planes: dw[k, r, s] = the sum over n, p, q of dy[n, k, p, q] *
-// x[n, k / m, p + r - before, q + s - before]. First stage: `parts` partial sums of each tap, (K, taps, parts), in float; they are added up by
-// another launch, so that the same values give the same bits.
+// The weight gradient of a depthwise convolution over lines and planes: dw[k, r, s] = the sum over n, p, q of dy[n, k,
+// p, q] * x[n, k / m, p + r - before, q + s - before]. First stage: `parts` partial sums of each tap, (K, taps, parts),
+// in float; they are added up by another launch, so that the same values give the same bits.
 //
-// Layout:  the last spatial axis innermost in memory. A block stays with one channel; a thread takes patches of kRows x kVector outputs, kRun of them at
-//          a time, and asks for all pieces of 16 bytes of dy and x that they meet before it multiplies. Threads run along a row of patches, then down
-//          the plane, then through the images: what neighbours share comes from the first-level cache.
-// Needs:   rows of x and dy and their distances in whole pieces, pointers aligned to 16 bytes; a window of kHigh x kSide, strides and dilations of 1;
-//          windows begin kShift elements behind the beginning of a piece.
-// Bound:   memory: x and dy once; float32 arithmetic for large windows. Sums in float32, of a patch first and then of all.
+// Layout:  the last spatial axis innermost in memory. A block stays with one channel; a thread takes patches of kRows x
+//          kVector outputs, kRun of them at a time, and asks for all pieces of 16 bytes of dy and x that they meet
+//          before it multiplies. Threads run along a row of patches, then down the plane, then through the images: what
+//          neighbours share comes from the first-level cache.
+// Needs:   rows of x and dy and their distances in whole pieces, pointers aligned to 16 bytes; a window of kHigh x
+//          kSide, strides and dilations of 1; windows begin kShift elements behind the beginning of a piece.
+// Bound:   memory: x and dy once; float32 arithmetic for large windows. Sums in float32, of a patch first and then of
+//          all.
 
 #include "dnnarray/core/reduce.cuh"
 #include "dnnarray/depthwise.cuh"
@@ -40,9 +42,10 @@ struct Arguments {
 
 using namespace dnnarray;
 using T = Config::Element;
-constexpr int kHigh = Config::kHigh, kSide = Config::kSide, kShift = Config::kShift, kRows = Config::kRows, kRun = Config::kRun;
+constexpr int kHigh = Config::kHigh, kSide = Config::kSide, kShift = Config::kShift, kRows = Config::kRows,
+              kRun = Config::kRun;
 constexpr int kThreads = Config::kThreads, kTaps = kHigh * kSide;
-constexpr int kVector = 16 / sizeof(T), kReach = kRows + kHigh - 1;                  // rows of x that a patch meets
+constexpr int kVector = 16 / sizeof(T), kReach = kRows + kHigh - 1;              // rows of x that a patch meets
 constexpr int kPieces = (kShift + kVector - 1 + kSide + kVector - 1) / kVector;  // and pieces of each
 
 // An image's planes of x and dy: extents, distances, and how a patch's first input stands to its first output.
@@ -65,7 +68,8 @@ struct Patch {
 #pragma unroll
       for (int k = 0; k < kPieces; ++k) {
         const int at = left + k * kVector;
-        x[i][k] = load_or_zero(gmem_x + (top + i) * a.x_h + at, row && static_cast<unsigned>(at) < static_cast<unsigned>(a.width));
+        x[i][k] = load_or_zero(gmem_x + (top + i) * a.x_h + at,
+                               row && static_cast<unsigned>(at) < static_cast<unsigned>(a.width));
       }
     }
   }
@@ -79,7 +83,8 @@ struct Patch {
     for (int i = 0; i < kReach; ++i) {
       float value[kPieces * kVector];
 #pragma unroll
-      for (int k = 0; k < kPieces; ++k) widen_piece(*reinterpret_cast<float(*)[kVector]>(value + k * kVector), x[i][k]);
+      for (int k = 0; k < kPieces; ++k)
+        widen_piece(*reinterpret_cast<float (*)[kVector]>(value + k * kVector), x[i][k]);
 #pragma unroll
       for (int m = 0; m < kRows; ++m) {
         const int r = i - m;
@@ -122,11 +127,13 @@ __device__ __forceinline__ void finish(const float (&sum)[kHigh][kSide], float* 
   }
 }
 
-// Block b takes channel b % channels and the patches of part b / channels, `share` of them: beside each other, then below each other, then of the
-// next image.
-extern "C" __global__ void __launch_bounds__(kThreads) DNNARRAY_ENTRY(const T* __restrict__ dy, const T* __restrict__ x, float* __restrict__ partial,
+// Block b takes channel b % channels and the patches of part b / channels, `share` of them: beside each other, then
+// below each other, then of the next image.
+extern "C" __global__ void __launch_bounds__(kThreads)
+    DNNARRAY_ENTRY(const T* __restrict__ dy, const T* __restrict__ x, float* __restrict__ partial,
                    const __grid_constant__ Arguments a) {
-  const Planes problem{a.axes.h.space, a.axes.w.space, a.axes.h.out, a.axes.w.out, a.axes.h.before, a.axes.w.before, a.x_strides.n, a.x_strides.h, a.y_strides.n, a.y_strides.h};
+  const Planes problem{a.axes.h.space,  a.axes.w.space, a.axes.h.out,  a.axes.w.out,  a.axes.h.before,
+                       a.axes.w.before, a.x_strides.n,  a.x_strides.h, a.y_strides.n, a.y_strides.h};
   const Quotient by_channel = divide(blockIdx.x, a.channels);
   const int channel = by_channel.rest, of_x = divide(channel, a.multiplier).quotient;
   const T *own_dy = dy + channel * a.y_strides.c, *own_x = x + of_x * a.x_strides.c;
@@ -139,7 +146,8 @@ extern "C" __global__ void __launch_bounds__(kThreads) DNNARRAY_ENTRY(const T* _
       const int at = begin + k * kThreads;
       const Quotient by_column = divide(at, a.across), by_row = divide(by_column.quotient, a.down);
       const int p = by_row.rest * kRows, q = by_column.rest * kVector;
-      patch[k].bring(own_dy + by_row.quotient * problem.y_n, own_x + by_row.quotient * problem.x_n, problem, p, q, at < end);
+      patch[k].bring(own_dy + by_row.quotient * problem.y_n, own_x + by_row.quotient * problem.x_n, problem, p, q,
+                     at < end);
     }
 #pragma unroll
     for (int k = 0; k < kRun; ++k) patch[k].add(sum);

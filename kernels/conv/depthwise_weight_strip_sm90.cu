@@ -1,14 +1,17 @@
-// The weight gradient of a depthwise convolution of float32 by strips: dw[c, r, s] = the sum over n, p, q of dy[n, c, p, q] * x[n, c, p + r - before,
-// q + s - before]. First stage: `parts` partial sums of each tap, (K, taps, parts), in float; they are added up by another launch, so that the same
-// values give the same bits.
+// The weight gradient of a depthwise convolution of float32 by strips: dw[c, r, s] = the sum over n, p, q of dy[n, c,
+// p, q] * x[n, c, p + r - before, q + s - before]. First stage: `parts` partial sums of each tap, (K, taps, parts), in
+// float; they are added up by another launch, so that the same values give the same bits.
 //
-// Layout:  channels innermost in memory. A block stays with 32 channels and walks down its share of the rows of x of all tiles, a tile being `across` strips of
-//          kStrip columns of `groups` images; a step brings a row of x and that row of dy that its first row of the window meets. The copy engine
-//          brings them, `stages` steps under way, zeros outside of the image. A warp owns a strip, a lane a channel of it; the last kSide rows of dy
-//          stay in registers, so that each row of x and of dy is read once, at places that are known when it is compiled. Rows of dy change places by the loop's unrolling, not by moves.
-// Needs:   sm_90; pointers aligned to 16 bytes, channels a multiple of 4; kSide x kSide, strides and dilations of 1; across and groups make eight.
-// Bound:   memory for small windows: x and dy once; float32 arithmetic for large ones. Sums in float32, of kSide rows first and then of all: rounding
-//          grows with the terms added one after the other.
+// Layout:  channels innermost in memory. A block stays with 32 channels and walks down its share of the rows of x of
+//          all tiles, a tile being `across` strips of kStrip columns of `groups` images; a step brings a row of x and
+//          that row of dy that its first row of the window meets. The copy engine brings them, `stages` steps under
+//          way, zeros outside of the image. A warp owns a strip, a lane a channel of it; the last kSide rows of dy stay
+//          in registers, so that each row of x and of dy is read once, at places that are known when it is compiled.
+//          Rows of dy change places by the loop's unrolling, not by moves.
+// Needs:   sm_90; pointers aligned to 16 bytes, channels a multiple of 4; kSide x kSide, strides and dilations of 1;
+//          across and groups make eight.
+// Bound:   memory for small windows: x and dy once; float32 arithmetic for large ones. Sums in float32, of kSide rows
+//          first and then of all: rounding grows with the terms added one after the other.
 
 #include "dnnarray/core/overlap.cuh"
 #include "dnnarray/depthwise_weight_steps.cuh"
@@ -119,10 +122,11 @@ __device__ __forceinline__ void finish(const Sums& sum, float* partial, int chan
 }
 
 // Neighbouring blocks have the same pixels of other channels.
-extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
-    const __grid_constant__ TensorMap dy_map, const __grid_constant__ TensorMap x_map, float* __restrict__ partial,
-    const __grid_constant__ TilesOfRows a) {
-  const PlacesOfRows places(smem_address(smem_memory), a, a.groups * a.pitch_dy * kPixel, a.groups * a.pitch_x * kPixel);
+extern "C" __global__ void __launch_bounds__(kThreads, 1)
+    DNNARRAY_ENTRY(const __grid_constant__ TensorMap dy_map, const __grid_constant__ TensorMap x_map,
+                   float* __restrict__ partial, const __grid_constant__ TilesOfRows a) {
+  const PlacesOfRows places(smem_address(smem_memory), a, a.groups * a.pitch_dy * kPixel,
+                            a.groups * a.pitch_x * kPixel);
   const int chunks = (a.channels - 1) / kChannels + 1;
   const Quotient by_chunk = divide(blockIdx.x, chunks);
   const int first_channel = by_chunk.rest * kChannels, part = by_chunk.quotient;
@@ -141,6 +145,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
     Sums sum = {};
     multiply(sum, a, places, steps);
     let_next_kernel_begin();
-    finish(sum, partial + static_cast<long long>(first_channel) * kTaps * a.parts + part, a.channels - first_channel, a.parts, a.flip != 0);
+    finish(sum, partial + static_cast<long long>(first_channel) * kTaps * a.parts + part, a.channels - first_channel,
+           a.parts, a.flip != 0);
   }
 }

@@ -1,10 +1,11 @@
-// The weight gradient of a depthwise convolution from tiles in shared memory: dw[c, r, s] = the sum over n, p, q of dy[n, c, p, q] *
-// x[n, c, p * stride + r - before, q * stride + s - before]. First stage: `parts` partial sums of each tap, (K, taps, parts), in float;
-// they are added up by another launch, so that the same values give the same bits.
+// The weight gradient of a depthwise convolution from tiles in shared memory: dw[c, r, s] = the sum over n, p, q of
+// dy[n, c, p, q] * x[n, c, p * stride + r - before, q * stride + s - before]. First stage: `parts` partial sums of each
+// tap, (K, taps, parts), in float; they are added up by another launch, so that the same values give the same bits.
 //
-// Layout:  channels innermost in memory. A block owns kLanes vectors of kVector channels and walks over tiles of dy, which it brings to
-//          shared memory with the inputs that they meet. A warp owns one row of the window and each `copies`-th row of a tile; a lane owns one
-//          vector of each 32 / kLanes-th strip of kStrip columns, and the sums of kSide taps.
+// Layout:  channels innermost in memory. A block owns kLanes vectors of kVector channels and walks over tiles of dy,
+//          which it brings to shared memory with the inputs that they meet. A warp owns one row of the window and each
+//          `copies`-th row of a tile; a lane owns one vector of each 32 / kLanes-th strip of kStrip columns, and the
+//          sums of kSide taps.
 // Needs:   pointers and channels aligned to 16 bytes; one plane of the window, kSide x kSide; kStride, and no dilation.
 // Bound:   memory for small windows: x and dy once; float32 arithmetic for large ones. Sums in float32,
 //          of a tile first and then of all: rounding grows with the terms added one after the other.
@@ -85,10 +86,10 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 2)
     const TileOfPixels of_x{p * kStride - a.axes.h.before, q * kStride - a.axes.w.before, x_rows, x_columns};
     const TileOfPixels of_dy{p, q, a.high, a.wide};
     __syncthreads();  // nobody needs what stands in shared memory any more
-    bring_tile<kChannels, kChannels>(smem_x, x + by_h.quotient * a.x_strides.n + first, a.x_strides.h, a.x_strides.w, of_x, a.axes.h.space,
-                                     a.axes.w.space, rest);
-    bring_tile<kChannels, kChannels>(smem_dy, dy + by_h.quotient * a.y_strides.n + first, a.y_strides.h, a.y_strides.w, of_dy, a.axes.h.out,
-                                     a.axes.w.out, rest);
+    bring_tile<kChannels, kChannels>(smem_x, x + by_h.quotient * a.x_strides.n + first, a.x_strides.h, a.x_strides.w,
+                                     of_x, a.axes.h.space, a.axes.w.space, rest);
+    bring_tile<kChannels, kChannels>(smem_dy, dy + by_h.quotient * a.y_strides.n + first, a.y_strides.h, a.y_strides.w,
+                                     of_dy, a.axes.h.out, a.axes.w.out, rest);
     wait_for_all_brought();
     __syncthreads();
     const T *own_x = smem_x + lane % kLanes * kVector, *own_dy = smem_dy + lane % kLanes * kVector;

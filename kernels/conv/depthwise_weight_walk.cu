@@ -1,13 +1,16 @@
-// The weight gradient of a depthwise convolution by threads that walk down their columns: dw[c, r, s] = the sum over n, p, q of dy[n, c, p, q] *
-// x[n, c / m, p + r - before, q + s - before]. First stage: `parts` partial sums of each tap, (K, taps, parts), in float; they are added up by
-// another launch, so that the same values give the same bits.
+// The weight gradient of a depthwise convolution by threads that walk down their columns: dw[c, r, s] = the sum over n,
+// p, q of dy[n, c, p, q] * x[n, c / m, p + r - before, q + s - before]. First stage: `parts` partial sums of each tap,
+// (K, taps, parts), in float; they are added up by another launch, so that the same values give the same bits.
 //
-// Layout:  channels innermost in memory. A thread owns a word of channels of dy (one of float, two of half types) and strips of kStrip columns of dy,
-//          each over `height` rows; it brings every row of x once, with the row of dy that begins there, keeps the last kSide rows of dy in registers
-//          and has the next ones on their way while it multiplies. Rows of dy change places by the loop's unrolling, not by moves. `lanes`
-//          neighbouring threads have neighbouring channels; what the threads of a block have of the same channels is added up in shared memory.
-// Needs:   pointers and channels of dy aligned to 4 bytes; one plane of the window, kSide x kSide, no stride, no dilation; lanes divides kThreads.
-//          Where kShared, all channels of a word of dy have one channel of x: an even m for half types. Else m is 1.
+// Layout:  channels innermost in memory. A thread owns a word of channels of dy (one of float, two of half types) and
+//          strips of kStrip columns of dy, each over `height` rows; it brings every row of x once, with the row of dy
+//          that begins there, keeps the last kSide rows of dy in registers and has the next ones on their way while it
+//          multiplies. Rows of dy change places by the loop's unrolling, not by moves. `lanes` neighbouring threads
+//          have neighbouring channels; what the threads of a block have of the same channels is added up in shared
+//          memory.
+// Needs:   pointers and channels of dy aligned to 4 bytes; one plane of the window, kSide x kSide, no stride, no
+//          dilation; lanes divides kThreads. Where kShared, all channels of a word of dy have one channel of x: an even
+//          m for half types. Else m is 1.
 // Bound:   memory: x and dy once; float32 arithmetic for large windows. Sums in float32.
 
 #include "dnnarray/core/vec.cuh"
@@ -43,25 +46,31 @@ using T = Config::Element;
 constexpr int kSide = Config::kSide, kStrip = Config::kStrip, kThreads = Config::kThreads;
 constexpr int kVector = 4 / sizeof(T), kMaps = Config::kShared ? 1 : kVector;  // channels of dy, of x
 constexpr int kWide = kStrip + kSide - 1, kTaps = kSide * kSide;
-constexpr int kAhead = Config::kAhead;                             // rows that are on their way
-constexpr int kRows = kAhead + 1, kKept = (kSide + 2 * kAhead) / kRows * kRows;  // of x and of dy in registers; kRows divides both
+constexpr int kAhead = Config::kAhead;  // rows that are on their way
+constexpr int kRows = kAhead + 1,
+              kKept = (kSide + 2 * kAhead) / kRows * kRows;  // of x and of dy in registers; kRows divides both
 
 // Which of N columns from `first` on an image has, as bits.
 template <int N>
 __device__ __forceinline__ unsigned inside(int first, int width) {
   unsigned found = 0;
 #pragma unroll
-  for (int j = 0; j < N; ++j) found |= static_cast<unsigned>(static_cast<unsigned>(first + j) < static_cast<unsigned>(width)) << j;
+  for (int j = 0; j < N; ++j)
+    found |= static_cast<unsigned>(static_cast<unsigned>(first + j) < static_cast<unsigned>(width)) << j;
   return found;
 }
 
 __device__ __forceinline__ void load_if(unsigned& v, const void* at, unsigned there) {
   v = 0;
-  asm volatile("{\n.reg .pred there;\nsetp.ne.b32 there, %2, 0;\n@there ld.global.nc.b32 %0, [%1];\n}" : "+r"(v) : "l"(at), "r"(there));
+  asm volatile("{\n.reg .pred there;\nsetp.ne.b32 there, %2, 0;\n@there ld.global.nc.b32 %0, [%1];\n}"
+               : "+r"(v)
+               : "l"(at), "r"(there));
 }
 __device__ __forceinline__ void load_if(unsigned short& v, const void* at, unsigned there) {
   v = 0;
-  asm volatile("{\n.reg .pred there;\nsetp.ne.b32 there, %2, 0;\n@there ld.global.nc.b16 %0, [%1];\n}" : "+h"(v) : "l"(at), "r"(there));
+  asm volatile("{\n.reg .pred there;\nsetp.ne.b32 there, %2, 0;\n@there ld.global.nc.b16 %0, [%1];\n}"
+               : "+h"(v)
+               : "l"(at), "r"(there));
 }
 
 // N words or halves of them, `step` elements apart; zeros where `mask` has none.
@@ -104,7 +113,8 @@ struct Walk {
 };
 
 // sum[r][s] += a row of x times the rows of dy that read it by taps r; `now` is the place of the one that begins there.
-__device__ __forceinline__ void add_row(float (&sum)[kTaps][kVector], const OfX (&x)[kWide], const unsigned (&dy)[kKept][kStrip], int now) {
+__device__ __forceinline__ void add_row(float (&sum)[kTaps][kVector], const OfX (&x)[kWide],
+                                        const unsigned (&dy)[kKept][kStrip], int now) {
   float value[kWide][kMaps];
 #pragma unroll
   for (int i = 0; i < kWide; ++i) widen_word(value[i], x[i]);
@@ -136,17 +146,19 @@ __device__ __forceinline__ void walk(float (&sum)[kTaps][kVector], Walk& at, int
   }
 }
 
-// What a thread has in shared memory: the sums of its walks, added to the earlier ones where kAdded. Rounding grows with the terms added one after the other.
+// What a thread has in shared memory: the sums of its walks, added to the earlier ones where kAdded. Rounding grows
+// with the terms added one after the other.
 template <bool kAdded>
 __device__ __forceinline__ void keep(float* own, const float (&sum)[kTaps][kVector]) {
 #pragma unroll
   for (int tap = 0; tap < kTaps; ++tap)
 #pragma unroll
-    for (int j = 0; j < kVector; ++j) own[tap * kThreads * kVector + j] = kAdded ? own[tap * kThreads * kVector + j] + sum[tap][j] : sum[tap][j];
+    for (int j = 0; j < kVector; ++j)
+      own[tap * kThreads * kVector + j] = kAdded ? own[tap * kThreads * kVector + j] + sum[tap][j] : sum[tap][j];
 }
 
-// Block b takes words of channels b % chunks and of the strips (columns fastest, then parts of `high` rows, then images) each
-// `splits` * kThreads / lanes-th.
+// Block b takes words of channels b % chunks and of the strips (columns fastest, then parts of `high` rows, then
+// images) each `splits` * kThreads / lanes-th.
 extern "C" __global__ void __launch_bounds__(kThreads, Config::kBlocks)
     DNNARRAY_ENTRY(const T* __restrict__ dy, const T* __restrict__ x, float* __restrict__ partial,
                    const __grid_constant__ Arguments a) {
@@ -164,9 +176,17 @@ extern "C" __global__ void __launch_bounds__(kThreads, Config::kBlocks)
     const Quotient by_w = divide(i, strips), by_h = divide(by_w.quotient, segments);
     const int p = by_h.rest * a.high, q = by_w.rest * kStrip, end = min(p + a.high, a.axes.h.out);
     const int row = p - a.axes.h.before, column = q - a.axes.w.before;
-    Walk at = {x + by_h.quotient * a.x_strides.n + row * a.x_strides.h + column * a.x_strides.w + from, dy + by_h.quotient * a.y_strides.n + p * a.y_strides.h + q * a.y_strides.w + channel,
-               a.x_strides.h, a.x_strides.w, a.y_strides.h, a.y_strides.w, inside<kWide>(column, a.axes.w.space), inside<kStrip>(q, a.axes.w.out),
-               row, a.axes.h.space, end - p};
+    Walk at = {x + by_h.quotient * a.x_strides.n + row * a.x_strides.h + column * a.x_strides.w + from,
+               dy + by_h.quotient * a.y_strides.n + p * a.y_strides.h + q * a.y_strides.w + channel,
+               a.x_strides.h,
+               a.x_strides.w,
+               a.y_strides.h,
+               a.y_strides.w,
+               inside<kWide>(column, a.axes.w.space),
+               inside<kStrip>(q, a.axes.w.out),
+               row,
+               a.axes.h.space,
+               end - p};
     float sum[kTaps][kVector] = {};
     walk(sum, at, end - p);
     keep<true>(own, sum);

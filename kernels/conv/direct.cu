@@ -1,11 +1,12 @@
-// The definition: y[n, k, p] = f(sum over c and r of x[n, c, p * stride + r * dilation - before] * w[k, c, r] + bias[k] + residual).
-// kGradient: its input gradient, x and y having changed places: y[n, c, i] = f(sum over k and r of x[n, k, (i + before - r * dilation) /
-// stride] * w[k, c, r] + bias[c]), where the division leaves no rest.
+// The definition: y[n, k, p] = f(sum over c and r of x[n, c, p * stride + r * dilation - before] * w[k, c, r] + bias[k]
+// + residual). kGradient: its input gradient, x and y having changed places: y[n, c, i] = f(sum over k and r of x[n, k,
+// (i + before - r * dilation) / stride] * w[k, c, r] + bias[c]), where the division leaves no rest.
 //
-// kRepair: only elements of y that are NaN are computed again: those in which infinity met a zero that the definition does not have. kGated: and
-// only where one of two arrays has NaN or infinities.
+// kRepair: only elements of y that are NaN are computed again: those in which infinity met a zero that the definition
+// does not have. kGated: and only where one of two arrays has NaN or infinities.
 //
-// Layout:  all memory by strides; those of the weight are along the channels of y, of x, and the window. A thread owns one element of y.
+// Layout:  all memory by strides; those of the weight are along the channels of y, of x, and the window. A thread owns
+//          one element of y.
 // Needs:   nothing.
 // Bound:   arithmetic without reuse: for tiny problems and odd memory. Sums in float32 (double for double).
 
@@ -53,11 +54,13 @@ __device__ __forceinline__ int other(const ConvAxis& axis, int at, int tap) {
   return Config::kGradient ? axis.output(at, tap) : axis.input(at, tap);
 }
 
-// `total` elements of y with `own` channels a group, each the sum over `others` channels of x. An absent bias or residual is null.
-extern "C" __global__ void __launch_bounds__(Config::kThreads, 2) DNNARRAY_ENTRY(
-    const Scale* __restrict__ gate_x, const Scale* __restrict__ gate_weight, const Config::Source* __restrict__ x,
-    const Config::Weight* __restrict__ weight, const Config::Weight* __restrict__ bias, const Config::Weight* __restrict__ residual,
-    T* __restrict__ y, const __grid_constant__ Arguments a) {
+// `total` elements of y with `own` channels a group, each the sum over `others` channels of x. An absent bias or
+// residual is null.
+extern "C" __global__ void __launch_bounds__(Config::kThreads, 2)
+    DNNARRAY_ENTRY(const Scale* __restrict__ gate_x, const Scale* __restrict__ gate_weight,
+                   const Config::Source* __restrict__ x, const Config::Weight* __restrict__ weight,
+                   const Config::Weight* __restrict__ bias, const Config::Weight* __restrict__ residual,
+                   T* __restrict__ y, const __grid_constant__ Arguments a) {
   if constexpr (Config::kGated) {
     let_next_kernel_begin();
     gate_x = after_previous_kernel(gate_x), gate_weight = after_previous_kernel(gate_weight);
@@ -88,7 +91,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, 2) DNNARRAY_ENTRY
           const int from_w = other(w, at.w, t);
           if (from_w < 0) continue;
           const Config::Source* x_row = x_at + from_d * of_x.d + from_h * of_x.h + from_w * of_x.w;
-          const Config::Weight* w_row = w_at + r * a.window_strides[0] + s * a.window_strides[1] + t * a.window_strides[2];
+          const Config::Weight* w_row =
+              w_at + r * a.window_strides[0] + s * a.window_strides[1] + t * a.window_strides[2];
 #pragma unroll 4
           for (long long c = 0; c < others; ++c) sum += A(widen(x_row[c * x_other])) * A(widen(w_row[c * w_other]));
         }

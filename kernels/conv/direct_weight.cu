@@ -1,10 +1,12 @@
-// The weight gradient by its definition: dw[k, c, r] = sum over n and p of dy[n, k, p] * x[n, c, p * stride + r * dilation - before].
+// The weight gradient by its definition: dw[k, c, r] = sum over n and p of dy[n, k, p] * x[n, c, p * stride + r *
+// dilation - before].
 //
 // kRepair: only elements of dw that are NaN are computed again.
 //
 // Layout:  all memory by strides. A block owns one element of dw; its threads take pixels in turn.
 // Needs:   nothing.
-// Bound:   arithmetic without reuse: for tiny problems and odd memory. Sums of fixed order in float32 (double for double).
+// Bound:   arithmetic without reuse: for tiny problems and odd memory. Sums of fixed order in float32 (double for
+//          double).
 
 #include "conv/geometry.cuh"
 #include "dnnarray/core/reduce.cuh"
@@ -34,9 +36,9 @@ using T = Config::Element;
 using A = arithmetic_t<T>;
 
 // `k` and `c` are of one group.
-extern "C" __global__ void __launch_bounds__(Config::kThreads) DNNARRAY_ENTRY(
-    const Config::Gradient* __restrict__ dy, const Config::Source* __restrict__ x, T* __restrict__ dw,
-    const __grid_constant__ Arguments a) {
+extern "C" __global__ void __launch_bounds__(Config::kThreads)
+    DNNARRAY_ENTRY(const Config::Gradient* __restrict__ dy, const Config::Source* __restrict__ x, T* __restrict__ dw,
+                   const __grid_constant__ Arguments a) {
   const ConvAxes axes = a.axes;
   const Strides of_y = a.y_strides, of_x = a.x_strides, of_w = a.w_strides;
   const long long images = a.images;
@@ -54,7 +56,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads) DNNARRAY_ENTRY(
     const Place at = Place::of(i - n * pixels, axes.h.out, axes.w.out);
     const long long from = axes.input(at, tap, of_x);
     if (from < 0) continue;
-    sum += A(widen(dy[n * of_y.n + out * of_y.c + at.d * of_y.d + at.h * of_y.h + at.w * of_y.w])) * A(widen(x[n * of_x.n + in * of_x.c + from]));
+    sum += A(widen(dy[n * of_y.n + out * of_y.c + at.d * of_y.d + at.h * of_y.h + at.w * of_y.w])) *
+           A(widen(x[n * of_x.n + in * of_x.c + from]));
   }
   sum = block_reduce<Config::kThreads>(sum, Sum(), shared);
   if (threadIdx.x == 0) result = narrow<T>(sum);

@@ -1,9 +1,12 @@
-// Images that sum up columns: y[n, c, i] = f(bias[c] + sum over p and r with p * stride + r * dilation - before == i of columns[n, p, c, r]).
+// Images that sum up columns: y[n, c, i] = f(bias[c] + sum over p and r with p * stride + r * dilation - before == i of
+// columns[n, p, c, r]).
 //
-// Layout:  y in any memory, given by its strides; the columns by theirs, as unfold.cu writes them. kLast: the channels run fastest and a
-//          thread owns kVector of them at one pixel of y; else the pixels run fastest and a thread owns one element.
+// Layout:  y in any memory, given by its strides; the columns by theirs, as unfold.cu writes them. kLast: the channels
+//          run fastest and a thread owns kVector of them at one pixel of y; else the pixels run fastest and a thread
+//          owns one element.
 // Needs:   kVector > 1: channels of a group and all strides but the channels' multiples of it, pointers aligned.
-// Bound:   memory: the columns read once. Each element gathers its terms in the order of the taps: the same bits at every run.
+// Bound:   memory: the columns read once. Each element gathers its terms in the order of the taps: the same bits at
+//          every run.
 
 #include "dnnarray/activation.cuh"
 #include "conv/geometry.cuh"
@@ -34,11 +37,12 @@ __device__ __forceinline__ void add(A (&sum)[kVector], const S* columns) {
 }
 
 // `total` elements of y; the strides of the columns are along image, pixel, group, channel and tap.
-extern "C" __global__ void __launch_bounds__(Config::kThreads, 1) DNNARRAY_ENTRY(
-    const S* __restrict__ columns, const T* __restrict__ bias, T* __restrict__ y, long long total, long long groups, long long channels,
-    long long y_n, long long y_c, long long y_d, long long y_h, long long y_w, long long s_image, long long s_pixel, long long s_group,
-    long long s_channel, long long s_tap, long long d0, long long d1, long long d2, long long h0, long long h1, long long h2, long long w0,
-    long long w1, long long w2, double p, double q) {
+extern "C" __global__ void __launch_bounds__(Config::kThreads, 1)
+    DNNARRAY_ENTRY(const S* __restrict__ columns, const T* __restrict__ bias, T* __restrict__ y, long long total,
+                   long long groups, long long channels, long long y_n, long long y_c, long long y_d, long long y_h,
+                   long long y_w, long long s_image, long long s_pixel, long long s_group, long long s_channel,
+                   long long s_tap, long long d0, long long d1, long long d2, long long h0, long long h1, long long h2,
+                   long long w0, long long w1, long long w2, double p, double q) {
   const ConvAxis d(d0, d1, d2), h(h0, h1, h2), w(w0, w1, w2);
   const long long i = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * kVector;
   if (i >= total) return;

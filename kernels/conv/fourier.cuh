@@ -5,8 +5,8 @@
 
 namespace dnnarray {
 
-// Tiles and the places of one; the places that are taken of the source, from tile to tile `step` apart; the extent of the source, whose elements
-// stand `dilation` apart behind `before` places.
+// Tiles and the places of one; the places that are taken of the source, from tile to tile `step` apart; the extent of
+// the source, whose elements stand `dilation` apart behind `before` places.
 struct TileAxis {
   int tiles, size, taken, step, extent, dilation, before;
 
@@ -22,7 +22,8 @@ struct TileAxes {
   TileAxis d, h, w;
 };
 
-// Tiles and the places of one, the extent of the result, places from tile to tile and from element to element of the result.
+// Tiles and the places of one, the extent of the result, places from tile to tile and from element to element of the
+// result.
 struct ResultAxis {
   int tiles, size, extent, step, spread;
 

@@ -1,4 +1,5 @@
-// The results that tiles of transforms hold: y[o, i, p] = scale * in[o, i, t, q - t * step] with q = p * spread and t = q / step.
+// The results that tiles of transforms hold: y[o, i, p] = scale * in[o, i, t, q - t * step] with q = p * spread and t =
+// q / step.
 //
 // Layout:  in dense; y by its strides, which may be negative. A thread owns one element of y, neighbours along the
 //          last axis beside each other.
@@ -34,5 +35,6 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   const long long tile = (at_d.quotient * h.tiles + at_h.quotient) * w.tiles + at_w.quotient;
   const int volume = d.size * h.size * w.size, u = (at_d.rest * h.size + at_h.rest) * w.size + at_w.rest;
   const float value = source[(by_p.quotient * (d.tiles * h.tiles * w.tiles) + tile) * volume + u];
-  y[by_i.quotient * a.y_strides[0] + by_i.rest * a.y_strides[1] + p.d * a.y_strides[2] + p.h * a.y_strides[3] + p.w * a.y_strides[4]] = value * a.scale;
+  y[by_i.quotient * a.y_strides[0] + by_i.rest * a.y_strides[1] + p.d * a.y_strides[2] + p.h * a.y_strides[3] +
+    p.w * a.y_strides[4]] = value * a.scale;
 }

@@ -1,8 +1,8 @@
-// Overlapping tiles of planes for real Fourier transforms: out[g, o, i, t, u] = x[g, o, i, (t * step + u - before) / dilation], 0 where that is
-// no place of x or u is beyond `taken`.
+// Overlapping tiles of planes for real Fourier transforms: out[g, o, i, t, u] = x[g, o, i, (t * step + u - before) /
+// dilation], 0 where that is no place of x or u is beyond `taken`.
 //
-// Layout:  x by its strides, which may be negative; out dense. A block owns kPieces pieces one behind the other, each of kSteps * kThreads
-//          neighbours of a tile.
+// Layout:  x by its strides, which may be negative; out dense. A block owns kPieces pieces one behind the other, each
+//          of kSteps * kThreads neighbours of a tile.
 // Needs:   nothing.
 // Bound:   memory: out written once; x comes from the caches where tiles overlap.
 
@@ -32,7 +32,8 @@ struct Piece {
   int outer, inner, part;
   Place tile;
 
-  __device__ __forceinline__ void next(int parts, int inners, int outers, const TileAxis& d, const TileAxis& h, const TileAxis& w) {
+  __device__ __forceinline__ void next(int parts, int inners, int outers, const TileAxis& d, const TileAxis& h,
+                                       const TileAxis& w) {
     if (++part < parts) return;
     part = 0;
     if (!tile.next(d.tiles, h.tiles, w.tiles) || ++inner < inners) return;
@@ -64,7 +65,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
 #pragma unroll
     for (int step = 0; step < kSteps; ++step, u += Config::kThreads) {
       if (u >= volume) break;
-      const int in_d = d.input(piece.tile.d, at.d), in_h = h.input(piece.tile.h, at.h), in_w = w.input(piece.tile.w, at.w);
+      const int in_d = d.input(piece.tile.d, at.d), in_h = h.input(piece.tile.h, at.h),
+                in_w = w.input(piece.tile.w, at.w);
       out[u] = in_d < 0 || in_h < 0 || in_w < 0 ? 0.0f : from[in_d * x_d + in_h * x_h + in_w * x_w];
       at.w += stride.w;
       if (at.w >= w.size) at.w -= w.size, ++at.h;

@@ -1,4 +1,5 @@
-// The geometry of a correlation in canonical axes: output p reads input p * stride + tap * dilation - before along each of three axes.
+// The geometry of a correlation in canonical axes: output p reads input p * stride + tap * dilation - before along each
+// of three axes.
 #pragma once
 
 #include "dnnarray/window.cuh"
@@ -10,7 +11,12 @@ struct ConvAxis {
   int out, space, window, stride, dilation, before;
 
   __device__ __forceinline__ ConvAxis(long long extents, long long step, long long spread)
-      : out(high(extents)), space(low(extents)), window(high(step)), stride(low(step)), dilation(high(spread)), before(low(spread)) {}
+      : out(high(extents)),
+        space(low(extents)),
+        window(high(step)),
+        stride(low(step)),
+        dilation(high(spread)),
+        before(low(spread)) {}
 
   // The input that tap t of output p reads, or -1.
   __device__ __forceinline__ int input(int p, int t) const {

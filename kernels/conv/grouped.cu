@@ -1,13 +1,16 @@
-// Convolution of groups of few channels on the tensor cores: y[n, k, p] = f(sum over taps and c of the group of x[n, c, p * stride +
-// tap * dilation - before] * w[k, c, tap] + bias[k] + residual[n, k, p]).
+// Convolution of groups of few channels on the tensor cores: y[n, k, p] = f(sum over taps and c of the group of x[n, c,
+// p * stride + tap * dilation - before] * w[k, c, tap] + bias[k] + residual[n, k, p]).
 //
-// Layout:  x, y and residual with dense channels, the rest by steps; w by steps. A slab (grouped.cuh) is one product: 16 pixels x (two items of
-//          eight channels) times (two items) x eight outputs, the weights between different groups being zero. A block of kThreads has `across`
-//          slabs and stays for many tiles, whose boxes come one ahead; a warp has one slab and kM x 16 pixels of the tile at a time, kN x 8
-//          outputs. Its weights stand in shared memory in the order of the registers. Results leave by way of shared memory in whole lines.
-// Needs:   sm_80; half types; channels of all groups in whole chunks, pointers aligned to 16 bytes; images of less than 2^31 elements.
-// Bound:   memory (x and y once) for thin groups, shared memory (512 bytes for each product's pixels) in between, the tensor cores for wide ones.
-//          Sums in float32. What is NaN, since an infinity met one of the zeros, is computed again by the definition.
+// Layout:  x, y and residual with dense channels, the rest by steps; w by steps. A slab (grouped.cuh) is one product:
+//          16 pixels x (two items of eight channels) times (two items) x eight outputs, the weights between different
+//          groups being zero. A block of kThreads has `across` slabs and stays for many tiles, whose boxes come one
+//          ahead; a warp has one slab and kM x 16 pixels of the tile at a time, kN x 8 outputs. Its weights stand in
+//          shared memory in the order of the registers. Results leave by way of shared memory in whole lines.
+// Needs:   sm_80; half types; channels of all groups in whole chunks, pointers aligned to 16 bytes; images of less than
+//          2^31 elements.
+// Bound:   memory (x and y once) for thin groups, shared memory (512 bytes for each product's pixels) in between, the
+//          tensor cores for wide ones. Sums in float32. What is NaN, since an infinity met one of the zeros, is
+//          computed again by the definition.
 
 #include "dnnarray/activation.cuh"
 #include "dnnarray/grouped.cuh"
@@ -50,20 +53,23 @@ using namespace dnnarray;
 using T = Config::Element;
 using R = Config::Result;
 constexpr int kM = Config::kM, kN = Config::kN, kThreads = Config::kThreads, kWarps = kThreads / 32;
-constexpr int kPairs = Config::kPairs;  // of items, whose weights stay in registers; 0: any number, whose weights stay in shared memory
+constexpr int kPairs =
+    Config::kPairs;  // of items, whose weights stay in registers; 0: any number, whose weights stay in shared memory
 constexpr int kChunk = 8, kPiece = 16 / sizeof(R), kPieces = kChunk / kPiece;  // of a chunk of results
 
 extern __shared__ uint4 smem_memory[];
 
 using Convolution = GroupedConvolution<T, R>;
 
-// B of each pair of items, in the order of registers: word `half` of lane l is item 2 pair + half, channels 2 (l % 4) and the next, output l / 4.
+// B of each pair of items, in the order of registers: word `half` of lane l is item 2 pair + half, channels 2 (l % 4)
+// and the next, output l / 4.
 __device__ __forceinline__ void pack_weights(unsigned* smem, const Convolution& a, int pairs) {
   const GroupedSlabs& s = a.slabs;
   const int lane = threadIdx.x / 2 % 32, half = threadIdx.x % 2, words = s.across * pairs * kN;
 #pragma unroll 4
   for (int i = threadIdx.x / 64; i < words; i += kThreads / 64) {
-    const int by_n = i / kN, chunk_out = s.part * kN + i - by_n * kN, slab = by_n / pairs, item = 2 * (by_n - slab * pairs) + half;
+    const int by_n = i / kN, chunk_out = s.part * kN + i - by_n * kN, slab = by_n / pairs,
+              item = 2 * (by_n - slab * pairs) + half;
     const int tap = item / s.in, in = (item - tap * s.in) * kChunk + lane % 4 * 2, out = chunk_out * kChunk + lane / 4;
     const T* from = chunk_out < s.out ? a.weights(slab, tap, out) : nullptr;
     const unsigned low = a.of_input(from, in, out).bits, high = a.of_input(from, in + 1, out).bits;
@@ -101,7 +107,8 @@ struct Items {
 };
 
 // One pair of items for kM x 16 pixels whose first inputs are at `from`.
-__device__ __forceinline__ void multiply_pair(float (&sum)[kM][kN][4], const unsigned (&from)[kM], int offset, const uint2 (&w)[kN]) {
+__device__ __forceinline__ void multiply_pair(float (&sum)[kM][kN][4], const unsigned (&from)[kM], int offset,
+                                              const uint2 (&w)[kN]) {
 #pragma unroll
   for (int m = 0; m < kM; ++m) {
     unsigned x[4];
@@ -162,8 +169,9 @@ __device__ __forceinline__ bool strange(const Vec<R, kPiece>& values) {
 }
 
 // Pixels m to m + count of a tile from shared memory to y; whether one of them was NaN.
-__device__ __forceinline__ bool store_pixels(const Convolution& a, const Drain& drain, const TilePlace& tile, const TilePixel* smem_pixels,
-                                             const unsigned char* smem, int pitch, int m, int count) {
+__device__ __forceinline__ bool store_pixels(const Convolution& a, const Drain& drain, const TilePlace& tile,
+                                             const TilePixel* smem_pixels, const unsigned char* smem, int pitch, int m,
+                                             int count) {
   bool found = false;
   for (int i = drain.share.first; i < count; i += drain.share.step) {
     const GroupedOutput output(a, tile, smem_pixels[m + i]);
@@ -178,8 +186,8 @@ __device__ __forceinline__ bool store_pixels(const Convolution& a, const Drain& 
 }
 
 // Computes again what is NaN of the outputs that this thread stored.
-__device__ __forceinline__ void repair(const Convolution& a, const Drain& drain, const TilePlace& tile, const TilePixel* smem_pixels, int count,
-                                       int chunk) {
+__device__ __forceinline__ void repair(const Convolution& a, const Drain& drain, const TilePlace& tile,
+                                       const TilePixel* smem_pixels, int count, int chunk) {
 #pragma unroll 1
   for (int i = 0; i < count; ++i) {
     if (i % chunk % drain.share.step != drain.share.first) continue;
@@ -213,7 +221,8 @@ struct Finish {
             low += widen(more[n * kChunk]);
             high += widen(more[n * kChunk + 1]);
           }
-          const float pair[2] = {Config::Activation::forward(low, a.p, a.q), Config::Activation::forward(high, a.p, a.q)};
+          const float pair[2] = {Config::Activation::forward(low, a.p, a.q),
+                                 Config::Activation::forward(high, a.p, a.q)};
           store(reinterpret_cast<R*>(smem + i * pitch) + n * kChunk + lane % 4 * 2, narrow_all<R, 2>(pair));
         }
       }
@@ -225,20 +234,33 @@ struct Finish {
   }
 };
 
-// Block b has the slabs of range b % ranges, part b / ranges % parts of their outputs, and each so-many-th tile of `depths` x `rows` x
-// `columns` outputs.
-extern "C" __global__ void __launch_bounds__(kThreads, 512 / kThreads) DNNARRAY_ENTRY(
-    const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias, const T* __restrict__ residual, R* __restrict__ y,
-    const __grid_constant__ Arguments a) {
-  if constexpr (Config::kBias) __builtin_assume(bias);  // else the loop of repairs is compiled twice, with and without a bias
+// Block b has the slabs of range b % ranges, part b / ranges % parts of their outputs, and each so-many-th tile of
+// `depths` x `rows` x `columns` outputs.
+extern "C" __global__ void __launch_bounds__(kThreads, 512 / kThreads)
+    DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias,
+                   const T* __restrict__ residual, R* __restrict__ y, const __grid_constant__ Arguments a) {
+  if constexpr (Config::kBias)
+    __builtin_assume(bias);  // else the loop of repairs is compiled twice, with and without a bias
   const int by_range = blockIdx.x / a.ranges, range = blockIdx.x - by_range * a.ranges, by_part = by_range / a.parts;
   const GroupedSlabs slabs = slabs_of(a, kChunk, range, by_range - by_part * a.parts);
-  const Convolution conv{x, weight, Config::kBias ? bias : nullptr, residual, y, a.axes, slabs, a.w_strides, with_channels(a.x_strides), with_channels(a.y_strides),
-                         static_cast<float>(a.p), static_cast<float>(a.q)};
+  const Convolution conv{x,
+                         weight,
+                         Config::kBias ? bias : nullptr,
+                         residual,
+                         y,
+                         a.axes,
+                         slabs,
+                         a.w_strides,
+                         with_channels(a.x_strides),
+                         with_channels(a.y_strides),
+                         static_cast<float>(a.p),
+                         static_cast<float>(a.q)};
   const Tiling tiles(a.depths, a.rows, a.columns, conv.axes);
   const Box box = tiles.box(conv.axes, slabs.across * slabs.in);
-  const int items = conv.axes.d.window * conv.axes.h.window * conv.axes.w.window * slabs.in, pairs = kPairs > 0 ? kPairs : (items + 1) / 2;
-  const int chunk = kWarps / slabs.across * kM * 16, pixels = (tiles.depths * tiles.rows * tiles.columns + chunk - 1) / chunk * chunk;
+  const int items = conv.axes.d.window * conv.axes.h.window * conv.axes.w.window * slabs.in,
+            pairs = kPairs > 0 ? kPairs : (items + 1) / 2;
+  const int chunk = kWarps / slabs.across * kM * 16,
+            pixels = (tiles.depths * tiles.rows * tiles.columns + chunk - 1) / chunk * chunk;
   const int pitch = (slabs.across * kN * kPieces | 1) * 16;
 
   unsigned char* smem = reinterpret_cast<unsigned char*>(smem_memory);
@@ -250,7 +272,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, 512 / kThreads) DNNARRAY_
 
   const int first_channel = slabs.first * slabs.in * kChunk;
   const PixelStrides& of_x = a.x_strides;
-  const BoxSource source{static_cast<int>(of_x.d), static_cast<int>(of_x.h), static_cast<int>(of_x.w), conv.axes.d.space, conv.axes.h.space, conv.axes.w.space, slabs.groups * slabs.c - first_channel};
+  const BoxSource source{static_cast<int>(of_x.d),
+                         static_cast<int>(of_x.h),
+                         static_cast<int>(of_x.w),
+                         conv.axes.d.space,
+                         conv.axes.h.space,
+                         conv.axes.w.space,
+                         slabs.groups * slabs.c - first_channel};
   const GroupedFixed<T>& fixed = keep(GroupedFixed<T>{tiles, conv.axes, {x + first_channel, of_x.n, source, box}});
   const int count = a.batch * tiles.deep * tiles.down * tiles.across, step = gridDim.x / (a.ranges * a.parts);
   const auto bring = [&](int index, int stage) {

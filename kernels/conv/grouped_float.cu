@@ -1,12 +1,14 @@
-// Convolution of groups of few channels on the ordinary units: y[n, k, p] = f(sum over taps and c of the group of x[n, c, p * stride +
-// tap * dilation - before] * w[k, c, tap] + bias[k] + residual[n, k, p]).
+// Convolution of groups of few channels on the ordinary units: y[n, k, p] = f(sum over taps and c of the group of x[n,
+// c, p * stride + tap * dilation - before] * w[k, c, tap] + bias[k] + residual[n, k, p]).
 //
-// Layout:  x, y and residual with dense channels, the rest by steps; w by steps. A slab (grouped.cuh) is made of quads of channels; between
-//          different groups its weights are zero. A block of kThreads has `across` slabs and stays for many tiles, whose boxes come one ahead.
-//          A thread has one quad of outputs and kPixels pixels; threads beside each other have neighbouring quads, then neighbouring pixels.
-// Needs:   float32; channels of all groups in whole quads, pointers aligned to 16 bytes; images of less than 2^31 elements.
-// Bound:   memory (x and y once) for thin groups, else float32 arithmetic. What is NaN, since an infinity met one of the zeros, is computed
-//          again by the definition.
+// Layout:  x, y and residual with dense channels, the rest by steps; w by steps. A slab (grouped.cuh) is made of quads
+//          of channels; between different groups its weights are zero. A block of kThreads has `across` slabs and stays
+//          for many tiles, whose boxes come one ahead. A thread has one quad of outputs and kPixels pixels; threads
+//          beside each other have neighbouring quads, then neighbouring pixels.
+// Needs:   float32; channels of all groups in whole quads, pointers aligned to 16 bytes; images of less than 2^31
+//          elements.
+// Bound:   memory (x and y once) for thin groups, else float32 arithmetic. What is NaN, since an infinity met one of
+//          the zeros, is computed again by the definition.
 
 #include "dnnarray/activation.cuh"
 #include "dnnarray/grouped.cuh"
@@ -51,25 +53,37 @@ __device__ __forceinline__ void pack_weights(float* smem, const Convolution& a, 
   const int outs = s.out * kQuad, words = s.across * items * kQuad * outs;
 #pragma unroll 4
   for (int i = threadIdx.x; i < words; i += kThreads) {
-    const int by_out = i / outs, by_slab = by_out / kQuad / items, item = by_out / kQuad - by_slab * items, tap = item / s.in;
+    const int by_out = i / outs, by_slab = by_out / kQuad / items, item = by_out / kQuad - by_slab * items,
+              tap = item / s.in;
     const int out = i - by_out * outs;
     smem[i] = a.of_input(a.weights(by_slab, tap, out), (item - tap * s.in) * kQuad + by_out % kQuad, out);
   }
 }
 
 // Block b has the slabs of range b % ranges and each so-many-th tile of `depths` x `rows` x `columns` outputs.
-extern "C" __global__ void __launch_bounds__(kThreads, 2) DNNARRAY_ENTRY(
-    const float* __restrict__ x, const float* __restrict__ weight, const float* __restrict__ bias, const float* __restrict__ residual, float* __restrict__ y,
-    const __grid_constant__ Arguments a) {
+extern "C" __global__ void __launch_bounds__(kThreads, 2)
+    DNNARRAY_ENTRY(const float* __restrict__ x, const float* __restrict__ weight, const float* __restrict__ bias,
+                   const float* __restrict__ residual, float* __restrict__ y, const __grid_constant__ Arguments a) {
   const int by_range = blockIdx.x / a.ranges, range = blockIdx.x - by_range * a.ranges;
   const GroupedSlabs slabs = slabs_of(a, kQuad, range, 0);
-  const Convolution conv{x, weight, bias, residual, y, a.axes, slabs, a.w_strides, with_channels(a.x_strides), with_channels(a.y_strides),
-                         static_cast<float>(a.p), static_cast<float>(a.q)};
+  const Convolution conv{x,
+                         weight,
+                         bias,
+                         residual,
+                         y,
+                         a.axes,
+                         slabs,
+                         a.w_strides,
+                         with_channels(a.x_strides),
+                         with_channels(a.y_strides),
+                         static_cast<float>(a.p),
+                         static_cast<float>(a.q)};
   const Tiling tiles(a.depths, a.rows, a.columns, conv.axes);
   const Box box = tiles.box(conv.axes, slabs.across * slabs.in);
   const int items = conv.axes.d.window * conv.axes.h.window * conv.axes.w.window * slabs.in;
   const PieceShare share(kThreads, slabs.across * slabs.out);  // quads of outputs
-  const int chunk = share.step * kPixels, pixels = (tiles.depths * tiles.rows * tiles.columns + chunk - 1) / chunk * chunk;
+  const int chunk = share.step * kPixels,
+            pixels = (tiles.depths * tiles.rows * tiles.columns + chunk - 1) / chunk * chunk;
 
   unsigned char* smem = reinterpret_cast<unsigned char*>(smem_memory);
   float* smem_w = reinterpret_cast<float*>(smem + 2 * box.bytes());
@@ -78,8 +92,15 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2) DNNARRAY_ENTRY(
 
   const int first_channel = slabs.first * slabs.in * kQuad;
   const PixelStrides& of_x = a.x_strides;
-  const BoxSource source{static_cast<int>(of_x.d), static_cast<int>(of_x.h), static_cast<int>(of_x.w), conv.axes.d.space, conv.axes.h.space, conv.axes.w.space, slabs.groups * slabs.c - first_channel};
-  const GroupedFixed<float>& fixed = keep(GroupedFixed<float>{tiles, conv.axes, {x + first_channel, of_x.n, source, box}});
+  const BoxSource source{static_cast<int>(of_x.d),
+                         static_cast<int>(of_x.h),
+                         static_cast<int>(of_x.w),
+                         conv.axes.d.space,
+                         conv.axes.h.space,
+                         conv.axes.w.space,
+                         slabs.groups * slabs.c - first_channel};
+  const GroupedFixed<float>& fixed =
+      keep(GroupedFixed<float>{tiles, conv.axes, {x + first_channel, of_x.n, source, box}});
   const int count = a.batch * tiles.deep * tiles.down * tiles.across, step = gridDim.x / a.ranges;
   const auto bring = [&](int index, int stage) {
     const TilePlace tile(index, fixed.tiles);
@@ -126,7 +147,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2) DNNARRAY_ENTRY(
         for (int i = 0; i < kPixels; ++i) {
           const Vec<float, kQuad> v = load<float, kQuad>(reinterpret_cast<const float*>(from[i] + offset));
 #pragma unroll
-          for (int j = 0; j < kQuad; ++j) {  // a sum of an item's own: one chain of all products would round each of them to the whole sum
+          for (int j = 0; j < kQuad;
+               ++j) {  // a sum of an item's own: one chain of all products would round each of them to the whole sum
             float of_item = v.at[0] * w[0].at[j];
 #pragma unroll
             for (int ci = 1; ci < kQuad; ++ci) of_item += v.at[ci] * w[ci].at[j];

@@ -1,15 +1,17 @@
-// Convolution of thin groups, each row of inputs used for all outputs that it meets: y[n, k, p, q] = f(sum over c of the group, r and s of
-// x[n, c, p + r - before, q + s - before] * w[k, c, r, s] + bias[k] + residual[n, k, p, q]).
+// Convolution of thin groups, each row of inputs used for all outputs that it meets: y[n, k, p, q] = f(sum over c of
+// the group, r and s of x[n, c, p + r - before, q + s - before] * w[k, c, r, s] + bias[k] + residual[n, k, p, q]).
 //
-// Layout:  x, y and residual with dense channels, the rest by steps; w by steps. A warp has a slab (grouped.cuh) of one chunk on both sides and kM x 16
-//          columns; its weights and the sums of the kSide rows of outputs that a row of inputs meets stay in registers, where they move on from
-//          row to row. A block, `vectors` slabs times some columns, walks down parts of images; rows come to shared memory some steps
-//          ahead. A product is 16 columns x (two shifts x eight channels) times those x eight outputs. Rows of outputs leave by way of
-//          shared memory one step later; where they will stand, the residual comes to before.
-// Needs:   sm_80; half types; slabs of eight channels on both sides, pointers aligned to 16 bytes; two axes, a window of kSide x kSide, stride
-//          and dilation 1; images of less than 2^31 elements.
-// Bound:   memory (x, y and residual once) for windows of 3 and 5; the matrix units for those of 7: an eighth of a product is of use where groups are of
-//          one channel. Sums in float32. What is NaN, since an infinity met one of the zeros, is computed again by the definition.
+// Layout:  x, y and residual with dense channels, the rest by steps; w by steps. A warp has a slab (grouped.cuh) of one
+//          chunk on both sides and kM x 16 columns; its weights and the sums of the kSide rows of outputs that a row of
+//          inputs meets stay in registers, where they move on from row to row. A block, `vectors` slabs times some
+//          columns, walks down parts of images; rows come to shared memory some steps ahead. A product is 16 columns x
+//          (two shifts x eight channels) times those x eight outputs. Rows of outputs leave by way of shared memory one
+//          step later; where they will stand, the residual comes to before.
+// Needs:   sm_80; half types; slabs of eight channels on both sides, pointers aligned to 16 bytes; two axes, a window
+//          of kSide x kSide, stride and dilation 1; images of less than 2^31 elements.
+// Bound:   memory (x, y and residual once) for windows of 3 and 5; the matrix units for those of 7: an eighth of a
+//          product is of use where groups are of one channel. Sums in float32. What is NaN, since an infinity met one
+//          of the zeros, is computed again by the definition.
 
 #include "conv/geometry.cuh"
 #include "dnnarray/activation.cuh"
@@ -46,9 +48,11 @@ struct Arguments {
 using namespace dnnarray;
 using T = Config::Element;
 constexpr int kSide = Config::kSide, kM = Config::kM, kPairs = kSide / 2, kChunk = 8;
-constexpr int kLines = Config::kLines;                      // rows of a step
-constexpr int kAhead = 1, kSlots = kAhead + 1, kSteps = 4;  // steps on their way; steps whose rows, and of which it is known what they are, in shared memory
-constexpr int kOut = Config::kResidual ? 3 : 2;             // steps whose rows of outputs have a place there
+constexpr int kLines = Config::kLines;  // rows of a step
+constexpr int kAhead = 1, kSlots = kAhead + 1,
+              kSteps =
+                  4;  // steps on their way; steps whose rows, and of which it is known what they are, in shared memory
+constexpr int kOut = Config::kResidual ? 3 : 2;  // steps whose rows of outputs have a place there
 
 extern __shared__ uint4 smem_memory[];
 
@@ -76,7 +80,9 @@ __device__ __forceinline__ unsigned load_tap(const Problem& a, int slab, int r, 
   for (int j = 0; j < 2; ++j) {
     const int c = slab * kChunk + lane % 4 * 2 + j - group * a.size;
     if (group < a.groups && c >= 0 && c < a.size) {
-      word |= static_cast<unsigned>(a.w[group * a.w_group + (k - group * a.size) * a.w_k + c * a.w_c + r * a.w_h + s * a.w_w].bits) << 16 * j;
+      word |= static_cast<unsigned>(
+                  a.w[group * a.w_group + (k - group * a.size) * a.w_k + c * a.w_c + r * a.w_h + s * a.w_w].bits)
+              << 16 * j;
     }
   }
   return word;
@@ -101,8 +107,10 @@ __device__ __forceinline__ void load_weights(Weights& w, unsigned* smem, const P
   }
 }
 
-// A row of inputs and all outputs that it meets, the oldest first: each takes the place of the one before. `from` is where a lane reads.
-__device__ __forceinline__ void add_row(float (&sum)[kSide][4], const Weights& w, unsigned from, int pitch, const float (&bias)[2]) {
+// A row of inputs and all outputs that it meets, the oldest first: each takes the place of the one before. `from` is
+// where a lane reads.
+__device__ __forceinline__ void add_row(float (&sum)[kSide][4], const Weights& w, unsigned from, int pitch,
+                                        const float (&bias)[2]) {
   unsigned x[kPairs][4], last[2];
 #pragma unroll
   for (int s = 0; s < kPairs; ++s) load_matrices(from + 2 * s * pitch, x[s]);
@@ -135,15 +143,15 @@ __device__ __forceinline__ float by_definition(const Problem& a, int image, int 
   return sum;
 }
 
-// A step, in shared memory: the image or -1 behind the last one, the columns, the row of outputs that its first row completes (those before
-// `begin` and from `end` on are not wanted), whether a part ends.
+// A step, in shared memory: the image or -1 behind the last one, the columns, the row of outputs that its first row
+// completes (those before `begin` and from `end` on are not wanted), whether a part ends.
 struct Step {
   int image, column, output, begin, end;
 };
 
 // Stores 16 bytes of a row's pixels, and computes again what is NaN.
-__device__ __forceinline__ void store_row(const Problem& a, const PieceShare& share, const unsigned char* smem, int pitch, const Step& step,
-                                          int p, int channel, int columns) {
+__device__ __forceinline__ void store_row(const Problem& a, const PieceShare& share, const unsigned char* smem,
+                                          int pitch, const Step& step, int p, int channel, int columns) {
   const int count = min(columns, a.out_width - step.column);
   T* const row = a.y + step.image * a.y_n + p * a.y_h + step.column * a.y_w + channel;
   for (int i = share.first; i < count; i += share.step) {
@@ -172,8 +180,8 @@ __device__ __forceinline__ void store_row(const Problem& a, const PieceShare& sh
 }
 
 // The rows of outputs of a step, kLines of them in shared memory.
-__device__ __forceinline__ void store_step(const Problem& a, const PieceShare& share, const unsigned char* smem, int pitch, const Step& step,
-                                           int first, int columns) {
+__device__ __forceinline__ void store_step(const Problem& a, const PieceShare& share, const unsigned char* smem,
+                                           int pitch, const Step& step, int first, int columns) {
   const int channel = first + share.vector * kChunk;
   if (channel >= a.groups * a.size) return;
 #pragma unroll 1
@@ -193,7 +201,10 @@ struct Cursor {
   int index, row, output;
   Part part;
 
-  __device__ __forceinline__ Cursor(int first, const Fixed& f, int out_height) : index(first), part(first, f.parts, out_height) { begin(f); }
+  __device__ __forceinline__ Cursor(int first, const Fixed& f, int out_height)
+      : index(first), part(first, f.parts, out_height) {
+    begin(f);
+  }
   __device__ __forceinline__ void begin(const Fixed& f) {
     const int top = part.row - f.before_h, skipped = min(max(-top, 0), kSide - 1);  // rows above the image
     row = top + skipped;
@@ -224,7 +235,8 @@ __device__ __forceinline__ void begin_sums(Sums& sum, const float (&bias)[2]) {
   }
 }
 
-// A complete row of a warp, to shared memory, and to what stands there of the residual; `smem` is this lane's place in the first pixel of it.
+// A complete row of a warp, to shared memory, and to what stands there of the residual; `smem` is this lane's place in
+// the first pixel of it.
 __device__ __forceinline__ void put_row(unsigned char* smem, const Sums& sum, int pitch, float p, float q) {
 #pragma unroll
   for (int m = 0; m < kM; ++m) {
@@ -243,18 +255,46 @@ __device__ __forceinline__ void put_row(unsigned char* smem, const Sums& sum, in
   }
 }
 
-// `size` channels of a group on both sides. Block b has the slabs of range b % ranges and each so-many-th part, of `rows` x `columns` outputs.
-extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 1) DNNARRAY_ENTRY(
-    const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias, const T* __restrict__ residual, T* __restrict__ y,
-    const __grid_constant__ Arguments a) {
-  const Problem problem{x, weight, bias, residual, y, a.groups, a.size, a.w_strides.group, a.w_strides.k, a.w_strides.c, a.w_strides.h, a.w_strides.w, a.x_strides.n, a.x_strides.h, a.x_strides.w, a.y_strides.n, a.y_strides.h, a.y_strides.w, a.axes.h.space, a.axes.w.space,
-                    a.axes.h.out, a.axes.w.out, a.axes.h.before, a.axes.w.before, float(a.p), float(a.q)};
+// `size` channels of a group on both sides. Block b has the slabs of range b % ranges and each so-many-th part, of
+// `rows` x `columns` outputs.
+extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 1)
+    DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias,
+                   const T* __restrict__ residual, T* __restrict__ y, const __grid_constant__ Arguments a) {
+  const Problem problem{x,
+                        weight,
+                        bias,
+                        residual,
+                        y,
+                        a.groups,
+                        a.size,
+                        a.w_strides.group,
+                        a.w_strides.k,
+                        a.w_strides.c,
+                        a.w_strides.h,
+                        a.w_strides.w,
+                        a.x_strides.n,
+                        a.x_strides.h,
+                        a.x_strides.w,
+                        a.y_strides.n,
+                        a.y_strides.h,
+                        a.y_strides.w,
+                        a.axes.h.space,
+                        a.axes.w.space,
+                        a.axes.h.out,
+                        a.axes.w.out,
+                        a.axes.h.before,
+                        a.axes.w.before,
+                        float(a.p),
+                        float(a.q)};
   const int pitch = (a.vectors | 1) * 16, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int split = blockIdx.x / a.ranges, range = blockIdx.x - split * a.ranges, first = range * a.vectors * kChunk;
   const Parts parts(a.batch, problem.out_height, problem.out_width, a.rows, a.columns);
-  const Rows<T> of_x{x + first, a.x_strides.n, a.x_strides.h, a.x_strides.w, problem.height, problem.width, a.columns + kSide - 1};
-  const Rows<T> of_residual{residual + first, a.y_strides.n, a.y_strides.h, a.y_strides.w, problem.out_height, problem.out_width, a.columns};
-  const Fixed& fixed = keep(Fixed{parts, of_x, of_residual, problem.before_h, problem.before_w, static_cast<int>(gridDim.x / a.ranges)});
+  const Rows<T> of_x{x + first,      a.x_strides.n, a.x_strides.h,        a.x_strides.w,
+                     problem.height, problem.width, a.columns + kSide - 1};
+  const Rows<T> of_residual{residual + first,   a.y_strides.n,     a.y_strides.h, a.y_strides.w,
+                            problem.out_height, problem.out_width, a.columns};
+  const Fixed& fixed =
+      keep(Fixed{parts, of_x, of_residual, problem.before_h, problem.before_w, static_cast<int>(gridDim.x / a.ranges)});
   const PieceShare share(blockDim.x, a.vectors);
   const bool inside = first + share.vector * kChunk < problem.groups * problem.size;
   const int row_bytes = of_x.columns * pitch, out_bytes = a.columns * pitch;
@@ -278,7 +318,8 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 1) DNNARRAY_E
         const unsigned place = shared_address(smem_y) + coming_out.index * kLines * out_bytes;
 #pragma unroll
         for (int line = 0; line < kLines; ++line) {
-          fixed.residual.bring(place + line * out_bytes, coming.part.image, coming.output + line, coming.part.column, share, pitch, inside);
+          fixed.residual.bring(place + line * out_bytes, coming.part.image, coming.output + line, coming.part.column,
+                               share, pitch, inside);
         }
       }
       coming.next(fixed, problem.out_height);
@@ -291,7 +332,8 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 1) DNNARRAY_E
 
   const int beside = warp / a.vectors, vector = warp - beside * a.vectors, slab = range * a.vectors + vector;
   Weights w;
-  load_weights(w, reinterpret_cast<unsigned*>(smem_y + kOut * kLines * out_bytes) + warp * kSide * kSide * 32, problem, slab);
+  load_weights(w, reinterpret_cast<unsigned*>(smem_y + kOut * kLines * out_bytes) + warp * kSide * kSide * 32, problem,
+               slab);
   float start[2];
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
@@ -306,7 +348,9 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 1) DNNARRAY_E
   for (int count = 0;; ++count) {
     copies_wait<kAhead - 1>();
     __syncthreads();
-    if (count > 0) store_step(problem, share, smem_y + out.before(1) * kLines * out_bytes, pitch, smem_steps[(count - 1) % kSteps], first, a.columns);
+    if (count > 0)
+      store_step(problem, share, smem_y + out.before(1) * kLines * out_bytes, pitch, smem_steps[(count - 1) % kSteps],
+                 first, a.columns);
     const Step& step = smem_steps[count % kSteps];
     if (step.image < 0) break;
     bring(count + kAhead);

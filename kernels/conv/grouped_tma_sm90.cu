@@ -1,21 +1,25 @@
-// Convolution of groups of 4, 8, 16 or 32 channels, their windows gathered by the copy engine: y[n, k, p] = f(sum over taps and c of the group of
-// x[n, c, p * stride + tap * dilation - before] * w[k, c, tap] + bias[k] + residual[n, k, p]).
+// Convolution of groups of 4, 8, 16 or 32 channels, their windows gathered by the copy engine: y[n, k, p] = f(sum over
+// taps and c of the group of x[n, c, p * stride + tap * dilation - before] * w[k, c, tap] + bias[k] + residual[n, k,
+// p]).
 //
-// Layout:  x channels-last in memory behind a tensor map of windows, as in implicit_tma_sm90.cu; y and residual by steps, their channels dense; w by
-//          steps, or each row of it dense. A tile is 64 places x 64 channels (float32: 32), which are whole groups on both sides. A block takes tiles,
-//          those of the same channels one after another. Its first warpgroup has a thread for each of the others, which asks for the channels of
-//          the places of a tile at each tap, through a ring of kStages: they have tiles of their own, so that one multiplies while another writes.
-//          Together they put the weights of the channels into shared memory, in panels of a tap whose rows are kSize channels of the sum, and each
-//          multiplies the groups' columns of its places by their own rows: a product is kSize channels wide on both sides. kTransposed: the
-//          gradient of the input from the forward's weight.
-//          kAcross > 1: the window's columns take one box together. Then the map makes a raster of each row of the result, `pitch` places with
-//          zeros where the image ends, and a column of the window is a shift of places.
-//          kReal < kSize: groups of fewer channels than a product takes in pairs, with zeros between them. What is NaN then is computed again by the
-//          definition. float32: both operands are rounded to TF32, x by the copy engine.
-// Needs:   sm_90a; half types or float32; strides of x multiples of 16 bytes; corners and offsets of the window within what a map can hold. kAcross columns
-//          of a window have a stride of 1, and kReach places from the first to the last.
-// Bound:   shared memory, of which the matrix units read 128 bytes of a place for each tap, and the wait for each stage: 0.96 us for a tile of 3 x 3
-//          on an H200 (2026-11-22). Sums in float32.
+// Layout:  x channels-last in memory behind a tensor map of windows, as in implicit_tma_sm90.cu; y and residual by
+//          steps, their channels dense; w by steps, or each row of it dense. A tile is 64 places x 64 channels
+//          (float32: 32), which are whole groups on both sides. A block takes tiles, those of the same channels one
+//          after another. Its first warpgroup has a thread for each of the others, which asks for the channels of the
+//          places of a tile at each tap, through a ring of kStages: they have tiles of their own, so that one
+//          multiplies while another writes. Together they put the weights of the channels into shared memory, in panels
+//          of a tap whose rows are kSize channels of the sum, and each multiplies the groups' columns of its places by
+//          their own rows: a product is kSize channels wide on both sides. kTransposed: the gradient of the input from
+//          the forward's weight. kAcross > 1: the window's columns take one box together. Then the map makes a raster
+//          of each row of the result, `pitch` places with zeros where the image ends, and a column of the window is a
+//          shift of places. kReal < kSize: groups of fewer channels than a product takes in pairs, with zeros between
+//          them. What is NaN then is computed again by the definition. float32: both operands are rounded to TF32, x by
+//          the copy engine.
+// Needs:   sm_90a; half types or float32; strides of x multiples of 16 bytes; corners and offsets of the window within
+//          what a map can hold. kAcross columns of a window have a stride of 1, and kReach places from the first to the
+//          last.
+// Bound:   shared memory, of which the matrix units read 128 bytes of a place for each tap, and the wait for each
+//          stage: 0.96 us for a tile of 3 x 3 on an H200 (2026-11-22). Sums in float32.
 
 #include "dnnarray/activation.cuh"
 #include "dnnarray/core/overlap.cuh"
@@ -44,21 +48,28 @@ struct Config {
 using namespace dnnarray;
 using T = Config::Element;
 using R = Config::Result;
-constexpr int kGroup = 128, kConsumers = Config::kConsumers, kThreads = (1 + kConsumers) * kGroup, kTile = 64, kRow = 128;
-constexpr int kWide = kRow / sizeof(T), kChunk = 16 / sizeof(T), kLeast = 2 * kChunk;  // channels of a tile, of 16 bytes, of a product at the least
-constexpr int kReal = Config::kReal, kSize = kReal < kLeast ? kLeast : kReal, kGroups = kWide / kSize, kSums = kSize / 2;  // kSums: a thread's of a group
-constexpr int kRowW = kSize * sizeof(T), kBytesW = kWide * kRowW, kPart = kSize * kRowW;  // bytes of a tap's weights: of a row, of all, of a group
-constexpr int kAcross = Config::kAcross, kReach = kAcross > 1 ? 8 : 0;            // taps of a box, places behind a tile's last one
+constexpr int kGroup = 128, kConsumers = Config::kConsumers, kThreads = (1 + kConsumers) * kGroup, kTile = 64,
+              kRow = 128;
+constexpr int kWide = kRow / sizeof(T), kChunk = 16 / sizeof(T),
+              kLeast = 2 * kChunk;  // channels of a tile, of 16 bytes, of a product at the least
+constexpr int kReal = Config::kReal, kSize = kReal < kLeast ? kLeast : kReal, kGroups = kWide / kSize,
+              kSums = kSize / 2;  // kSums: a thread's of a group
+constexpr int kRowW = kSize * sizeof(T), kBytesW = kWide * kRowW,
+              kPart = kSize * kRowW;  // bytes of a tap's weights: of a row, of all, of a group
+constexpr int kAcross = Config::kAcross,
+              kReach = kAcross > 1 ? 8 : 0;  // taps of a box, places behind a tile's last one
 constexpr int kStages = Config::kStages, kStage = (kTile + kReach) * kRow;
-constexpr int kFewer = kConsumers == 3 ? 56 : 32, kMore = kConsumers == 3 ? 152 : 112;  // registers of asking and of multiplying threads
-constexpr int kBatch = 6;  // loads of weights of a thread on their way
-// The gradient of the input: half types stand as the forward's do, and the products take them the other way round; float32 is turned round here.
+constexpr int kFewer = kConsumers == 3 ? 56 : 32,
+              kMore = kConsumers == 3 ? 152 : 112;  // registers of asking and of multiplying threads
+constexpr int kBatch = 6;                           // loads of weights of a thread on their way
+// The gradient of the input: half types stand as the forward's do, and the products take them the other way round;
+// float32 is turned round here.
 constexpr bool kOtherWay = Config::kTransposed && sizeof(T) == 2, kTurns = Config::kTransposed && sizeof(T) == 4;
 
 extern __shared__ char smem_memory[];
 
-// A weight by its steps. `form` 1: each row dense, (C, window); 2: (window, C), both behind pointers aligned to 16 bytes; 0: neither. `turned`: a
-// dense row has its taps the other way round.
+// A weight by its steps. `form` 1: each row dense, (C, window); 2: (window, C), both behind pointers aligned to 16
+// bytes; 0: neither. `turned`: a dense row has its taps the other way round.
 struct Weight {
   const T* w;
   long long k, c, d, h, s;
@@ -75,18 +86,20 @@ struct Arguments {
   int pitch, taps;
 
   __device__ __forceinline__ WindowPlace where(long long m) const {
-    const Split by_w = split(m, pitch), by_h = split(by_w.quotient, axes.h.out), by_d = split(by_h.quotient, axes.d.out);
+    const Split by_w = split(m, pitch), by_h = split(by_w.quotient, axes.h.out),
+                by_d = split(by_h.quotient, axes.d.out);
     return {0, by_w.rest, by_h.rest, by_d.rest, static_cast<int>(by_d.quotient)};
   }
   // Where the channels of place m begin in the result, or -1.
   __device__ __forceinline__ long long at(long long m) const {
     const WindowPlace p = where(m);
-    return m < rows && p.w < axes.w.out ? p.n * target.y_n + p.d * target.y_d + p.h * target.y_h + p.w * target.y_w : -1;
+    return m < rows && p.w < axes.w.out ? p.n * target.y_n + p.d * target.y_d + p.h * target.y_h + p.w * target.y_w
+                                        : -1;
   }
 };
 
-// A block's tiles: some of the places, of the same channels one after another. Blocks of the same places have different channels, so that a block packs
-// weights as seldom as can be.
+// A block's tiles: some of the places, of the same channels one after another. Blocks of the same places have different
+// channels, so that a block packs weights as seldom as can be.
 struct Share {
   int first, end, channels;
 
@@ -118,17 +131,21 @@ struct Shared {
   }
 };
 
-// --- the threads that ask ---------------------------------------------------------------------------------------------
+// --- the threads that ask
+// ---------------------------------------------------------------------------------------------
 
-__device__ __forceinline__ void ask_tile(const Arguments& a, const TensorMap& x, long long m, int channel, const Shared& smem, Ring<kStages>& ring) {
+__device__ __forceinline__ void ask_tile(const Arguments& a, const TensorMap& x, long long m, int channel,
+                                         const Shared& smem, Ring<kStages>& ring) {
   const ConvAxis &d = a.axes.d, &h = a.axes.h, &w = a.axes.w;
   WindowPlace place = a.where(m);
   place.c = channel;
-  place.w = place.w * w.stride - w.before, place.h = place.h * h.stride - h.before, place.d = place.d * d.stride - d.before;
+  place.w = place.w * w.stride - w.before, place.h = place.h * h.stride - h.before,
+  place.d = place.d * d.stride - d.before;
   Place tap = {0, 0, 0};
   do {
     const unsigned full = smem.full + ring.stage * 8;
-    const TapPlace offset = {static_cast<unsigned short>(tap.w * w.dilation), static_cast<unsigned short>(tap.h * h.dilation),
+    const TapPlace offset = {static_cast<unsigned short>(tap.w * w.dilation),
+                             static_cast<unsigned short>(tap.h * h.dilation),
                              static_cast<unsigned short>(tap.d * d.dilation)};
     barrier_wait(smem.empty + ring.stage * 8, ring.parity ^ 1);
     barrier_expect(full, kStage);
@@ -137,9 +154,11 @@ __device__ __forceinline__ void ask_tile(const Arguments& a, const TensorMap& x,
   } while (!tap.next(d.window, h.window, kAcross > 1 ? 1 : w.window));
 }
 
-// --- the weights ------------------------------------------------------------------------------------------------------
+// --- the weights
+// ------------------------------------------------------------------------------------------------------
 
-// Where a weight of output `row` of the tile's stands. Chunks of 16 bytes are exchanged as the matrix units expect them.
+// Where a weight of output `row` of the tile's stands. Chunks of 16 bytes are exchanged as the matrix units expect
+// them.
 __device__ __forceinline__ unsigned place_of(unsigned smem, int tap, int row, int c) {
   const int n = kTurns ? row / kReal * kReal + c : row, k = kTurns ? row % kSize : row % kSize / kReal * kReal + c;
   constexpr int kChunks = kRowW / 16;
@@ -147,7 +166,9 @@ __device__ __forceinline__ unsigned place_of(unsigned smem, int tap, int row, in
   return smem + tap * kBytesW + n * kRowW + chunk * 16 + k % kChunk * static_cast<int>(sizeof(T));
 }
 
-__device__ __forceinline__ void put_at(unsigned smem, float value) { asm volatile("st.shared.f32 [%0], %1;" ::"r"(smem), "f"(value) : "memory"); }
+__device__ __forceinline__ void put_at(unsigned smem, float value) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(smem), "f"(value) : "memory");
+}
 template <typename Half>
 __device__ __forceinline__ void put_at(unsigned smem, Half value) {
   asm volatile("st.shared.b16 [%0], %1;" ::"r"(smem), "h"(value.bits) : "memory");
@@ -168,11 +189,13 @@ __device__ __forceinline__ Half rounded(Half value) {
 __device__ __forceinline__ void put_chunk(unsigned smem, const Vec<T, kChunk>& values) {
   uint4 v;
   memcpy(&v, &values, sizeof v);
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(smem), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(smem), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+               : "memory");
 }
 
 // Neighbours of a dense row, from element e on.
-__device__ __forceinline__ void put_all(unsigned smem, const Arguments& a, int row, int e, const Vec<T, kChunk>& values) {
+__device__ __forceinline__ void put_all(unsigned smem, const Arguments& a, int row, int e,
+                                        const Vec<T, kChunk>& values) {
   const int taps = a.taps, by = a.weight.form == 1 ? taps : kReal;
   int outer = e / by, inner = e - outer * by;
   if (!kTurns && a.weight.form == 2) {
@@ -212,7 +235,8 @@ __device__ __forceinline__ void pack_windows(const Arguments& a, const T* rows, 
 __device__ __forceinline__ void pack_dense(const Arguments& a, int channel, unsigned smem, int thread) {
   const ConvAxes& axes = a.axes;
   const Weight& w = a.weight;
-  const T* rows = w.w + channel * w.k + (w.turned ? (axes.d.window - 1) * w.d + (axes.h.window - 1) * w.h + (axes.w.window - 1) * w.s : 0);
+  const T* rows = w.w + channel * w.k +
+                  (w.turned ? (axes.d.window - 1) * w.d + (axes.h.window - 1) * w.h + (axes.w.window - 1) * w.s : 0);
   // Lanes have neighbouring rows, which stand in other banks; the taps of a row do not.
   const int own = min(kWide, a.target.outs - channel), count = own * (kReal * a.taps / kChunk);
   if (!kTurns && w.form == 1 && a.taps == 9) {  // 3 x 3
@@ -244,7 +268,8 @@ __device__ __forceinline__ void pack_any(const Arguments& a, int channel, unsign
     const T* from = a.weight.w + tap.d * a.weight.d + tap.h * a.weight.h + tap.w * a.weight.s;
 #pragma unroll 4
     for (int i = thread; i < count; i += kConsumers * kGroup) {
-      put_at(place_of(smem, index, i / kReal, i % kReal), rounded(from[(channel + i / kReal) * a.weight.k + i % kReal * a.weight.c]));
+      put_at(place_of(smem, index, i / kReal, i % kReal),
+             rounded(from[(channel + i / kReal) * a.weight.k + i % kReal * a.weight.c]));
     }
     ++index;
   } while (!tap.next(a.axes.d.window, a.axes.h.window, a.axes.w.window));
@@ -255,7 +280,8 @@ __device__ __forceinline__ void pack_weights(const Arguments& a, int channel, un
   const int thread = static_cast<int>(threadIdx.x) - kGroup;
   asm volatile("bar.sync 1, %0;" ::"n"(kConsumers * kGroup) : "memory");
   if constexpr (kReal < kSize) {
-    for (int i = thread * 4; i < a.taps * kBytesW; i += kConsumers * kGroup * 4) asm volatile("st.shared.b32 [%0], 0;" ::"r"(smem + i) : "memory");
+    for (int i = thread * 4; i < a.taps * kBytesW; i += kConsumers * kGroup * 4)
+      asm volatile("st.shared.b32 [%0], 0;" ::"r"(smem + i) : "memory");
     asm volatile("bar.sync 1, %0;" ::"n"(kConsumers * kGroup) : "memory");
   }
   if (a.weight.form) {
@@ -267,7 +293,8 @@ __device__ __forceinline__ void pack_weights(const Arguments& a, int channel, un
   asm volatile("bar.sync 1, %0;" ::"n"(kConsumers * kGroup) : "memory");
 }
 
-// --- the warpgroups that multiply -------------------------------------------------------------------------------------
+// --- the warpgroups that multiply
+// -------------------------------------------------------------------------------------
 
 // Adds the products of a stage's taps, neighbours `apart` places from each other.
 __device__ __forceinline__ void multiply(float (&sums)[kGroups][kSums], unsigned rows, unsigned weight, int apart) {
@@ -281,7 +308,8 @@ __device__ __forceinline__ void multiply(float (&sums)[kGroups][kSums], unsigned
       constexpr int kSteps = kRowW / 32;
 #pragma unroll
       for (int k = 0; k < kSteps; ++k) {
-        Wgmma<T, false, kOtherWay, kSize>::run(sums[group], x + 2 * (group * kSteps + k), w + (kOtherWay ? kRowW : 2) * k);
+        Wgmma<T, false, kOtherWay, kSize>::run(sums[group], x + 2 * (group * kSteps + k),
+                                               w + (kOtherWay ? kRowW : 2) * k);
       }
     }
   }
@@ -293,7 +321,8 @@ __device__ __forceinline__ void release(unsigned empty) {
 }
 
 // The next tile of this warpgroup, its sums in the order of the columns.
-__device__ __forceinline__ void multiply_tile(const Arguments& a, float (&sums)[kWide / 2], int stages, const Shared& smem, Ring<kStages>& ring) {
+__device__ __forceinline__ void multiply_tile(const Arguments& a, float (&sums)[kWide / 2], int stages,
+                                              const Shared& smem, Ring<kStages>& ring) {
   unsigned before = 0, weight = smem.weight;
   float found[kGroups][kSums] = {};
   for (int i = 0; i < stages; ++i, weight += kAcross * kBytesW) {
@@ -351,18 +380,27 @@ __device__ __forceinline__ void repair(const Arguments& a, const float (&sums)[k
 }
 
 // `rows` places of `pitch` in a row, `outs` of all groups; steps of y and the weight in elements.
-extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
-    const __grid_constant__ TensorMap map, const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias, const T* __restrict__ residual, R* __restrict__ y,
-    long long rows, long long pitch, long long tiles_m, long long tiles_n, long long outs, long long form, long long turned, long long w_k,
-    long long w_c, long long w_d, long long w_h, long long w_w, long long x_n, long long x_d, long long x_h, long long x_w, long long y_n, long long y_d, long long y_h, long long y_w, long long d0,
-    long long d1, long long d2, long long h0, long long h1, long long h2, long long w0, long long w1, long long w2, double p, double q) {
+extern "C" __global__ void __launch_bounds__(kThreads, 1)
+    DNNARRAY_ENTRY(const __grid_constant__ TensorMap map, const T* __restrict__ x, const T* __restrict__ weight,
+                   const T* __restrict__ bias, const T* __restrict__ residual, R* __restrict__ y, long long rows,
+                   long long pitch, long long tiles_m, long long tiles_n, long long outs, long long form,
+                   long long turned, long long w_k, long long w_c, long long w_d, long long w_h, long long w_w,
+                   long long x_n, long long x_d, long long x_h, long long x_w, long long y_n, long long y_d,
+                   long long y_h, long long y_w, long long d0, long long d1, long long d2, long long h0, long long h1,
+                   long long h2, long long w0, long long w1, long long w2, double p, double q) {
   let_next_kernel_begin();
-  y = after_previous_kernel(y);  // the operands are there, too
+  y = after_previous_kernel(y);                                              // the operands are there, too
   const auto i32 = [](long long value) { return static_cast<int>(value); };  // all of them fit
   const ConvAxes axes = {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
   const int taps = axes.d.window * axes.h.window * axes.w.window, stages = taps / kAcross;
-  const Arguments& a = keep(Arguments{{bias, residual, y, i32(outs), y_n, y_d, y_h, y_w, float(p), float(q)}, {weight, w_k, w_c, w_d, w_h, w_w, i32(form), i32(turned)},
-                       x, {x_n, 0, x_d, x_h, x_w}, axes, rows, i32(pitch), taps});
+  const Arguments& a = keep(Arguments{{bias, residual, y, i32(outs), y_n, y_d, y_h, y_w, float(p), float(q)},
+                                      {weight, w_k, w_c, w_d, w_h, w_w, i32(form), i32(turned)},
+                                      x,
+                                      {x_n, 0, x_d, x_h, x_w},
+                                      axes,
+                                      rows,
+                                      i32(pitch),
+                                      taps});
   const bool asks = threadIdx.x < kGroup;
   const int part = asks ? threadIdx.x / 32 : threadIdx.x / kGroup - 1;
   const bool one = asks && part < kConsumers && threadIdx.x % 32 == 0;
@@ -394,7 +432,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
     float sums[kWide / 2];
     multiply_tile(a, sums, stages, smem, ring);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) write_row<Config, kWide>(a.target, sums, half, 0, channel, at[half] < 0 ? 0 : at[half], at[half] >= 0);
+    for (int half = 0; half < 2; ++half)
+      write_row<Config, kWide>(a.target, sums, half, 0, channel, at[half] < 0 ? 0 : at[half], at[half] >= 0);
     if constexpr (kReal < kSize) repair(a, sums, m, channel);
   });
 }

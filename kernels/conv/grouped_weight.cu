@@ -1,12 +1,16 @@
-// The weight gradient of a convolution of groups of few channels on the tensor cores: dw[k, c, tap] = the sum over n and p of dy[n, k, p] *
-// x[n, c, p * stride + tap * dilation - before]. First stage: partial sums (part, K, taps, C) in float; another launch adds them up.
+// The weight gradient of a convolution of groups of few channels on the tensor cores: dw[k, c, tap] = the sum over n
+// and p of dy[n, k, p] * x[n, c, p * stride + tap * dilation - before]. First stage: partial sums (part, K, taps, C) in
+// float; another launch adds them up.
 //
-// Layout:  x and dy with dense channels, the rest by steps. A block has `across` slabs (grouped.cuh) and stays for many tiles, whose inputs and
-//          gradients come to shared memory one tile ahead. A product is (two items x eight channels) x 16 pixels times 16 pixels x eight outputs:
-//          both operands are transposed on their way to the registers. A warp has kPairs pairs of items and kN x 8 outputs of one slab, and
-//          each `copies`-th 16 or 32 pixels of a tile. What is between different groups is not stored.
-// Needs:   sm_80; half types; channels of all groups in whole chunks, pointers aligned to 16 bytes; images of less than 2^31 elements.
-// Bound:   memory (x and dy once) for thin groups, else shared memory and the tensor cores. Sums in float32, in a fixed order.
+// Layout:  x and dy with dense channels, the rest by steps. A block has `across` slabs (grouped.cuh) and stays for many
+//          tiles, whose inputs and gradients come to shared memory one tile ahead. A product is (two items x eight
+//          channels) x 16 pixels times 16 pixels x eight outputs: both operands are transposed on their way to the
+//          registers. A warp has kPairs pairs of items and kN x 8 outputs of one slab, and each `copies`-th 16 or 32
+//          pixels of a tile. What is between different groups is not stored.
+// Needs:   sm_80; half types; channels of all groups in whole chunks, pointers aligned to 16 bytes; images of less than
+//          2^31 elements.
+// Bound:   memory (x and dy once) for thin groups, else shared memory and the tensor cores. Sums in float32, in a fixed
+//          order.
 
 #include "dnnarray/grouped_weight.cuh"
 
@@ -69,8 +73,8 @@ __device__ __forceinline__ void load_gradients(unsigned (&dy)[kHalves][kN][2], u
 }
 
 // The sums of a step: `inputs` are where this lane's first inputs stand.
-__device__ __forceinline__ void multiply(float (&sum)[kPairs][kN][4], const unsigned (&inputs)[kHalves], const unsigned (&dy)[kHalves][kN][2],
-                                         const int* smem_items) {
+__device__ __forceinline__ void multiply(float (&sum)[kPairs][kN][4], const unsigned (&inputs)[kHalves],
+                                         const unsigned (&dy)[kHalves][kN][2], const int* smem_items) {
 #pragma unroll
   for (int pair = 0; pair < kPairs; ++pair) {
     const int offset = smem_items[2 * pair];
@@ -90,7 +94,8 @@ struct Task {
 };
 
 // The sums between channels of the same group, to (K, taps, C).
-__device__ __forceinline__ void put(float* partial, const float (&sum)[kPairs][kN][4], const Task& task, const Slabs& s, int taps) {
+__device__ __forceinline__ void put(float* partial, const float (&sum)[kPairs][kN][4], const Task& task, const Slabs& s,
+                                    int taps) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int pair = 0; pair < kPairs; ++pair) {
@@ -113,18 +118,20 @@ __device__ __forceinline__ void put(float* partial, const float (&sum)[kPairs][k
   }
 }
 
-// Block b has the slabs of range b % ranges, part b / ranges % parts of their tasks, and each so-many-th tile of `depths` x `rows` x
-// `columns` outputs. A
-// slab's tasks are `item_parts` parts of the items for each kN chunks of outputs, of which a block has `tasks`.
-extern "C" __global__ void __launch_bounds__(kThreads, kN > 3 ? 1 : 2) DNNARRAY_ENTRY(
-    const T* __restrict__ dy, const T* __restrict__ x, float* __restrict__ partial, const __grid_constant__ Arguments a) {
+// Block b has the slabs of range b % ranges, part b / ranges % parts of their tasks, and each so-many-th tile of
+// `depths` x `rows` x `columns` outputs. A slab's tasks are `item_parts` parts of the items for each kN chunks of
+// outputs, of which a block has `tasks`.
+extern "C" __global__ void __launch_bounds__(kThreads, kN > 3 ? 1 : 2)
+    DNNARRAY_ENTRY(const T* __restrict__ dy, const T* __restrict__ x, float* __restrict__ partial,
+                   const __grid_constant__ Arguments a) {
   let_next_kernel_begin();
   const BlockShare block(a.ranges, a.parts);
   const int abreast = a.across, first = block.range * abreast;
   const Slabs slabs = Slabs::of(a.groups, a.c, a.k, a.together, kChunk);
   const ConvAxes& axes = a.axes;
   const Tiling tiles(a.depths, a.rows, a.columns, axes);
-  const WeightTiles<T> given = WeightTiles<T>::of(dy, x, slabs, first, abreast, kChunk, tiles, axes, with_channels(a.y_strides), with_channels(a.x_strides));
+  const WeightTiles<T> given = WeightTiles<T>::of(dy, x, slabs, first, abreast, kChunk, tiles, axes,
+                                                  with_channels(a.y_strides), with_channels(a.x_strides));
   const Box &box = given.x.box, &box_y = given.dy.box;
   const int taps = axes.d.window * axes.h.window * axes.w.window, items = taps * slabs.in;
   const int listed = a.item_parts * kPairs * 2, pixels = (box_y.pixels() + kStep - 1) / kStep * kStep;
@@ -136,7 +143,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, kN > 3 ? 1 : 2) DNNARRAY_
 
   const int count = a.batch * tiles.deep * tiles.down * tiles.across;
   const WeightTiles<T>& fixed = keep(given);
-  const auto bring = [&](int index, int stage) { fixed.bring<kThreads>(shared_address(smem) + stage * stage_bytes, index); };
+  const auto bring = [&](int index, int stage) {
+    fixed.bring<kThreads>(shared_address(smem) + stage * stage_bytes, index);
+  };
   if (block.tile < count) bring(block.tile, 0);
   copies_commit();
   list_pixels<kThreads>(smem_pixels, pixels, tiles, axes, box);
@@ -149,7 +158,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, kN > 3 ? 1 : 2) DNNARRAY_
   __syncthreads();
 
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, of_block = abreast * a.tasks, copies = kWarps / of_block;
-  const int copy = warp / of_block, own = warp - copy * of_block, slab = own / a.tasks, index_of_task = block.part * a.tasks + own - slab * a.tasks;
+  const int copy = warp / of_block, own = warp - copy * of_block, slab = own / a.tasks,
+            index_of_task = block.part * a.tasks + own - slab * a.tasks;
   const int chunk_part = index_of_task / a.item_parts, item_part = index_of_task - chunk_part * a.item_parts;
   const Task task{first + slab, item_part * kPairs * 2, chunk_part * kN};
   const bool busy = copy < copies && task.chunk < slabs.out;

@@ -1,12 +1,15 @@
-// Convolution as one matrix product whose left operand, the windows, is gathered on the way into shared memory: y[m, k] =
-// f(sum over taps and c of x[window m at tap, c] * w[k, tap, c] + bias[k] + residual[m, k]), m counting the output pixels of all images.
+// Convolution as one matrix product whose left operand, the windows, is gathered on the way into shared memory: y[m, k]
+// = f(sum over taps and c of x[window m at tap, c] * w[k, tap, c] + bias[k] + residual[m, k]), m counting the output
+// pixels of all images.
 //
-// Layout:  x channels-last in memory; w (groups K, taps C) dense; y and residual by steps along batch and space, their channels dense.
-//          A block owns a tile of kTileM pixels x kTileN channels; rows of 128 bytes in shared memory, 16-byte chunk j of row r at
-//          j ^ r % 8. Thread t fills chunk t % 8 of every 32nd row of both operands. A warp multiplies 64 pixels x kWarpN
-//          channels.
-// Needs:   sm_80; C of a group a multiple of a chunk, K of 8, pointers aligned to 16 bytes; taps along the axes at most 31 together.
-// Bound:   the tensor cores, or the second-level cache where K is small. Half types are summed in float32, float32 is rounded to TF32.
+// Layout:  x channels-last in memory; w (groups K, taps C) dense; y and residual by steps along batch and space, their
+//          channels dense. A block owns a tile of kTileM pixels x kTileN channels; rows of 128 bytes in shared memory,
+//          16-byte chunk j of row r at j ^ r % 8. Thread t fills chunk t % 8 of every 32nd row of both operands. A warp
+//          multiplies 64 pixels x kWarpN channels.
+// Needs:   sm_80; C of a group a multiple of a chunk, K of 8, pointers aligned to 16 bytes; taps along the axes at most
+//          31 together.
+// Bound:   the tensor cores, or the second-level cache where K is small. Half types are summed in float32, float32 is
+//          rounded to TF32.
 
 #include "dnnarray/activation.cuh"
 #include "dnnarray/barrier.cuh"
@@ -47,7 +50,8 @@ using namespace dnnarray;
 using T = Config::Element;
 using R = Config::Result;
 constexpr int kTileM = Config::kTileM, kTileN = Config::kTileN, kStages = Config::kStages;
-constexpr int kWarpN = Config::kWarpN, kWarpsN = kTileN / kWarpN, kWarps = kTileM / 64 * kWarpsN, kThreads = kWarps * 32;
+constexpr int kWarpN = Config::kWarpN, kWarpsN = kTileN / kWarpN, kWarps = kTileM / 64 * kWarpsN,
+              kThreads = kWarps * 32;
 constexpr int kRow = 128, kChunks = 8, kStep = kThreads / kChunks, kRowsM = kTileM / kStep, kRowsN = kTileN / kStep;
 constexpr int kBytesM = kTileM * kRow, kStage = (kTileM + kTileN) * kRow, kChunk = 16 / sizeof(T);
 
@@ -118,21 +122,24 @@ __device__ __forceinline__ void multiply(float (&sums)[4][kWarpN / 2], unsigned 
       load_matrices(stage + (row_a + 16 * i) * kRow + ((2 * k + lane / 16) ^ row_a % 8) * 16, a);
       Mma<T>::round(a);
 #pragma unroll
-      for (int j = 0; j < kWarpN / 8; ++j) Mma<T>::add(sums[i] + 4 * j, a, b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+      for (int j = 0; j < kWarpN / 8; ++j)
+        Mma<T>::add(sums[i] + 4 * j, a, b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
     }
   }
 }
 
 // The strides of x count chunks, those of y elements; `channels` of a group and `total` of a row in chunks.
-extern "C" __global__ void __launch_bounds__(kThreads, Config::kBlocks) DNNARRAY_ENTRY(
-    const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias, const T* __restrict__ residual, R* __restrict__ y,
-    const __grid_constant__ Arguments a) {
+extern "C" __global__ void __launch_bounds__(kThreads, Config::kBlocks)
+    DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias,
+                   const T* __restrict__ residual, R* __restrict__ y, const __grid_constant__ Arguments a) {
   const Operands operands = {x, weight, windows_of(a), target_of(bias, residual, y, a)};
   const Windows& windows = operands.windows;
   const Target<T, R>& target = operands.target;
   const unsigned smem = (smem_address(smem_memory) + 127) & ~127u;
-  const Split by_n = split(blockIdx.x, static_cast<int>(a.tiles_n)), by_m = split(by_n.quotient, static_cast<int>(a.tiles_m));
-  const int group = static_cast<int>(by_m.quotient), n = by_n.rest * kTileN, blocks = (windows.total + kChunks - 1) / kChunks;
+  const Split by_n = split(blockIdx.x, static_cast<int>(a.tiles_n)),
+              by_m = split(by_n.quotient, static_cast<int>(a.tiles_m));
+  const int group = static_cast<int>(by_m.quotient), n = by_n.rest * kTileN,
+            blocks = (windows.total + kChunks - 1) / kChunks;
   const long long m = static_cast<long long>(by_m.rest) * kTileM;
   const int warp = threadIdx.x / 32, warp_m = warp / kWarpsN, warp_n = warp % kWarpsN;
 

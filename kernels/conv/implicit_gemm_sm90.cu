@@ -1,13 +1,16 @@
-// Convolution as one matrix product whose left operand, the windows, is gathered on the way into shared memory: y[m, k] =
-// f(sum over taps and c of x[window m at tap, c] * w[k, tap, c] + bias[k] + residual[m, k]), m counting the output pixels of all images.
+// Convolution as one matrix product whose left operand, the windows, is gathered on the way into shared memory: y[m, k]
+// = f(sum over taps and c of x[window m at tap, c] * w[k, tap, c] + bias[k] + residual[m, k]), m counting the output
+// pixels of all images.
 //
-// Layout:  x channels-last in memory; w (groups K, taps C) dense; y and residual by steps along batch and space, their channels dense.
-//          kTransposed: the gradient of the input from the forward's weight, whose dense channels are those of the result here; the taps of
-//          64 channels of the sum are walked before the next 64.
-//          A block takes tiles of kTileM pixels x kTileN channels, one after another. The first of its three warpgroups gathers: thread t
-//          fills chunk t % 8 (16 bytes) of every kStep-th row of both operands' panels (mma/warpgroup.cuh), through a ring of kStages. The others
-//          multiply, each one half of the tile's rows, and write it from registers, four neighbouring lanes 64 bytes of a row.
-// Needs:   sm_90a; C and K of a group multiples of 8 (kTransposed: C of 64), pointers aligned to 16 bytes; taps along the three axes at most 31 together.
+// Layout:  x channels-last in memory; w (groups K, taps C) dense; y and residual by steps along batch and space, their
+//          channels dense. kTransposed: the gradient of the input from the forward's weight, whose dense channels are
+//          those of the result here; the taps of 64 channels of the sum are walked before the next 64. A block takes
+//          tiles of kTileM pixels x kTileN channels, one after another. The first of its three warpgroups gathers:
+//          thread t fills chunk t % 8 (16 bytes) of every kStep-th row of both operands' panels (mma/warpgroup.cuh),
+//          through a ring of kStages. The others multiply, each one half of the tile's rows, and write it from
+//          registers, four neighbouring lanes 64 bytes of a row.
+// Needs:   sm_90a; C and K of a group multiples of 8 (kTransposed: C of 64), pointers aligned to 16 bytes; taps along
+//          the three axes at most 31 together.
 // Bound:   the matrix units, or the second-level cache where K is small. Sums in float32.
 
 #include "dnnarray/activation.cuh"
@@ -53,7 +56,8 @@ using T = Config::Element;
 using R = Config::Result;
 constexpr int kTileM = Config::kTileM, kTileN = Config::kTileN, kStages = Config::kStages;
 constexpr int kGroup = 128, kThreads = 3 * kGroup;  // threads of a warpgroup, of a block
-constexpr int kTileK = 64, kRow = 128, kChunks = 8, kStep = kGroup / kChunks;  // bytes and chunks of a row, rows at once
+constexpr int kTileK = 64, kRow = 128, kChunks = 8,
+              kStep = kGroup / kChunks;  // bytes and chunks of a row, rows at once
 constexpr int kRowsM = kTileM / kStep, kRowsN = kTileN / kStep, kMmas = kTileM / 128;
 constexpr int kFewer = 72, kMore = 216;  // registers of gathering and of multiplying threads
 constexpr int kBytesM = kTileM * kRow, kBytesN = kTileN * kRow, kStage = kBytesM + kBytesN;
@@ -83,7 +87,8 @@ struct Tile {
   }
 };
 
-// --- the warpgroup that gathers ---------------------------------------------------------------------------------------
+// --- the warpgroup that gathers
+// ---------------------------------------------------------------------------------------
 
 // The rows of the windows that this thread fills. Eight lanes fill the same ones, so each of them finds an eighth.
 __device__ __forceinline__ void find_rows(const Operands& a, const Tile& tile, WindowRow (&rows)[kRowsM]) {
@@ -101,7 +106,8 @@ __device__ __forceinline__ void find_rows(const Operands& a, const Tile& tile, W
 }
 
 // The weight of one block, rows of the result's channels; `w` points at this thread's first chunk.
-__device__ __forceinline__ void gather_weight(const Operands& a, const Tile& tile, const T* w, bool inside, unsigned target) {
+__device__ __forceinline__ void gather_weight(const Operands& a, const Tile& tile, const T* w, bool inside,
+                                              unsigned target) {
   const int last = a.target.outs - tile.n - threadIdx.x / kChunks;  // rows from this thread's first on
 #pragma unroll
   for (int i = 0; i < kRowsN; ++i, w += kStep * a.w_row) {
@@ -122,7 +128,8 @@ __device__ __forceinline__ void gather_turned(const Operands& a, const Tile& til
     }
 }
 
-__device__ __forceinline__ void gather_tile(const Operands& a, const Tile& tile, unsigned smem, const Barriers& barriers, Ring<kStages>& ring) {
+__device__ __forceinline__ void gather_tile(const Operands& a, const Tile& tile, unsigned smem,
+                                            const Barriers& barriers, Ring<kStages>& ring) {
   const int chunk = threadIdx.x % kChunks, row = threadIdx.x / kChunks;
   const unsigned place = row * kRow + (chunk ^ row % 8) * 16;
   WindowRow rows[kRowsM];
@@ -155,10 +162,11 @@ __device__ __forceinline__ void gather_tile(const Operands& a, const Tile& tile,
   }
 }
 
-// --- the warpgroups that multiply -------------------------------------------------------------------------------------
+// --- the warpgroups that multiply
+// -------------------------------------------------------------------------------------
 
-__device__ __forceinline__ void multiply_tile(float (&sums)[kMmas][kTileN / 2], int blocks, int part, unsigned smem, const Barriers& barriers,
-                                              Ring<kStages>& ring) {
+__device__ __forceinline__ void multiply_tile(float (&sums)[kMmas][kTileN / 2], int blocks, int part, unsigned smem,
+                                              const Barriers& barriers, Ring<kStages>& ring) {
   unsigned before = 0;
 #pragma unroll
   for (int i = 0; i < kMmas; ++i)
@@ -175,7 +183,8 @@ __device__ __forceinline__ void multiply_tile(float (&sums)[kMmas][kTileN / 2], 
     for (int i = 0; i < kMmas; ++i) {
       const unsigned long long a = panel(stage + (part * kMmas + i) * 64 * kRow);
 #pragma unroll
-      for (int k = 0; k < 4; ++k) Wgmma<T, false, kTurned, kTileN>::run(sums[i], a + 2 * k, b + (kTurned ? 128 : 2) * k);
+      for (int k = 0; k < 4; ++k)
+        Wgmma<T, false, kTurned, kTileN>::run(sums[i], a + 2 * k, b + (kTurned ? 128 : 2) * k);
     }
     wgmma_commit();
     wgmma_wait<1>();
@@ -189,7 +198,8 @@ __device__ __forceinline__ void multiply_tile(float (&sums)[kMmas][kTileN / 2], 
   if (threadIdx.x % kGroup == 0) barrier_arrive(before);
 }
 
-__device__ __forceinline__ void write_tile(const Operands& a, const float (&sums)[kMmas][kTileN / 2], const Tile& tile, int part) {
+__device__ __forceinline__ void write_tile(const Operands& a, const float (&sums)[kMmas][kTileN / 2], const Tile& tile,
+                                           int part) {
   const int in_group = threadIdx.x % kGroup, row = in_group / 32 * 16 + in_group % 32 / 4;
 #pragma unroll
   for (int i = 0; i < kMmas; ++i)
@@ -201,12 +211,23 @@ __device__ __forceinline__ void write_tile(const Operands& a, const float (&sums
     }
 }
 
-// The strides of x count chunks of 8 elements, all others elements; `channels` of a group and `total` of a row in chunks.
-extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
-    const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias, const T* __restrict__ residual, R* __restrict__ y,
-    const __grid_constant__ Arguments a) {
-  const Operands operands = {x, weight, windows_of(a), target_of(bias, residual, y, a), a.tiles_m, a.tiles_n, a.groups, a.w_group,
-                             a.w_row, a.window_strides[0], a.window_strides[1], a.window_strides[2]};
+// The strides of x count chunks of 8 elements, all others elements; `channels` of a group and `total` of a row in
+// chunks.
+extern "C" __global__ void __launch_bounds__(kThreads, 1)
+    DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias,
+                   const T* __restrict__ residual, R* __restrict__ y, const __grid_constant__ Arguments a) {
+  const Operands operands = {x,
+                             weight,
+                             windows_of(a),
+                             target_of(bias, residual, y, a),
+                             a.tiles_m,
+                             a.tiles_n,
+                             a.groups,
+                             a.w_group,
+                             a.w_row,
+                             a.window_strides[0],
+                             a.window_strides[1],
+                             a.window_strides[2]};
   const unsigned smem = (smem_address(smem_memory) + 1023) & ~1023u, first = smem + kStages * kStage;
   const Barriers barriers = {first, first + kStages * 8};
   if (threadIdx.x == 0) {
@@ -222,7 +243,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
   Ring<kStages> ring;
   if (part < 0) {
     give_registers<kFewer>();
-    for (long long i = blockIdx.x; i < tiles; i += gridDim.x) gather_tile(operands, Tile::of(operands, i), smem, barriers, ring);
+    for (long long i = blockIdx.x; i < tiles; i += gridDim.x)
+      gather_tile(operands, Tile::of(operands, i), smem, barriers, ring);
   } else {
     take_registers<kMore>();
     float sums[kMmas][kTileN / 2];

@@ -1,19 +1,21 @@
-// Convolution of stride 1 as one matrix product whose left operand stays in shared memory for all taps of a plane: y[m, k] = f(sum over taps and c
-// of x[m + tap, c] * w[k, tap, c] + bias[k] + residual[m, k]).
+// Convolution of stride 1 as one matrix product whose left operand stays in shared memory for all taps of a plane: y[m,
+// k] = f(sum over taps and c of x[m + tap, c] * w[k, tap, c] + bias[k] + residual[m, k]).
 //
-// Layout:  x channels-last in memory, behind a tensor map of windows of one pixel whose corners make a raster of each plane: rows of `pitch`
-//          places, `height` rows, zeros where the plane ends, shared by what stands on either side of them. Then every tap along the last two axes
-//          is a shift, and kTileM neighbouring places of the output need kTileM + reach places of the input, one box. Places behind the end of a
-//          row or a plane are computed for nothing. w (groups K, window, C) behind a tiled map; kTransposed: the gradient of the input from the
-//          forward's weight, whose dense channels are those of the result here.
-//          A block takes tiles of kTileM places x kTileN channels, one after another. One thread of the first warpgroup asks for the input of 64
-//          channels and a tap along the first axis (two buffers) and the weights of the taps there (a ring of kStages). The others multiply, each
-//          some of the tile's rows, and write them from registers, since the copy engine stores no places outside of an array. It brings them as
-//          zeros, so a residual of half types comes by it while the products run: a carrier for each warpgroup asks for it, at first when
-//          nearly half of a tile's operands have been asked for, or it would stand before those that somebody waits for.
-//          float32 as in implicit_tma_sm90.cu.
-// Needs:   sm_90a; channels of a group multiples of 64 where there are several groups; strides of x, w and y multiples of 16 bytes; padding less
-//          than the window's reach; fewer than 2^31 places.
+// Layout:  x channels-last in memory, behind a tensor map of windows of one pixel whose corners make a raster of each
+//          plane: rows of `pitch` places, `height` rows, zeros where the plane ends, shared by what stands on either
+//          side of them. Then every tap along the last two axes is a shift, and kTileM neighbouring places of the
+//          output need kTileM + reach places of the input, one box. Places behind the end of a row or a plane are
+//          computed for nothing. w (groups K, window, C) behind a tiled map; kTransposed: the gradient of the input
+//          from the forward's weight, whose dense channels are those of the result here. A block takes tiles of kTileM
+//          places x kTileN channels, one after another. One thread of the first warpgroup asks for the input of 64
+//          channels and a tap along the first axis (two buffers) and the weights of the taps there (a ring of kStages).
+//          The others multiply, each some of the tile's rows, and write them from registers, since the copy engine
+//          stores no places outside of an array. It brings them as zeros, so a residual of half types comes by it while
+//          the products run: a carrier for each warpgroup asks for it, at first when nearly half of a tile's operands
+//          have been asked for, or it would stand before those that somebody waits for. float32 as in
+//          implicit_tma_sm90.cu.
+// Needs:   sm_90a; channels of a group multiples of 64 where there are several groups; strides of x, w and y multiples
+//          of 16 bytes; padding less than the window's reach; fewer than 2^31 places.
 // Bound:   the matrix units. Sums in float32.
 
 #include "dnnarray/activation.cuh"
@@ -67,14 +69,15 @@ using Panels = TmaPanels<Config>;
 using T = Config::Element;
 using R = Config::Result;
 constexpr bool kBrought = Config::kResidual && Panels::kStaged;
-constexpr bool kAhead = kBrought && C::kMmas * Panels::kPanels <= 2;  // there are registers for a residual beside the sums
+constexpr bool kAhead =
+    kBrought && C::kMmas * Panels::kPanels <= 2;  // there are registers for a residual beside the sums
 using Operands = OnRaster<T, R>;
 constexpr int kTileM = Config::kTileM, kTileN = Config::kTileN, kStages = Config::kStages;
 
 extern __shared__ char smem_memory[];
 
-// Where things lie in shared memory: two input buffers, the ring of weights, the residual, the barriers; `half` completes once half of the
-// weights of the first tile's planes but for the last have been asked for.
+// Where things lie in shared memory: two input buffers, the ring of weights, the residual, the barriers; `half`
+// completes once half of the weights of the first tile's planes but for the last have been asked for.
 struct Shared {
   unsigned input, input_bytes, rows, weight, panels, input_full, input_empty, full, empty, half, panel_barriers;
 
@@ -91,8 +94,9 @@ struct Shared {
   }
 };
 
-__device__ __forceinline__ void ask_tile(const Operands& a, const TensorMap& x, const TensorMap& weight, const TmaPlace& tile, const Shared& smem,
-                                         Ring<2>& inputs, Ring<kStages>& ring, int& early) {
+__device__ __forceinline__ void ask_tile(const Operands& a, const TensorMap& x, const TensorMap& weight,
+                                         const TmaPlace& tile, const Shared& smem, Ring<2>& inputs, Ring<kStages>& ring,
+                                         int& early) {
   const ConvAxis &d = a.axes.d, &h = a.axes.h, &w = a.axes.w;
   WindowPlace place = a.begins(tile.m);
   for (int t = 0; t < d.window; ++t) {
@@ -109,7 +113,8 @@ __device__ __forceinline__ void ask_tile(const Operands& a, const TensorMap& x, 
         const unsigned arrived = smem.full + ring.stage * 8;
         barrier_wait(smem.empty + ring.stage * 8, ring.parity ^ 1);
         barrier_expect(arrived, C::kBytesN);
-        C::ask_weight(a.weight, weight, tile, {t, tap.h, tap.w}, c, a.target.outs, smem.weight + ring.stage * C::kBytesN, arrived);
+        C::ask_weight(a.weight, weight, tile, {t, tap.h, tap.w}, c, a.target.outs,
+                      smem.weight + ring.stage * C::kBytesN, arrived);
         ring.next();
         if (kBrought && --early == 0) barrier_arrive(smem.half);
       } while (!tap.next(1, h.window, w.window));
@@ -129,15 +134,17 @@ struct Release {
 };
 
 // `planes` inputs, one after another.
-__device__ __forceinline__ void multiply_tile(const Operands& a, const TmaPlace& tile, int planes, float (&sums)[C::kMmas][kTileN / 2],
-                                              C::Bias& bias, int part, const Shared& smem, Ring<2>& inputs, Ring<kStages>& ring, C::Rows& rows,
+__device__ __forceinline__ void multiply_tile(const Operands& a, const TmaPlace& tile, int planes,
+                                              float (&sums)[C::kMmas][kTileN / 2], C::Bias& bias, int part,
+                                              const Shared& smem, Ring<2>& inputs, Ring<kStages>& ring, C::Rows& rows,
                                               const Panels& own, Panels::Pieces& pieces) {
   Release waiting = {0, 0};
   bias.ask(a.target, tile);
   bias.begin(sums);
   for (int i = 0; i < planes; ++i) {
     if (kAhead && i > 0 && i == planes - 1) own.take(pieces, tile, a.target.outs);
-    if (i == planes - 1) rows = C::Rows(tile, part, a);  // while products run: those of the last stage do not last long enough
+    if (i == planes - 1)
+      rows = C::Rows(tile, part, a);  // while products run: those of the last stage do not last long enough
     const unsigned input = smem.input + inputs.stage * smem.input_bytes + part * C::kMmas * 64 * C::kRow;
     barrier_wait(smem.input_full + inputs.stage * 8, inputs.parity);
     for (int r = 0; r < a.axes.h.window; ++r)
@@ -158,8 +165,9 @@ __device__ __forceinline__ void multiply_tile(const Operands& a, const TmaPlace&
 }
 
 // `channels` of the sum and `outs` of the result are of one group; steps of y in elements.
-extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
-    const T* __restrict__ bias, const T* __restrict__ residual, R* __restrict__ y, const __grid_constant__ Arguments a) {
+extern "C" __global__ void __launch_bounds__(C::kThreads, 1)
+    DNNARRAY_ENTRY(const T* __restrict__ bias, const T* __restrict__ residual, R* __restrict__ y,
+                   const __grid_constant__ Arguments a) {
   let_next_kernel_begin();
   y = after_previous_kernel(y);  // the operands are there, too
   const Operands operands = on_raster(target_of(bias, residual, y, a), a);
@@ -195,7 +203,9 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
     } else if (kBrought && threadIdx.x % 32 == 0 && threadIdx.x / 32 <= C::kConsumers) {
       Panels carried(panels, smem.panel_barriers, static_cast<int>(threadIdx.x) / 32 - 1);
       const int count = static_cast<int>((tiles - blockIdx.x - 1) / gridDim.x) + 1;
-      const auto tile = [&](int i) { return C::place(blockIdx.x + static_cast<long long>(i) * gridDim.x, tiles_m, tiles_n); };
+      const auto tile = [&](int i) {
+        return C::place(blockIdx.x + static_cast<long long>(i) * gridDim.x, tiles_m, tiles_n);
+      };
       barrier_wait(smem.half, 0);
       carried.carry<false>(a.residual_map, a.residual_map, count, tile, operands.target.outs, operands);
     }

@@ -1,17 +1,22 @@
-// Convolution of stride 1 as one matrix product whose left operand, the weight of few channels, stays in shared memory for all tiles of a block,
-// and whose right one for all taps: y[m, k] = f(sum over taps and c of w[k, tap, c] * x[m + tap, c] + bias[k] + residual[m, k]).
+// Convolution of stride 1 as one matrix product whose left operand, the weight of few channels, stays in shared memory
+// for all tiles of a block, and whose right one for all taps: y[m, k] = f(sum over taps and c of w[k, tap, c] * x[m +
+// tap, c] + bias[k] + residual[m, k]).
 //
-// Layout:  x channels-last in memory, behind a tensor map of windows of one pixel whose corners make a raster of each plane, as in
-//          implicit_tma_halo_sm90.cu: every tap is a shift, and the places of a tile need `reach` more of the input, one box. w
-//          (groups K, window, C) behind a tiled map; kTransposed: the gradient of the input from the forward's weight.
-//          A block takes the tiles of one column of channels, 64 channels x 128 places each, two or three warpgroups by turns; channels are the
-//          rows of the products (conv_turned.cuh). Each begins when the one before it has asked for its products, so that some multiply while
-//          others write: from a panel in shared memory, in the place of the residual or of the input that has been used up, by rows, since the
-//          copy engine stores no places outside of an array. One thread of the first warpgroup asks for the weight, once, and for the input (a
-//          ring of kStages); one more for each of the others brings the residual, not before the weight is there.
-// Needs:   sm_90a; half types; at most 64 channels of the sum, in one plane; channels of a group multiples of 64 where there are several groups;
-//          strides of x, w and y multiples of 16 bytes; padding less than the window's reach; fewer than 2^31 places.
-// Bound:   the matrix units, and shared memory, which the products ask for 96 of its 128 bytes a cycle. Sums in float32.
+// Layout:  x channels-last in memory, behind a tensor map of windows of one pixel whose corners make a raster of each
+//          plane, as in implicit_tma_halo_sm90.cu: every tap is a shift, and the places of a tile need `reach` more of
+//          the input, one box. w (groups K, window, C) behind a tiled map; kTransposed: the gradient of the input from
+//          the forward's weight. A block takes the tiles of one column of channels, 64 channels x 128 places each, two
+//          or three warpgroups by turns; channels are the rows of the products (conv_turned.cuh). Each begins when the
+//          one before it has asked for its products, so that some multiply while others write: from a panel in shared
+//          memory, in the place of the residual or of the input that has been used up, by rows, since the copy engine
+//          stores no places outside of an array. One thread of the first warpgroup asks for the weight, once, and for
+//          the input (a ring of kStages); one more for each of the others brings the residual, not before the weight is
+//          there.
+// Needs:   sm_90a; half types; at most 64 channels of the sum, in one plane; channels of a group multiples of 64 where
+//          there are several groups; strides of x, w and y multiples of 16 bytes; padding less than the window's reach;
+//          fewer than 2^31 places.
+// Bound:   the matrix units, and shared memory, which the products ask for 96 of its 128 bytes a cycle. Sums in
+//          float32.
 
 #include "dnnarray/activation.cuh"
 #include "dnnarray/conv_raster.cuh"
@@ -66,8 +71,10 @@ using T = Config::Element;
 using R = Config::Result;
 using Operands = OnRaster<T, R>;
 constexpr bool kBrought = Config::kResidual;
-constexpr int kTileN = Config::kTileN, kInputs = Config::kStages, kTurns = C::kConsumers, kOwn = Config::kTileM / kTurns;  // places of a tile
-constexpr int kReaders = kBrought ? 1 : Panels::kWarps;  // who give an input back: results without a residual leave by way of it
+constexpr int kTileN = Config::kTileN, kInputs = Config::kStages, kTurns = C::kConsumers,
+              kOwn = Config::kTileM / kTurns;  // places of a tile
+constexpr int kReaders =
+    kBrought ? 1 : Panels::kWarps;  // who give an input back: results without a residual leave by way of it
 static_assert(kTurns > 1, "warpgroups take turns");
 
 extern __shared__ char smem_memory[];
@@ -88,7 +95,8 @@ struct Shared {
   }
 
   __device__ __forceinline__ void init() const {
-    for (int i = 0; i < 2 * kInputs + kTurns; ++i) barrier_init(full + i * 8, i >= kInputs && i < 2 * kInputs ? kReaders : 1);
+    for (int i = 0; i < 2 * kInputs + kTurns; ++i)
+      barrier_init(full + i * 8, i >= kInputs && i < 2 * kInputs ? kReaders : 1);
     if (kBrought) Panels::init(panel_barriers);
     barrier_init_done();
   }
@@ -107,10 +115,13 @@ struct Column {
 
   __device__ __forceinline__ int tiles() const { return first < count ? (count - first - 1) / step + 1 : 0; }
   __device__ __forceinline__ bool has(int i) const { return first + i * step < count; }
-  __device__ __forceinline__ TmaPlace operator[](int i) const { return {static_cast<long long>(first + i * step) * kOwn, place.n, place.group}; }
+  __device__ __forceinline__ TmaPlace operator[](int i) const {
+    return {static_cast<long long>(first + i * step) * kOwn, place.n, place.group};
+  }
 };
 
-__device__ __forceinline__ void ask(const Operands& a, const TensorMap& x, const TensorMap& weight, const Column& column, const Shared& smem) {
+__device__ __forceinline__ void ask(const Operands& a, const TensorMap& x, const TensorMap& weight,
+                                    const Column& column, const Shared& smem) {
   barrier_expect(smem.held, a.axes.h.window * a.axes.w.window * C::kBytesN);
   Place tap = {0, 0, 0};
   unsigned to = smem.weight;
@@ -133,11 +144,14 @@ __device__ __forceinline__ void ask(const Operands& a, const TensorMap& x, const
 // Issues the products of all taps; they run on.
 __device__ __forceinline__ void multiply(const Operands& a, Turned::Sums& sums, unsigned input, unsigned weight) {
   for (int r = 0; r < a.axes.h.window; ++r)
-    for (int s = 0; s < a.axes.w.window; ++s, weight += C::kBytesN) Turned::multiply(sums, input + a.shift(r, s) * C::kRow, weight);
+    for (int s = 0; s < a.axes.w.window; ++s, weight += C::kBytesN)
+      Turned::multiply(sums, input + a.shift(r, s) * C::kRow, weight);
 }
 
-// The result in the place of the residual or, where there is none, of the input, which no warp is multiplying any more, and from there to memory.
-__device__ __forceinline__ void write(const Operands& a, Turned::Sums& sums, const TmaPlace& tile, const Turned::Rows& rows, unsigned panel) {
+// The result in the place of the residual or, where there is none, of the input, which no warp is multiplying any more,
+// and from there to memory.
+__device__ __forceinline__ void write(const Operands& a, Turned::Sums& sums, const TmaPlace& tile,
+                                      const Turned::Rows& rows, unsigned panel) {
   const int group = 1 + static_cast<int>(threadIdx.x) / C::kGroup;
   if constexpr (kBrought) {
     Turned::add(sums, panel);
@@ -150,9 +164,10 @@ __device__ __forceinline__ void write(const Operands& a, Turned::Sums& sums, con
   fence_async();
 }
 
-// The tiles of one of the warpgroups: every kTurns-th one of the block. Who asks for products waits until nearly all of them are done, so where
-// results go is found before.
-__device__ __forceinline__ void multiply_tiles(const Operands& a, const Column& column, int part, const Shared& smem, Panels& own) {
+// The tiles of one of the warpgroups: every kTurns-th one of the block. Who asks for products waits until nearly all of
+// them are done, so where results go is found before.
+__device__ __forceinline__ void multiply_tiles(const Operands& a, const Column& column, int part, const Shared& smem,
+                                               Panels& own) {
   Turned::Sums sums;
   const Turned::Bias bias(a.target, column.place);
   barrier_wait(smem.held, 0);
@@ -180,8 +195,9 @@ __device__ __forceinline__ void multiply_tiles(const Operands& a, const Column& 
 }
 
 // `channels` of the sum and `outs` of the result are of one group; steps of y in elements.
-extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
-    const T* __restrict__ bias, const T* __restrict__ residual, R* __restrict__ y, const __grid_constant__ Arguments a) {
+extern "C" __global__ void __launch_bounds__(C::kThreads, 1)
+    DNNARRAY_ENTRY(const T* __restrict__ bias, const T* __restrict__ residual, R* __restrict__ y,
+                   const __grid_constant__ Arguments a) {
   let_next_kernel_begin();
   y = after_previous_kernel(y);  // the operands are there, too
   const Operands operands = on_raster(target_of(bias, residual, y, a), a);
@@ -202,7 +218,8 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
       Panels carried(panels, smem.panel_barriers, whose, 0);
       const auto tile = [&](int i) { return column[kTurns * i + whose]; };
       barrier_wait(smem.held, 0);
-      carried.carry<false>(a.residual_map, a.residual_map, (column.tiles() + kTurns - 1 - whose) / kTurns, tile, operands.target.outs, operands);
+      carried.carry<false>(a.residual_map, a.residual_map, (column.tiles() + kTurns - 1 - whose) / kTurns, tile,
+                           operands.target.outs, operands);
     }
     __syncwarp();
   } else {

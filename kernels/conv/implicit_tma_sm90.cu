@@ -1,16 +1,19 @@
-// Convolution as one matrix product whose left operand, the windows, the copy engine gathers on the way into shared memory: y[m, k] =
-// f(sum over taps and c of x[window m at tap, c] * w[k, tap, c] + bias[k] + residual[m, k]), m counting the output pixels of all images.
+// Convolution as one matrix product whose left operand, the windows, the copy engine gathers on the way into shared
+// memory: y[m, k] = f(sum over taps and c of x[window m at tap, c] * w[k, tap, c] + bias[k] + residual[m, k]), m
+// counting the output pixels of all images.
 //
-// Layout:  x channels-last in memory, behind a tensor map of windows (im2col) that has the strides, the padding and the extents; w (groups K, taps
-//          C) behind a tiled one; y and residual by steps along batch and space, their channels dense, or, kFirst > 0, y in channels-first
-//          memory, kFirst pixels of an image aligned to as many. kTransposed: the gradient of the input from
-//          the forward's weight, whose dense channels are those of the result here.
-//          A block takes tiles of kTileM pixels x kTileN channels, one after another. One thread of the first warpgroup asks for the boxes of each
-//          tap and 64 channels, through a ring of kStages; the other warpgroups multiply, each some of the tile's rows. A carrier for each of them
-//          takes the results away in panels of 64 channels. A residual comes into the same panels and is added in the middle of the products.
-//          float32: both operands are rounded to TF32 by the copy engine, 32 channels where half types have 64; not kTransposed.
-// Needs:   sm_90a; strides of x and w multiples of 16 bytes; C of a group a multiple of 64 where there are several groups; corners and offsets of
-//          the window within what a map can hold (conv_tma.py).
+// Layout:  x channels-last in memory, behind a tensor map of windows (im2col) that has the strides, the padding and the
+//          extents; w (groups K, taps C) behind a tiled one; y and residual by steps along batch and space, their
+//          channels dense, or, kFirst > 0, y in channels-first memory, kFirst pixels of an image aligned to as many.
+//          kTransposed: the gradient of the input from the forward's weight, whose dense channels are those of the
+//          result here. A block takes tiles of kTileM pixels x kTileN channels, one after another. One thread of the
+//          first warpgroup asks for the boxes of each tap and 64 channels, through a ring of kStages; the other
+//          warpgroups multiply, each some of the tile's rows. A carrier for each of them takes the results away in
+//          panels of 64 channels. A residual comes into the same panels and is added in the middle of the products.
+//          float32: both operands are rounded to TF32 by the copy engine, 32 channels where half types have 64; not
+//          kTransposed.
+// Needs:   sm_90a; strides of x and w multiples of 16 bytes; C of a group a multiple of 64 where there are several
+//          groups; corners and offsets of the window within what a map can hold (conv_tma.py).
 // Bound:   the matrix units, or the second-level cache where K is small. Sums in float32.
 
 #include "dnnarray/activation.cuh"
@@ -82,15 +85,18 @@ struct Barriers {
   unsigned full, empty;  // of the first stage
 };
 
-__device__ __forceinline__ void ask_tile(const Operands& a, const TensorMap& x, const TensorMap& weight, const TmaPlace& tile, unsigned smem,
-                                         const Barriers& barriers, Ring<kStages>& ring, const TensorMap& residual, Guests& guests) {
+__device__ __forceinline__ void ask_tile(const Operands& a, const TensorMap& x, const TensorMap& weight,
+                                         const TmaPlace& tile, unsigned smem, const Barriers& barriers,
+                                         Ring<kStages>& ring, const TensorMap& residual, Guests& guests) {
   const ConvAxis &d = a.axes.d, &h = a.axes.h, &w = a.axes.w;
   WindowPlace place = a.where(tile.m);
-  place.w = place.w * w.stride - w.before, place.h = place.h * h.stride - h.before, place.d = place.d * d.stride - d.before;
+  place.w = place.w * w.stride - w.before, place.h = place.h * h.stride - h.before,
+  place.d = place.d * d.stride - d.before;
   Place tap = {0, 0, 0};
   guests.begin_tile();
   do {
-    const TapPlace offset = {static_cast<unsigned short>(tap.w * w.dilation), static_cast<unsigned short>(tap.h * h.dilation),
+    const TapPlace offset = {static_cast<unsigned short>(tap.w * w.dilation),
+                             static_cast<unsigned short>(tap.h * h.dilation),
                              static_cast<unsigned short>(tap.d * d.dilation)};
     for (int c = 0; c < a.weight.channels; c += C::kTileK) {
       const unsigned stage = smem + ring.stage * kStage, full = barriers.full + ring.stage * 8;
@@ -106,8 +112,8 @@ __device__ __forceinline__ void ask_tile(const Operands& a, const TensorMap& x, 
   guests.end_tile();
 }
 
-__device__ __forceinline__ void multiply_stages(float (&sums)[C::kMmas][kTileN / 2], int count, int part, unsigned smem, const Barriers& barriers,
-                                                Ring<kStages>& ring) {
+__device__ __forceinline__ void multiply_stages(float (&sums)[C::kMmas][kTileN / 2], int count, int part, unsigned smem,
+                                                const Barriers& barriers, Ring<kStages>& ring) {
   unsigned before = 0;
   for (int i = 0; i < count; ++i) {
     const unsigned stage = smem + ring.stage * kStage;
@@ -123,8 +129,10 @@ __device__ __forceinline__ void multiply_stages(float (&sums)[C::kMmas][kTileN /
 }
 
 // The residual stands between two runs of stages, the second of which may have none.
-__device__ __forceinline__ void multiply_tile(const Operands& a, const TmaPlace& tile, float (&sums)[C::kMmas][kTileN / 2], C::Bias& bias, int blocks,
-                                              int part, unsigned smem, const Barriers& barriers, Ring<kStages>& ring, Panels& own) {
+__device__ __forceinline__ void multiply_tile(const Operands& a, const TmaPlace& tile,
+                                              float (&sums)[C::kMmas][kTileN / 2], C::Bias& bias, int blocks, int part,
+                                              unsigned smem, const Barriers& barriers, Ring<kStages>& ring,
+                                              Panels& own) {
   bias.ask(a.target, tile);
   bias.begin(sums);
   const int first = Guests::before(part, blocks);
@@ -142,8 +150,9 @@ __device__ __forceinline__ void multiply_tile(const Operands& a, const TmaPlace&
 }
 
 // `channels` of the sum and `outs` of the result are of one group; steps of y in elements.
-extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
-    const T* __restrict__ bias, const T* __restrict__ residual, R* __restrict__ y, const __grid_constant__ Arguments a) {
+extern "C" __global__ void __launch_bounds__(C::kThreads, 1)
+    DNNARRAY_ENTRY(const T* __restrict__ bias, const T* __restrict__ residual, R* __restrict__ y,
+                   const __grid_constant__ Arguments a) {
   let_next_kernel_begin();
   y = after_previous_kernel(y);  // the operands are there, too
   const ConvAxes& axes = a.axes;
@@ -179,8 +188,11 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
     } else if (kCarried && threadIdx.x % 32 == 0 && threadIdx.x / 32 <= C::kConsumers) {
       Panels carried(panels, panel_barriers, static_cast<int>(threadIdx.x) / 32 - 1);
       const int count = static_cast<int>((tiles - blockIdx.x - 1) / gridDim.x) + 1;
-      const auto tile = [&](int i) { return C::place(blockIdx.x + static_cast<long long>(i) * gridDim.x, tiles_m, tiles_n); };
-      carried.carry<true>(a.residual_map, a.y_map, count, tile, operands.target.outs, operands, Guests::stages_apart(blocks) > 0);
+      const auto tile = [&](int i) {
+        return C::place(blockIdx.x + static_cast<long long>(i) * gridDim.x, tiles_m, tiles_n);
+      };
+      carried.carry<true>(a.residual_map, a.y_map, count, tile, operands.target.outs, operands,
+                          Guests::stages_apart(blocks) > 0);
     }
     __syncwarp();
   } else {

@@ -1,12 +1,15 @@
-// The weight gradient as one matrix product whose right operand, the windows, is gathered on the way into shared memory: partial sums of
-// dw[k, tap, c] = sum over m of dy[m, k] * x[window m at tap, c], m counting the output pixels of all images.
+// The weight gradient as one matrix product whose right operand, the windows, is gathered on the way into shared
+// memory: partial sums of dw[k, tap, c] = sum over m of dy[m, k] * x[window m at tap, c], m counting the output pixels
+// of all images.
 //
-// Layout:  x and dy channels-last in memory; partial (splits, groups K, taps C) float32, which split_sums.cu adds up in a fixed order.
-//          A block takes tiles of kTileM output channels x kTileN columns (tap, c) over one split of the pixels, one after another. Its
-//          first warpgroup gathers 64 pixels a stage: thread t fills chunk t % 8 (16 bytes) of every kStep-th pixel in each panel of 64
-//          channels or columns (mma/warpgroup.cuh); both operands run along m or n in their rows, so the products take them transposed. The other
-//          two multiply, each one half of the tile: of its channels, or of its columns where kTileM is 64.
-// Needs:   sm_90a; C and K of a group multiples of 8, pointers aligned to 16 bytes; taps along the three axes at most 31 together.
+// Layout:  x and dy channels-last in memory; partial (splits, groups K, taps C) float32, which split_sums.cu adds up in
+//          a fixed order. A block takes tiles of kTileM output channels x kTileN columns (tap, c) over one split of the
+//          pixels, one after another. Its first warpgroup gathers 64 pixels a stage: thread t fills chunk t % 8 (16
+//          bytes) of every kStep-th pixel in each panel of 64 channels or columns (mma/warpgroup.cuh); both operands
+//          run along m or n in their rows, so the products take them transposed. The other two multiply, each one half
+//          of the tile: of its channels, or of its columns where kTileM is 64.
+// Needs:   sm_90a; C and K of a group multiples of 8, pointers aligned to 16 bytes; taps along the three axes at most
+//          31 together.
 // Bound:   the matrix units, or the gathering where the tile is small. Sums in float32.
 
 #include "dnnarray/barrier.cuh"
@@ -44,7 +47,8 @@ constexpr int kTileM = Config::kTileM, kTileN = Config::kTileN, kStages = Config
 constexpr int kGroup = 128, kThreads = 3 * kGroup;  // threads of a warpgroup, of a block
 constexpr int kPixels = 64, kRow = 128, kChunks = 8, kStep = kGroup / kChunks, kRows = kPixels / kStep;
 constexpr int kFewer = 72, kMore = 216;  // registers of gathering and of multiplying threads
-constexpr int kPanel = kPixels * kRow, kPanelsM = kTileM / 64, kPanelsN = kTileN / 64, kStage = (kPanelsM + kPanelsN) * kPanel;
+constexpr int kPanel = kPixels * kRow, kPanelsM = kTileM / 64, kPanelsN = kTileN / 64,
+              kStage = (kPanelsM + kPanelsN) * kPanel;
 constexpr bool kHalves = kTileM == 64;  // the warpgroups divide the columns
 constexpr int kWidth = kHalves ? kTileN / 2 : kTileN;
 
@@ -66,13 +70,18 @@ struct Tile {
   long long split;
 
   __device__ __forceinline__ static Tile of(const Operands& a, long long i) {
-    const Split by_n = split_of(i, a.tiles_n), by_m = split_of(by_n.quotient, a.tiles_m), by_g = split_of(by_m.quotient, a.groups);
+    const Split by_n = split_of(i, a.tiles_n), by_m = split_of(by_n.quotient, a.tiles_m),
+                by_g = split_of(by_m.quotient, a.groups);
     return {by_m.rest * kTileM, by_n.rest * (kTileN / 8), by_g.rest, by_g.quotient};
   }
-  __device__ __forceinline__ static Split split_of(long long i, long long n) { return dnnarray::split(i, static_cast<int>(n)); }
+  __device__ __forceinline__ static Split split_of(long long i, long long n) {
+    return dnnarray::split(i, static_cast<int>(n));
+  }
 };
 
-__device__ __forceinline__ long long first_pixel(const Operands& a, const Tile& tile) { return tile.split * a.blocks * kPixels; }
+__device__ __forceinline__ long long first_pixel(const Operands& a, const Tile& tile) {
+  return tile.split * a.blocks * kPixels;
+}
 
 // Blocks of pixels of a tile's split.
 __device__ __forceinline__ int block_count(const Operands& a, const Tile& tile) {
@@ -80,9 +89,11 @@ __device__ __forceinline__ int block_count(const Operands& a, const Tile& tile) 
   return static_cast<int>(left < a.blocks ? left : a.blocks);
 }
 
-// --- the warpgroup that gathers ---------------------------------------------------------------------------------------
+// --- the warpgroup that gathers
+// ---------------------------------------------------------------------------------------
 
-__device__ __forceinline__ void gather_tile(const Operands& a, const Tile& tile, unsigned smem, const Barriers& barriers, Ring<kStages>& ring) {
+__device__ __forceinline__ void gather_tile(const Operands& a, const Tile& tile, unsigned smem,
+                                            const Barriers& barriers, Ring<kStages>& ring) {
   const int chunk = threadIdx.x % kChunks, row = threadIdx.x / kChunks, pitch = static_cast<int>(a.groups * a.outs);
   const unsigned place = row * kRow + (chunk ^ row % 8) * 16;
   const T* x = a.x + static_cast<long long>(tile.group) * a.windows.channels * 8;
@@ -110,7 +121,8 @@ __device__ __forceinline__ void gather_tile(const Operands& a, const Tile& tile,
 #pragma unroll
       for (int p = 0; p < kPanelsM; ++p) {
         const bool inside = there && tile.k + p * 64 + chunk * 8 < a.outs;
-        copy_async(stage + p * kPanel + place + i * kStep * kRow, inside ? dy + (m + kStep * i) * pitch + p * 64 : a.dy, inside);
+        copy_async(stage + p * kPanel + place + i * kStep * kRow, inside ? dy + (m + kStep * i) * pitch + p * 64 : a.dy,
+                   inside);
       }
       const int base = __shfl_sync(0xffffffffu, mine.base, i, kChunks);
       const unsigned mask = __shfl_sync(0xffffffffu, mine.mask, i, kChunks);
@@ -126,10 +138,11 @@ __device__ __forceinline__ void gather_tile(const Operands& a, const Tile& tile,
   }
 }
 
-// --- the warpgroups that multiply -------------------------------------------------------------------------------------
+// --- the warpgroups that multiply
+// -------------------------------------------------------------------------------------
 
-__device__ __forceinline__ void multiply_tile(float (&sums)[kWidth / 2], int blocks, int part, unsigned smem, const Barriers& barriers,
-                                              Ring<kStages>& ring) {
+__device__ __forceinline__ void multiply_tile(float (&sums)[kWidth / 2], int blocks, int part, unsigned smem,
+                                              const Barriers& barriers, Ring<kStages>& ring) {
   unsigned before = 0;
 #pragma unroll
   for (int j = 0; j < kWidth / 2; ++j) sums[j] = 0;
@@ -139,7 +152,8 @@ __device__ __forceinline__ void multiply_tile(float (&sums)[kWidth / 2], int blo
     fence_async();
     wgmma_fence();
     const unsigned long long a = transposed_panel(stage + (kHalves ? 0 : part * kPanel), kPanel);
-    const unsigned long long b = transposed_panel(stage + (kPanelsM + (kHalves ? part * kPanelsN / 2 : 0)) * kPanel, kPanel);
+    const unsigned long long b =
+        transposed_panel(stage + (kPanelsM + (kHalves ? part * kPanelsN / 2 : 0)) * kPanel, kPanel);
 #pragma unroll
     for (int k = 0; k < kPixels / 16; ++k) Wgmma<T, true, true, kWidth>::run(sums, a + 128 * k, b + 128 * k);
     wgmma_commit();
@@ -152,7 +166,8 @@ __device__ __forceinline__ void multiply_tile(float (&sums)[kWidth / 2], int blo
   if (blocks > 0 && threadIdx.x % kGroup == 0) barrier_arrive(before);
 }
 
-__device__ __forceinline__ void write_tile(const Operands& a, const float (&sums)[kWidth / 2], const Tile& tile, int part) {
+__device__ __forceinline__ void write_tile(const Operands& a, const float (&sums)[kWidth / 2], const Tile& tile,
+                                           int part) {
   const int in_group = threadIdx.x % kGroup, total = a.windows.total * 8;
   const int row = tile.k + (kHalves ? 0 : part * 64) + in_group / 32 * 16 + in_group % 32 / 4;
   const int column = tile.column * 8 + (kHalves ? part * kWidth : 0) + in_group % 4 * 2;
@@ -170,8 +185,9 @@ __device__ __forceinline__ void write_tile(const Operands& a, const float (&sums
 }
 
 // x_n ... x_w are steps of x in chunks of 8 elements; `channels` of a group and `total` of a row in chunks.
-extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
-    const T* __restrict__ dy, const T* __restrict__ x, float* __restrict__ partial, const __grid_constant__ Arguments a) {
+extern "C" __global__ void __launch_bounds__(kThreads, 1)
+    DNNARRAY_ENTRY(const T* __restrict__ dy, const T* __restrict__ x, float* __restrict__ partial,
+                   const __grid_constant__ Arguments a) {
   let_next_kernel_begin();
   const Operands operands = {dy, x, partial, windows_of(a), a.tiles_m, a.tiles_n, a.groups, a.outs, a.splits, a.blocks};
   const unsigned smem = (smem_address(smem_memory) + 1023) & ~1023u, first = smem + kStages * kStage;
@@ -189,7 +205,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
   Ring<kStages> ring;
   if (part < 0) {
     give_registers<kFewer>();
-    for (long long i = blockIdx.x; i < tiles; i += gridDim.x) gather_tile(operands, Tile::of(operands, i), smem, barriers, ring);
+    for (long long i = blockIdx.x; i < tiles; i += gridDim.x)
+      gather_tile(operands, Tile::of(operands, i), smem, barriers, ring);
   } else {
     take_registers<kMore>();
     float sums[kWidth / 2];

@@ -1,15 +1,17 @@
-// The weight gradient of a window of 3 x 3, or t x 3 x 3, and a stride of 1 as matrix products whose right operand is one input for all taps of a
-// plane: partial sums of dw[k, (t, r, s), c] = sum over m of dy[m, k] * x[m + r * down + s * across, c], x moved by t planes.
+// The weight gradient of a window of 3 x 3, or t x 3 x 3, and a stride of 1 as matrix products whose right operand is
+// one input for all taps of a plane: partial sums of dw[k, (t, r, s), c] = sum over m of dy[m, k] * x[m + r * down + s
+// * across, c], x moved by t planes.
 //
-// Layout:  x and dy channels-last in memory, behind tensor maps of windows of one pixel whose corners make a raster of each plane: rows of `pitch`
-//          places, `height` rows, zeros where the plane ends, shared by what stands on either side of them. Then every tap of a plane is a
-//          shift of places. partial (splits, groups K, taps C) float32, which split_sums.cu adds up in a fixed order. A block takes 64
-//          output channels x 64 input channels x all taps of a plane over one split of the places, one after another. A thread of its first
-//          warpgroup asks for 64 places a step of both, into two rings of `ring` blocks; the first rows of the ring of x stand behind its
-//          end once more, so that 16 places and their shifts are never divided. The other three multiply, each for one row of the window:
-//          its three taps are panels of 64 columns that begin `across` places apart.
-// Needs:   sm_90a; C of a group a multiple of 64 where there are several groups; strides of x and dy multiples of 16 bytes; padding less than
-//          the window's reach, shifts of at most 4 places across; less than 2^31 places.
+// Layout:  x and dy channels-last in memory, behind tensor maps of windows of one pixel whose corners make a raster of
+//          each plane: rows of `pitch` places, `height` rows, zeros where the plane ends, shared by what stands on
+//          either side of them. Then every tap of a plane is a shift of places. partial (splits, groups K, taps C)
+//          float32, which split_sums.cu adds up in a fixed order. A block takes 64 output channels x 64 input channels
+//          x all taps of a plane over one split of the places, one after another. A thread of its first warpgroup asks
+//          for 64 places a step of both, into two rings of `ring` blocks; the first rows of the ring of x stand behind
+//          its end once more, so that 16 places and their shifts are never divided. The other three multiply, each for
+//          one row of the window: its three taps are panels of 64 columns that begin `across` places apart.
+// Needs:   sm_90a; C of a group a multiple of 64 where there are several groups; strides of x and dy multiples of 16
+//          bytes; padding less than the window's reach, shifts of at most 4 places across; less than 2^31 places.
 // Bound:   the matrix units. Sums in float32.
 
 #include "dnnarray/conv_weigh.cuh"
@@ -46,10 +48,11 @@ using namespace dnnarray;
 using T = Config::Element;
 constexpr int kGroup = 128, kSide = 3, kThreads = (1 + kSide) * kGroup, kBlock = 64, kChannels = 64, kRow = 128;
 constexpr int kBytes = kBlock * kRow;
-constexpr int kMirrored = 16 + 2 * 4;  // rows of the ring that stand twice
+constexpr int kMirrored = 16 + 2 * 4;    // rows of the ring that stand twice
 constexpr int kFewer = 56, kMore = 152;  // registers of asking and of multiplying threads
 constexpr int kColumns = kSide * kChannels;
-constexpr int kSize = Config::kSize;  // 64, or channels of the groups on both sides that make up 64: only sums within a group are kept
+constexpr int kSize =
+    Config::kSize;  // 64, or channels of the groups on both sides that make up 64: only sums within a group are kept
 
 extern __shared__ char smem_memory[];
 
@@ -62,7 +65,8 @@ struct Operands {
   __device__ __forceinline__ int late() const { return (kBlock - 1 + (kSide - 1) * (down + across)) / kBlock; }
   __device__ __forceinline__ int places() const { return images * axes.d.out * height * pitch; }
   __device__ __forceinline__ WindowPlace where(int place) const {
-    const Split by_w = split(place, pitch), by_h = split(by_w.quotient, height), by_d = split(by_h.quotient, axes.d.out);
+    const Split by_w = split(place, pitch), by_h = split(by_w.quotient, height),
+                by_d = split(by_h.quotient, axes.d.out);
     return {0, by_w.rest, by_h.rest, by_d.rest, static_cast<int>(by_d.quotient)};
   }
   // A block further, by the distance that `step` is from place 0: divisions would take as long as a step's products.
@@ -110,13 +114,15 @@ struct Turn {
   }
 };
 
-// --- the thread that asks ---------------------------------------------------------------------------------------------
+// --- the thread that asks
+// ---------------------------------------------------------------------------------------------
 
 struct Maps {
   const TensorMap &dy, &x, &x_end;  // x_end: of the rows that stand twice
 };
 
-__device__ __forceinline__ void ask_tile(const Operands& a, const Maps& maps, const Tile& tile, const Shared& smem, Turn& turn) {
+__device__ __forceinline__ void ask_tile(const Operands& a, const Maps& maps, const Tile& tile, const Shared& smem,
+                                         Turn& turn) {
   const int late = a.late(), first = tile.split * a.blocks * kBlock;
   const ConvAxis &d = a.axes.d, &h = a.axes.h, &w = a.axes.w;
   const TapPlace offset = {0, 0, static_cast<unsigned short>(tile.plane * d.dilation)};
@@ -126,7 +132,8 @@ __device__ __forceinline__ void ask_tile(const Operands& a, const Maps& maps, co
   for (int block = 0; block < tile.blocks + late; ++block) {
     const unsigned full = smem.full + turn.place * 8;
     const bool mirrored = turn.place == 0, behind = block >= late;
-    const WindowPlace place = {tile.group * a.sums.channels + tile.c, of_x.w - w.before, of_x.h - h.before, of_x.d * d.stride - d.before, of_x.n};
+    const WindowPlace place = {tile.group * a.sums.channels + tile.c, of_x.w - w.before, of_x.h - h.before,
+                               of_x.d * d.stride - d.before, of_x.n};
     a.advance(of_x, step);
     barrier_wait(smem.empty + turn.place * 8, turn.parity ^ 1);
     barrier_expect(full, kBytes + (mirrored ? kMirrored * kRow : 0) + (behind ? kBytes : 0));
@@ -141,17 +148,19 @@ __device__ __forceinline__ void ask_tile(const Operands& a, const Maps& maps, co
   }
 }
 
-// --- the warpgroups that multiply -------------------------------------------------------------------------------------
+// --- the warpgroups that multiply
+// -------------------------------------------------------------------------------------
 
-__device__ __forceinline__ void multiply_tile(const Operands& a, float (&sums)[kColumns / 2], const Tile& tile, int r, const Shared& smem,
-                                              Turn& turn) {
+__device__ __forceinline__ void multiply_tile(const Operands& a, float (&sums)[kColumns / 2], const Tile& tile, int r,
+                                              const Shared& smem, Turn& turn) {
   const int late = a.late(), rows = a.ring * kBlock;
   const bool leader = threadIdx.x % kGroup == 0;
   unsigned before = 0;
 #pragma unroll
   for (int j = 0; j < kColumns / 2; ++j) sums[j] = 0;
   Turn newest = turn;
-  for (int i = 0; i < late; ++i, newest.next(a.ring)) barrier_wait(smem.full + newest.place * 8, newest.parity);  // they arrive in any order
+  for (int i = 0; i < late; ++i, newest.next(a.ring))
+    barrier_wait(smem.full + newest.place * 8, newest.parity);  // they arrive in any order
   for (int block = 0; block < tile.blocks; ++block) {
     barrier_wait(smem.full + newest.place * 8, newest.parity);
     wgmma_fence();
@@ -160,7 +169,8 @@ __device__ __forceinline__ void multiply_tile(const Operands& a, float (&sums)[k
     if (row >= rows) row -= rows;
 #pragma unroll
     for (int k = 0; k < kBlock / 16; ++k) {
-      Wgmma<T, true, true, kColumns>::run(sums, from_dy + 128 * k, transposed_panel(smem.x + row * kRow, a.across * kRow));
+      Wgmma<T, true, true, kColumns>::run(sums, from_dy + 128 * k,
+                                          transposed_panel(smem.x + row * kRow, a.across * kRow));
       row += 16;
       if (row >= rows) row -= rows;
     }
@@ -180,7 +190,8 @@ __device__ __forceinline__ void multiply_tile(const Operands& a, float (&sums)[k
   }
 }
 
-__device__ __forceinline__ void write_tile(const Operands& a, const float (&sums)[kColumns / 2], const Tile& tile, int r) {
+__device__ __forceinline__ void write_tile(const Operands& a, const float (&sums)[kColumns / 2], const Tile& tile,
+                                           int r) {
   const int in_group = threadIdx.x % kGroup, row = tile.k + in_group / 32 * 16 + in_group % 32 / 4;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -194,13 +205,22 @@ __device__ __forceinline__ void write_tile(const Operands& a, const float (&sums
 }
 
 // `outs` and `channels` of a group, `blocks` of 64 places in a split, `ring` in shared memory.
-extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
-    float* __restrict__ partial, const __grid_constant__ Arguments a) {
+extern "C" __global__ void __launch_bounds__(kThreads, 1)
+    DNNARRAY_ENTRY(float* __restrict__ partial, const __grid_constant__ Arguments a) {
   let_next_kernel_begin();
   const ConvAxes& axes = a.axes;
-  const Operands operands{{partial, a.groups, a.outs, axes.d.window * kSide * kSide, a.channels}, axes, a.images, a.pitch, a.height,
-                          axes.h.dilation * a.pitch, axes.w.dilation, (a.outs - 1) / kChannels + 1, (a.channels - 1) / kChannels + 1,
-                          a.splits, a.blocks, a.ring};
+  const Operands operands{{partial, a.groups, a.outs, axes.d.window * kSide * kSide, a.channels},
+                          axes,
+                          a.images,
+                          a.pitch,
+                          a.height,
+                          axes.h.dilation * a.pitch,
+                          axes.w.dilation,
+                          (a.outs - 1) / kChannels + 1,
+                          (a.channels - 1) / kChannels + 1,
+                          a.splits,
+                          a.blocks,
+                          a.ring};
   const Shared smem((smem_address(smem_memory) + 1023) & ~1023u, operands.ring);
   if (threadIdx.x == 0) {
     for (int b = 0; b < operands.ring; ++b) {
@@ -210,14 +230,16 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
     barrier_init_done();
   }
   __syncthreads();
-  const int tiles = operands.tiles_k * operands.tiles_c * axes.d.window * operands.sums.groups * operands.splits, r = warpgroup() - 1;
+  const int tiles = operands.tiles_k * operands.tiles_c * axes.d.window * operands.sums.groups * operands.splits,
+            r = warpgroup() - 1;
   Turn turn;
   if (r < 0) {
     give_registers<kFewer>();
     if (threadIdx.x == 0) {
       prefetch_map(a.dy);
       prefetch_map(a.x);
-      for (int t = blockIdx.x; t < tiles; t += gridDim.x) ask_tile(operands, {a.dy, a.x, a.x_end}, Tile::of(operands, t), smem, turn);
+      for (int t = blockIdx.x; t < tiles; t += gridDim.x)
+        ask_tile(operands, {a.dy, a.x, a.x_end}, Tile::of(operands, t), smem, turn);
     }
     __syncwarp();
   } else {

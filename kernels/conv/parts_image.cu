@@ -1,14 +1,16 @@
-// Float32 images as parts of half types (parts.cuh), channels-last: part p of pixel i and channel c lies at p * plane + i * width + c, zeros from
-// `channels` on.
+// Float32 images as parts of half types (parts.cuh), channels-last: part p of pixel i and channel c lies at p * plane +
+// i * width + c, zeros from `channels` on.
 //
-// Layout:  kLast: x is pixels x channels, a thread does 8 channels of a pixel. Otherwise x is batch x channels x pixels, and a block turns tiles of
-//          64 channels x 64 pixels in shared memory. A grid walks over all of it from its end, which whoever read x before has left in the
-//          second-level cache, to its beginning, where the products start.
-//          kScale: how the power of two is found, which the first block writes down. kNone: there is none. kFound: every block puts together what
-//          parts_range.cu has found. kGuessed: every block looks at some of the numbers, leaves room for larger ones and writes
-//          down what it has found in its share of x. kChecked comes behind that: where the guess holds, nothing is left to do; otherwise x is
-//          done again as by kFound. `guess` is the scale that was guessed.
-// Needs:   `width` a multiple of 8; kVector (4 or 1) divides channels and, of channels-first images, pixels, and x is aligned to it.
+// Layout:  kLast: x is pixels x channels, a thread does 8 channels of a pixel. Otherwise x is batch x channels x
+//          pixels, and a block turns tiles of 64 channels x 64 pixels in shared memory. A grid walks over all of it
+//          from its end, which whoever read x before has left in the second-level cache, to its beginning, where the
+//          products start. kScale: how the power of two is found, which the first block writes down. kNone: there is
+//          none. kFound: every block puts together what parts_range.cu has found. kGuessed: every block looks at some
+//          of the numbers, leaves room for larger ones and writes down what it has found in its share of x. kChecked
+//          comes behind that: where the guess holds, nothing is left to do; otherwise x is done again as by kFound.
+//          `guess` is the scale that was guessed.
+// Needs:   `width` a multiple of 8; kVector (4 or 1) divides channels and, of channels-first images, pixels, and x is
+//          aligned to it.
 // Bound:   memory: x read once, the parts written once.
 
 #include "dnnarray/core/overlap.cuh"
@@ -31,7 +33,8 @@ struct Config {
 
 using namespace dnnarray;
 using T = Config::Element;
-constexpr int kParts = Config::kParts, kVector = Config::kVector, kThreads = Config::kThreads, kChunk = 8, kTile = 64, kPitch = kTile + 1;
+constexpr int kParts = Config::kParts, kVector = Config::kVector, kThreads = Config::kThreads, kChunk = 8, kTile = 64,
+              kPitch = kTile + 1;
 
 enum { kNone, kFound, kGuessed, kChecked };
 constexpr int kScale = Config::kScale;
@@ -42,7 +45,8 @@ struct Arguments {
   long long batch, channels, pixels, width, plane;
 };
 
-// Numbers of a sample: 8 neighbours for each thread, at places that do not repeat with the channels; n is 2^20 at least.
+// Numbers of a sample: 8 neighbours for each thread, at places that do not repeat with the channels; n is 2^20 at
+// least.
 __device__ __forceinline__ unsigned sampled(const float* x, long long n) {
   const long long at = (n / kChunk / kThreads + 1) * threadIdx.x * kChunk;
   unsigned largest = 0;
@@ -63,7 +67,8 @@ __device__ __forceinline__ void mark(unsigned (&words)[kParts][kChunk / 2], cons
 }
 
 // `largest` is what this thread has seen so far.
-__device__ __forceinline__ void write_chunk(const Arguments& a, const float (&v)[kChunk], float down, long long to, unsigned& largest) {
+__device__ __forceinline__ void write_chunk(const Arguments& a, const float (&v)[kChunk], float down, long long to,
+                                            unsigned& largest) {
   unsigned words[kParts][kChunk / 2];
 #pragma unroll
   for (int i = 0; i < kChunk / 2; ++i) {
@@ -112,13 +117,16 @@ __device__ __forceinline__ void from_last(const Arguments& a, float down, unsign
   }
 }
 
-__device__ __forceinline__ void from_first(const Arguments& a, float down, float (&tile)[kTile][kPitch], unsigned& largest) {
-  const int tiles_c = static_cast<int>((a.width + kTile - 1) / kTile), tiles_p = static_cast<int>((a.pixels + kTile - 1) / kTile);
+__device__ __forceinline__ void from_first(const Arguments& a, float down, float (&tile)[kTile][kPitch],
+                                           unsigned& largest) {
+  const int tiles_c = static_cast<int>((a.width + kTile - 1) / kTile),
+            tiles_p = static_cast<int>((a.pixels + kTile - 1) / kTile);
   const long long tiles = a.batch * tiles_c * tiles_p;
   for (long long later = blockIdx.x; later < tiles; later += gridDim.x) {
     const long long i = tiles - 1 - later;
     const Split by_p = split(i, tiles_p), by_c = split(by_p.quotient, tiles_c);
-    const long long first_p = static_cast<long long>(by_p.rest) * kTile, first_c = static_cast<long long>(by_c.rest) * kTile;
+    const long long first_p = static_cast<long long>(by_p.rest) * kTile,
+                    first_c = static_cast<long long>(by_c.rest) * kTile;
     const float* from = a.x + (by_c.quotient * a.channels + first_c) * a.pixels + first_p;
     for (int t = threadIdx.x; t < kTile * kTile / kVector; t += kThreads) {
       const int c = t / (kTile / kVector), p = t % (kTile / kVector) * kVector;
@@ -141,8 +149,9 @@ __device__ __forceinline__ void from_first(const Arguments& a, float down, float
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads)
-    DNNARRAY_ENTRY(const float* __restrict__ x, unsigned* __restrict__ found, long long count, Scale* __restrict__ scale, Scale* __restrict__ guess,
-                   T* __restrict__ parts, long long batch, long long channels, long long pixels, long long width, long long plane) {
+    DNNARRAY_ENTRY(const float* __restrict__ x, unsigned* __restrict__ found, long long count,
+                   Scale* __restrict__ scale, Scale* __restrict__ guess, T* __restrict__ parts, long long batch,
+                   long long channels, long long pixels, long long width, long long plane) {
   let_next_kernel_begin();
   x = after_previous_kernel(x);
   __shared__ unsigned smem_found[kThreads / kWarp];

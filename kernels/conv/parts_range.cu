@@ -1,5 +1,5 @@
-// The largest finite magnitude of an array, in parts that parts_image.cu puts together: found[block] = its bits, and kStrange where a NaN or
-// an infinity was seen (parts.cuh).
+// The largest finite magnitude of an array, in parts that parts_image.cu puts together: found[block] = its bits, and
+// kStrange where a NaN or an infinity was seen (parts.cuh).
 //
 // Layout:  x dense, n elements; a thread reads vectors of kVector, a grid apart.
 // Needs:   x aligned to a vector.
@@ -21,7 +21,8 @@ struct Config {
 using namespace dnnarray;
 constexpr int kVector = Config::kVector, kThreads = Config::kThreads, kAhead = 4;
 
-extern "C" __global__ void __launch_bounds__(kThreads, 2) DNNARRAY_ENTRY(const float* __restrict__ x, unsigned* __restrict__ found, long long n) {
+extern "C" __global__ void __launch_bounds__(kThreads, 2)
+    DNNARRAY_ENTRY(const float* __restrict__ x, unsigned* __restrict__ found, long long n) {
   let_next_kernel_begin();
   x = after_previous_kernel(x);
   __shared__ unsigned smem_found[kThreads / kWarp];

@@ -1,13 +1,15 @@
-// Convolution of float32 numbers in parts of half types (parts.cuh): y[m, k] = f(2^e * sum over taps and c of x[window m at tap, c] * w[k, tap, c] +
-// bias[k] + residual[m, k]), m counting the output pixels of all images.
+// Convolution of float32 numbers in parts of half types (parts.cuh): y[m, k] = f(2^e * sum over taps and c of x[window
+// m at tap, c] * w[k, tap, c] + bias[k] + residual[m, k]), m counting the output pixels of all images.
 //
-// Layout:  the parts of x channels-last, each behind a tensor map of windows (im2col); those of w (groups K, taps C) behind tiled ones; y and
-//          residual by steps, channels included, in float32. kTransposed: the gradient of the input from the forward's weight, whose dense
-//          channels are those of the result here. A block takes tiles of kTileM pixels x kTileN channels, one after another: one thread of the first
-//          warpgroup asks for the boxes of each tap and 64 channels, all parts of both operands into one stage of a ring, so that two parts
-//          bring twice the bytes for three times the products. The other warpgroups multiply and write from registers.
-//          kScaled: e is the sum of the exponents of x and w. kPairs: y's channels are dense, an even number of them.
-// Needs:   sm_90a; strides of the parts multiples of 16 bytes; C of a group a multiple of 64 where there are several groups.
+// Layout:  the parts of x channels-last, each behind a tensor map of windows (im2col); those of w (groups K, taps C)
+//          behind tiled ones; y and residual by steps, channels included, in float32. kTransposed: the gradient of the
+//          input from the forward's weight, whose dense channels are those of the result here. A block takes tiles of
+//          kTileM pixels x kTileN channels, one after another: one thread of the first warpgroup asks for the boxes of
+//          each tap and 64 channels, all parts of both operands into one stage of a ring, so that two parts bring twice
+//          the bytes for three times the products. The other warpgroups multiply and write from registers. kScaled: e
+//          is the sum of the exponents of x and w. kPairs: y's channels are dense, an even number of them.
+// Needs:   sm_90a; strides of the parts multiples of 16 bytes; C of a group a multiple of 64 where there are several
+//          groups.
 // Bound:   the matrix units. Sums in float32.
 
 #include "dnnarray/activation.cuh"
@@ -37,7 +39,8 @@ struct Config {
 using namespace dnnarray;
 using C = TmaTile<Config>;
 using Sums = PartSums<Config::kParts, C::kMmas, Config::kTileN / 2>;
-constexpr int kTileN = Config::kTileN, kStages = Config::kStages, kParts = Config::kParts, kStage = kParts * (C::kBytesM + C::kBytesN);
+constexpr int kTileN = Config::kTileN, kStages = Config::kStages, kParts = Config::kParts,
+              kStage = kParts * (C::kBytesM + C::kBytesN);
 
 extern __shared__ char smem_memory[];
 
@@ -57,14 +60,16 @@ struct Barriers {
   unsigned full, empty;  // of the first stage
 };
 
-__device__ __forceinline__ void ask_tile(const Arguments& a, const Maps& maps, const TmaPlace& tile, unsigned smem, const Barriers& barriers,
-                                         Ring<kStages>& ring) {
+__device__ __forceinline__ void ask_tile(const Arguments& a, const Maps& maps, const TmaPlace& tile, unsigned smem,
+                                         const Barriers& barriers, Ring<kStages>& ring) {
   const ConvAxis &d = a.axes.d, &h = a.axes.h, &w = a.axes.w;
   const Pixel pixel = Pixel::of(a.axes, tile.m);
-  WindowPlace place = {0, pixel.w * w.stride - w.before, pixel.h * h.stride - h.before, pixel.d * d.stride - d.before, static_cast<int>(pixel.n)};
+  WindowPlace place = {0, pixel.w * w.stride - w.before, pixel.h * h.stride - h.before, pixel.d * d.stride - d.before,
+                       static_cast<int>(pixel.n)};
   Place tap = {0, 0, 0};
   do {
-    const TapPlace offset = {static_cast<unsigned short>(tap.w * w.dilation), static_cast<unsigned short>(tap.h * h.dilation),
+    const TapPlace offset = {static_cast<unsigned short>(tap.w * w.dilation),
+                             static_cast<unsigned short>(tap.h * h.dilation),
                              static_cast<unsigned short>(tap.d * d.dilation)};
     for (int c = 0; c < a.weight.channels; c += C::kTileK) {
       const unsigned stage = smem + ring.stage * kStage, full = barriers.full + ring.stage * 8;
@@ -74,7 +79,8 @@ __device__ __forceinline__ void ask_tile(const Arguments& a, const Maps& maps, c
 #pragma unroll
       for (int p = 0; p < kParts; ++p) {
         copy_windows<Config::kAxes>(stage + p * C::kBytesM, *maps.x[p], full, place, offset);
-        C::ask_weight(a.weight, *maps.weight[p], tile, tap, c, a.target.outs, stage + kParts * C::kBytesM + p * C::kBytesN, full);
+        C::ask_weight(a.weight, *maps.weight[p], tile, tap, c, a.target.outs,
+                      stage + kParts * C::kBytesM + p * C::kBytesN, full);
       }
       ring.next();
     }
@@ -90,7 +96,8 @@ struct Stage {
   }
 };
 
-__device__ __forceinline__ void multiply_tile(Sums& sums, int blocks, int part, unsigned smem, const Barriers& barriers, Ring<kStages>& ring) {
+__device__ __forceinline__ void multiply_tile(Sums& sums, int blocks, int part, unsigned smem, const Barriers& barriers,
+                                              Ring<kStages>& ring) {
   unsigned before = 0;
   sums.clear();
   for (int block = 0; block < blocks; ++block) {
@@ -114,7 +121,8 @@ __device__ __forceinline__ float finished(const Arguments& a, float sum, int cha
 }
 
 // The neighbouring channels from `channel` on, at `at`, of which `both` or the first are there.
-__device__ __forceinline__ void write_pair(const Arguments& a, float low, float high, int channel, long long at, bool both) {
+__device__ __forceinline__ void write_pair(const Arguments& a, float low, float high, int channel, long long at,
+                                           bool both) {
   const long long next = at + a.y_c;
   low = finished(a, low, channel, at);
   if (both) high = finished(a, high, channel + 1, next);
@@ -126,7 +134,8 @@ __device__ __forceinline__ void write_pair(const Arguments& a, float low, float 
   }
 }
 
-__device__ __forceinline__ void write_tile(const Arguments& a, const Sums& sums, const Factors& scale, const TmaPlace& tile, int part) {
+__device__ __forceinline__ void write_tile(const Arguments& a, const Sums& sums, const Factors& scale,
+                                           const TmaPlace& tile, int part) {
   const int q = threadIdx.x % 4;
 #pragma unroll
   for (int i = 0; i < C::kMmas; ++i)
@@ -145,17 +154,22 @@ __device__ __forceinline__ void write_tile(const Arguments& a, const Sums& sums,
     }
 }
 
-// `channels` of the sum and `outs` of the result are of one group; steps of y in elements. Of one part, the maps of the second are not used.
-extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
-    const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap x_later, const __grid_constant__ TensorMap weight,
-    const __grid_constant__ TensorMap weight_later, const Scale* __restrict__ x_scale, const Scale* __restrict__ weight_scale,
-    const float* __restrict__ bias, const float* __restrict__ residual, float* __restrict__ y, long long rows, long long blocks, long long channels,
-    long long backwards, long long tiles_m, long long tiles_n, long long groups, long long outs, long long y_n, long long y_c, long long y_d,
-    long long y_h, long long y_w, long long d0, long long d1, long long d2, long long h0, long long h1, long long h2, long long w0, long long w1,
-    long long w2, double p, double q) {
-  const Target<float, float> target = {bias, residual, y, static_cast<int>(outs), y_n, y_d, y_h, y_w, float(p), float(q)};
+// `channels` of the sum and `outs` of the result are of one group; steps of y in elements. Of one part, the maps of the
+// second are not used.
+extern "C" __global__ void __launch_bounds__(C::kThreads, 1)
+    DNNARRAY_ENTRY(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap x_later,
+                   const __grid_constant__ TensorMap weight, const __grid_constant__ TensorMap weight_later,
+                   const Scale* __restrict__ x_scale, const Scale* __restrict__ weight_scale,
+                   const float* __restrict__ bias, const float* __restrict__ residual, float* __restrict__ y,
+                   long long rows, long long blocks, long long channels, long long backwards, long long tiles_m,
+                   long long tiles_n, long long groups, long long outs, long long y_n, long long y_c, long long y_d,
+                   long long y_h, long long y_w, long long d0, long long d1, long long d2, long long h0, long long h1,
+                   long long h2, long long w0, long long w1, long long w2, double p, double q) {
+  const Target<float, float> target = {bias, residual, y,       static_cast<int>(outs), y_n, y_d, y_h,
+                                       y_w,  float(p), float(q)};
   const ConvAxes axes = {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
-  const TmaWeight walk = {static_cast<int>(channels), static_cast<int>(backwards), axes.d.window, axes.h.window, axes.w.window};
+  const TmaWeight walk = {static_cast<int>(channels), static_cast<int>(backwards), axes.d.window, axes.h.window,
+                          axes.w.window};
   const Arguments a = {target, y_c, walk, axes, rows};
   const unsigned smem = (smem_address(smem_memory) + 1023) & ~1023u, first = smem + kStages * kStage;
   const Barriers barriers = {first, first + kStages * 8};
@@ -168,7 +182,8 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
   }
   __syncthreads();
   let_next_kernel_begin();
-  x_scale = after_previous_kernel(x_scale);  // operands are in parts, and what stood in the result's memory is done with
+  x_scale =
+      after_previous_kernel(x_scale);  // operands are in parts, and what stood in the result's memory is done with
   const long long tiles = tiles_m * tiles_n * groups;
   const int part = static_cast<int>(threadIdx.x) / C::kGroup - 1;
   Ring<kStages> ring;
@@ -177,7 +192,8 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
     if (threadIdx.x == 0) {
       Maps maps = {{&x}, {&weight}};
       if constexpr (kParts == 2) maps.x[1] = &x_later, maps.weight[1] = &weight_later;
-      for (long long i = blockIdx.x; i < tiles; i += gridDim.x) ask_tile(a, maps, C::place(i, tiles_m, tiles_n), smem, barriers, ring);
+      for (long long i = blockIdx.x; i < tiles; i += gridDim.x)
+        ask_tile(a, maps, C::place(i, tiles_m, tiles_n), smem, barriers, ring);
     }
     __syncwarp();
   } else {

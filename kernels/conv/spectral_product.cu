@@ -1,7 +1,9 @@
-// Products of spectra: c[g, i, j, f] = sum over l of a[g, i, l, f] * conj(b[g, j, l, f]), added to c where `adds` is set.
+// Products of spectra: c[g, i, j, f] = sum over l of a[g, i, l, f] * conj(b[g, j, l, f]), added to c where `adds` is
+// set.
 //
-// Layout:  complex numbers as pairs of floats, the frequency running fastest; the other axes by strides, in complex numbers. A thread owns one
-//          frequency and kI x kJ sums of it, a block kThreads neighbouring frequencies; the tiles of (i, j) of the same frequencies run side by side.
+// Layout:  complex numbers as pairs of floats, the frequency running fastest; the other axes by strides, in complex
+//          numbers. A thread owns one frequency and kI x kJ sums of it, a block kThreads neighbouring frequencies; the
+//          tiles of (i, j) of the same frequencies run side by side.
 // Needs:   pointers to 8 bytes.
 // Bound:   second-level cache: kI + kJ numbers are read for kI * kJ products.
 
@@ -58,7 +60,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
                    const __grid_constant__ Arguments a) {
   const long long ni = a.ni, nj = a.nj, nl = a.nl, left_l = a.left_strides[2], right_l = a.right_strides[2];
   const int tiles_i = static_cast<int>((ni + kI - 1) / kI), tiles_j = static_cast<int>((nj + kJ - 1) / kJ);
-  const Split by_j = split(blockIdx.x, tiles_j), by_i = split(by_j.quotient, tiles_i), by_g = split(by_i.quotient, a.groups);
+  const Split by_j = split(blockIdx.x, tiles_j), by_i = split(by_j.quotient, tiles_i),
+              by_g = split(by_i.quotient, a.groups);
   const long long f = by_g.quotient * Config::kThreads + threadIdx.x, g = by_g.rest;
   if (f >= a.frequencies) return;
   const long long i0 = static_cast<long long>(by_i.rest) * kI, j0 = static_cast<long long>(by_j.rest) * kJ;

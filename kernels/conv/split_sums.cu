@@ -1,9 +1,10 @@
 // out = sum over s of partial[s], brought to another memory and type: the second stage of a weight gradient.
 //
-// Layout:  partial is splits x n, dense; both it and out by steps along five axes in the order of out, of which one counts groups of kGroup
-//          neighbours: they are neighbours in partial and `apart` steps from each other in out. A thread owns such a group, and of the splits
-//          every kSlices-th; the first of the kSlices threads of a group adds their sums up.
-//          kRepairs: partial lies as (groups K, window, C), and groups with a NaN are computed again by the definition.
+// Layout:  partial is splits x n, dense; both it and out by steps along five axes in the order of out, of which one
+//          counts groups of kGroup neighbours: they are neighbours in partial and `apart` steps from each other in out.
+//          A thread owns such a group, and of the splits every kSlices-th; the first of the kSlices threads of a group
+//          adds their sums up. kRepairs: partial lies as (groups K, window, C), and groups with a NaN are computed
+//          again by the definition.
 // Needs:   n and the steps of partial multiples of kGroup, partial aligned to as many.
 // Bound:   memory: partial read once.
 
@@ -41,7 +42,8 @@ using namespace dnnarray;
 using T = Config::Element;
 using S = Config::Source;
 constexpr int kGroup = Config::kGroup, kSlices = Config::kSlices, kGroups = Config::kThreads / kSlices;
-// Blocks of a multiprocessor: as ptxas finds best, which beside the call of a repair are 48 registers, of which some spill (which ones, differs between versions).
+// Blocks of a multiprocessor: as ptxas finds best, which beside the call of a repair are 48 registers, of which some
+// spill (which ones, differs between versions).
 constexpr int kBlocks = Config::kRepairs ? 4 : 0;
 
 __device__ __forceinline__ void write(T* target, long long apart, const float (&sums)[kGroup]) {
@@ -70,8 +72,8 @@ __device__ __noinline__ void repair(const Repair& group) {
 
 // `read` and `written` count groups. What stands behind them is for a repair.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, kBlocks)
-    DNNARRAY_ENTRY(const float* __restrict__ partial, T* __restrict__ out, const S* __restrict__ dy, const S* __restrict__ x,
-                   const __grid_constant__ Arguments a) {
+    DNNARRAY_ENTRY(const float* __restrict__ partial, T* __restrict__ out, const S* __restrict__ dy,
+                   const S* __restrict__ x, const __grid_constant__ Arguments a) {
   const long long n = a.size, splits = a.splits, apart = a.apart;
   const Strided from = a.read, to = a.written;
   partial = after_previous_kernel(partial);

@@ -1,11 +1,13 @@
-// Convolution of an input of few channels, such as the images of a first layer: y[n, p, q, k] = f(sum over r, s and c of x[n, p * stride + r *
-// dilation - before, q * stride + s - before, c] * weight[k, c, r, s] + bias[k] + residual[n, p, q, k]). The channels of neighbouring pixels lie
-// together, so a row of the window is S * C neighbours in memory, filled up to kColumns, and pixel q begins stride * C further than pixel q - 1: the
-// left operand of the products is read from the pixels as they stand in shared memory, float32 ones as parts (conv_thin.cuh).
+// Convolution of an input of few channels, such as the images of a first layer: y[n, p, q, k] = f(sum over r, s and c
+// of x[n, p * stride + r * dilation - before, q * stride + s - before, c] * weight[k, c, r, s] + bias[k] + residual[n,
+// p, q, k]). The channels of neighbouring pixels lie together, so a row of the window is S * C neighbours in memory,
+// filled up to kColumns, and pixel q begins stride * C further than pixel q - 1: the left operand of the products is
+// read from the pixels as they stand in shared memory, float32 ones as parts (conv_thin.cuh).
 //
-// Layout:  x and y channels-last in memory, x dense, y by steps; the weight by steps, which may be negative. A block takes regions of kSide x kSide
-//          pixels of y and 64 of its channels, one after another: the pixels of x that a region meets come to shared memory (float32 ones a region ahead), the weight
-//          (part; k; r, s and c) stands there once for all regions. A warp multiplies two rows of 16 pixels by 64 channels. The residual lies as y.
+// Layout:  x and y channels-last in memory, x dense, y by steps; the weight by steps, which may be negative. A block
+//          takes regions of kSide x kSide pixels of y and 64 of its channels, one after another: the pixels of x that a
+//          region meets come to shared memory (float32 ones a region ahead), the weight (part; k; r, s and c) stands
+//          there once for all regions. A warp multiplies two rows of 16 pixels by 64 channels. The residual lies as y.
 // Needs:   sm_80; K a multiple of 8, pointers aligned to 16 bytes; a dilation of 1 along the last axis, no third one.
 // Bound:   memory, or the tensor cores. Sums in float32.
 
@@ -60,23 +62,26 @@ struct Problem {
   ThinPixels<T, kSide, Config::kColumns> pixels;
 
   __device__ __forceinline__ int blocks() const { return (axes.h.window * kChunks + 1) / 2; }  // of 16 along the sum
-  __device__ __forceinline__ int weight_pitch() const { return blocks() * 32 + 16; }           // bytes of a row in shared memory
-  __device__ __forceinline__ int weight_part() const { return kChannels * weight_pitch(); }    // of a part
+  __device__ __forceinline__ int weight_pitch() const { return blocks() * 32 + 16; }  // bytes of a row in shared memory
+  __device__ __forceinline__ int weight_part() const { return kChannels * weight_pitch(); }  // of a part
 };
 
 struct Shared {
   char *weight, *pixels;
 
-  __device__ __forceinline__ explicit Shared(const Problem& a) : weight(smem_memory), pixels(smem_memory + kParts * a.weight_part()) {}
+  __device__ __forceinline__ explicit Shared(const Problem& a)
+      : weight(smem_memory), pixels(smem_memory + kParts * a.weight_part()) {}
 };
 
-// What `visit` makes of the weight of 64 channels, zeros behind the window's rows and behind the last channel; it is told where they stand.
+// What `visit` makes of the weight of 64 channels, zeros behind the window's rows and behind the last channel; it is
+// told where they stand.
 template <typename Visit>
 __device__ __forceinline__ void each_weight(const Problem& a, const Shared& smem, int first, Visit visit) {
   const int columns = a.blocks() * 16, row = Config::kColumns;
 #pragma unroll 8
   for (int i = threadIdx.x; i < kChannels * columns; i += kThreads) {
-    const int k = i / columns, column = i - k * columns, r = column / row, place = column - r * row, s = place / a.pixels.channels;
+    const int k = i / columns, column = i - k * columns, r = column / row, place = column - r * row,
+              s = place / a.pixels.channels;
     const int c = place - s * a.pixels.channels;
     const bool there = first + k < a.target.outs && r < a.axes.h.window && s < a.axes.w.window;
     const T* from = a.weight + (first + k) * a.steps_k + c * a.steps_c + r * a.steps_r + s * a.steps_s;
@@ -95,7 +100,8 @@ __device__ __forceinline__ Scale load_weight(const Problem& a, const Shared& sme
     each_weight(a, smem, first, [&](auto v, char* to) {
       const unsigned parts = Numbers::word(v, found.down());
 #pragma unroll
-      for (int p = 0; p < kParts; ++p) *reinterpret_cast<unsigned short*>(to + p * a.weight_part()) = static_cast<unsigned short>(parts >> p * 16);
+      for (int p = 0; p < kParts; ++p)
+        *reinterpret_cast<unsigned short*>(to + p * a.weight_part()) = static_cast<unsigned short>(parts >> p * 16);
     });
     return found;
   }
@@ -121,14 +127,18 @@ __device__ __forceinline__ void pair_at(const char* p, unsigned (&parts)[kParts]
 }
 
 // What is left of a pair that begins in column `first` of a row of the window.
-__device__ __forceinline__ unsigned kept(int first, int width) { return first + 1 < width ? 0xffffffffu : first < width ? 0xffffu : 0u; }
+__device__ __forceinline__ unsigned kept(int first, int width) {
+  return first + 1 < width ? 0xffffffffu : first < width ? 0xffffu : 0u;
+}
 
 template <bool kStrange>
-__device__ __forceinline__ void multiply(const Problem& a, const char* of_weight, const char* of_pixels, int pass, float (&sums)[2][kTogether / 2]) {
+__device__ __forceinline__ void multiply(const Problem& a, const char* of_weight, const char* of_pixels, int pass,
+                                         float (&sums)[2][kTogether / 2]) {
   const int own = fresh_thread(), lane = own % 32, first = own / 32 * 2, pair = lane % 4 * 2;
   const int step = a.pixels.step(), down = a.pixels.down();
   const char* pixels = of_pixels + first * down + lane / 4 * step + pair * static_cast<int>(sizeof(T));
-  const unsigned weight = shared_address(of_weight) + (pass + lane % 8 + lane / 16 * 8) * a.weight_pitch() + lane / 8 % 2 * 16;
+  const unsigned weight =
+      shared_address(of_weight) + (pass + lane % 8 + lane / 16 * 8) * a.weight_pitch() + lane / 8 % 2 * 16;
   const unsigned last = kept((kChunks - 1) * 8 + pair, a.axes.w.window * a.pixels.channels);
   int offset = 0, chunk = 0, left = a.axes.h.window * kChunks;
   for (int block = 0; block < a.blocks(); ++block) {
@@ -153,14 +163,16 @@ __device__ __forceinline__ void multiply(const Problem& a, const char* of_weight
     for (int n = 0; n < kTogether / 16; ++n) {
       unsigned b[kParts][4];
 #pragma unroll
-      for (int p = 0; p < kParts; ++p) load_matrices(weight + p * a.weight_part() + n * 16 * a.weight_pitch() + block * 32, b[p]);
+      for (int p = 0; p < kParts; ++p)
+        load_matrices(weight + p * a.weight_part() + n * 16 * a.weight_pitch() + block * 32, b[p]);
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         unsigned right[kParts][2];
 #pragma unroll
         for (int p = 0; p < kParts; ++p) right[p][0] = b[p][2 * j], right[p][1] = b[p][2 * j + 1];
 #pragma unroll
-        for (int i = 0; i < 2; ++i) Numbers::template add<kStrange>(reinterpret_cast<float(&)[4]>(sums[i][n * 8 + j * 4]), found[i], right);
+        for (int i = 0; i < 2; ++i)
+          Numbers::template add<kStrange>(reinterpret_cast<float (&)[4]>(sums[i][n * 8 + j * 4]), found[i], right);
       }
     }
   }
@@ -174,7 +186,8 @@ __device__ __forceinline__ void scale_back(float (&sums)[2][kTogether / 2], cons
     for (int j = 0; j < kTogether / 2; ++j) sums[i][j] = factors(sums[i][j]);
 }
 
-__device__ __forceinline__ void write(const Problem& a, const float (&sums)[2][kTogether / 2], const ThinRegion& region, int first) {
+__device__ __forceinline__ void write(const Problem& a, const float (&sums)[2][kTogether / 2], const ThinRegion& region,
+                                      int first) {
   const int own = fresh_thread();
 #pragma unroll
   for (int i = 0; i < 2; ++i)
@@ -187,10 +200,13 @@ __device__ __forceinline__ void write(const Problem& a, const float (&sums)[2][k
 }
 
 // `regions`: of a tile of channels. Steps of the weight and of y in elements; `channels` and `outs` of x and y.
-extern "C" __global__ void __launch_bounds__(kThreads, 2) DNNARRAY_ENTRY(
-    const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias, const T* __restrict__ residual, R* __restrict__ y,
-    const __grid_constant__ Arguments a) {
-  const Problem problem = {weight, target_of<T, R>(bias, residual, y, a), a.axes, a.w_strides.n, a.w_strides.c, a.w_strides.h, a.w_strides.w, {x, a.axes, a.channels}};
+extern "C" __global__ void __launch_bounds__(kThreads, 2)
+    DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias,
+                   const T* __restrict__ residual, R* __restrict__ y, const __grid_constant__ Arguments a) {
+  const Problem problem = {weight,        target_of<T, R>(bias, residual, y, a),
+                           a.axes,        a.w_strides.n,
+                           a.w_strides.c, a.w_strides.h,
+                           a.w_strides.w, {x, a.axes, a.channels}};
   const Shared smem(problem);
   const int first = blockIdx.y * kChannels;
   __shared__ Scale smem_scales[2];  // of weight and pixels: the registers are for the sums
@@ -202,7 +218,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2) DNNARRAY_ENTRY(
   if constexpr (Numbers::kFloat) problem.pixels.bring<kThreads>(pixels, region(blockIdx.x));
   for (int i = blockIdx.x; i < a.regions; i += gridDim.x) {
     if constexpr (Numbers::kFloat) {
-      const Scale found = problem.pixels.into_parts<kThreads, Numbers>(pixels, [](Scale of_pixels) { return of_pixels; });
+      const Scale found =
+          problem.pixels.into_parts<kThreads, Numbers>(pixels, [](Scale of_pixels) { return of_pixels; });
       if (threadIdx.x == 0) smem_scales[1] = found;
       __syncthreads();
       if (i + gridDim.x < a.regions) problem.pixels.bring<kThreads>(pixels + other, region(i + gridDim.x));

@@ -1,14 +1,15 @@
-// The gradient of an input of few channels: dx[n, h, w, c] = sum over k and the taps that (h, w) meets of dy[n, p, q, k] * weight[k, c, r, s], with
-// h = p * stride + r - before. One matrix product for each row r of the window, D[(p, q), (s, c)] = sum over k of dy[p, q, k] * weight[k, c, r, s],
-// of which every pixel of the input then gathers what is its own: of kStride neighbouring rows r each pixel meets one. Float32 numbers are
-// multiplied as parts (conv_thin.cuh).
+// The gradient of an input of few channels: dx[n, h, w, c] = sum over k and the taps that (h, w) meets of dy[n, p, q,
+// k] * weight[k, c, r, s], with h = p * stride + r - before. One matrix product for each row r of the window, D[(p, q),
+// (s, c)] = sum over k of dy[p, q, k] * weight[k, c, r, s], of which every pixel of the input then gathers what is its
+// own: of kStride neighbouring rows r each pixel meets one. Float32 numbers are multiplied as parts (conv_thin.cuh).
 //
-// Layout:  dy and dx channels-last in memory, dense; the weight by steps, which may be negative. A block takes regions of kHeight x kWidth pixels
-//          of the input, one after another: the places of dy that they meet, kRows at most, come to shared memory, rows of K and a pad; the
-//          weight stands there once for all regions, (r, s and c, k), S * C filled up to kColumns. D stands in shared memory,
-//          float, for kStride rows at a time, of one of which a warp multiplies 32 places. A thread owns pixels kThreads apart, all of their channels.
-// Needs:   sm_80; K a multiple of 32, pointers aligned to 16 bytes; places of a region at most kRows, S * C at most kColumns; no dilation, no
-//          third axis.
+// Layout:  dy and dx channels-last in memory, dense; the weight by steps, which may be negative. A block takes regions
+//          of kHeight x kWidth pixels of the input, one after another: the places of dy that they meet, kRows at most,
+//          come to shared memory, rows of K and a pad; the weight stands there once for all regions, (r, s and c, k), S
+//          * C filled up to kColumns. D stands in shared memory, float, for kStride rows at a time, of one of which a
+//          warp multiplies 32 places. A thread owns pixels kThreads apart, all of their channels.
+// Needs:   sm_80; K a multiple of 32, pointers aligned to 16 bytes; places of a region at most kRows, S * C at most
+//          kColumns; no dilation, no third axis.
 // Bound:   the tensor cores. Sums in float32, always in the same order.
 
 #include "dnnarray/conv_thin.cuh"
@@ -42,10 +43,11 @@ using T = Config::Element;
 using P = Config::Part;
 using Numbers = ThinNumbers<T, P, Config::kParts, Config::kScaled>;
 constexpr int kParts = Config::kParts, kPieces = sizeof(T) / 2;  // of 16 bytes, for 8 neighbours
-constexpr int kSteps = 2 / kParts;  // of 16 along the sum, at a time
+constexpr int kSteps = 2 / kParts;                               // of 16 along the sum, at a time
 constexpr int kChannels = Config::kChannels, kColumns = Config::kColumns, kStride = Config::kStride;
 constexpr int kHeight = Config::kHeight, kWidth = Config::kWidth;
-constexpr int kThreads = 256, kWarps = kThreads / 32, kRows = Config::kRows, kPixels = (kHeight * kWidth + kThreads - 1) / kThreads;
+constexpr int kThreads = 256, kWarps = kThreads / 32, kRows = Config::kRows,
+              kPixels = (kHeight * kWidth + kThreads - 1) / kThreads;
 constexpr int kSumsPitch = kColumns + 2;  // pixels kStride apart and pairs of columns meet different banks
 
 extern __shared__ __align__(16) char smem_memory[];
@@ -57,7 +59,9 @@ struct Problem {
   long long steps_k, steps_c, steps_r, steps_s;  // of the weight
   int outs, regions_h, regions_w;
 
-  __device__ __forceinline__ int pitch() const { return outs * static_cast<int>(sizeof(T)) + 16; }  // bytes of a row of shared memory
+  __device__ __forceinline__ int pitch() const {
+    return outs * static_cast<int>(sizeof(T)) + 16;
+  }  // bytes of a row of shared memory
 };
 
 struct Shared {
@@ -65,7 +69,9 @@ struct Shared {
   float* sums;
 
   __device__ __forceinline__ Shared(char* memory, const Problem& a)
-      : dy(memory), weight(dy + kRows * a.pitch()), sums(reinterpret_cast<float*>(weight + a.h.window * kColumns * a.pitch())) {}
+      : dy(memory),
+        weight(dy + kRows * a.pitch()),
+        sums(reinterpret_cast<float*>(weight + a.h.window * kColumns * a.pitch())) {}
 };
 
 // The places of the result along an axis that the pixels from `first` on meet: the first one, and how many.
@@ -85,8 +91,10 @@ __device__ __forceinline__ void each_weight(const Problem& a, const Shared& smem
   const int count = a.h.window * kColumns * a.outs;
 #pragma unroll 8
   for (int i = threadIdx.x; i < count; i += kThreads) {
-    const int k = i % a.outs, column = i / a.outs % kColumns, r = i / a.outs / kColumns, s = column / kChannels, c = column % kChannels;
-    const T found = s < a.w.window ? a.weight[k * a.steps_k + c * a.steps_c + r * a.steps_r + s * a.steps_s] : narrow<T>(0.0f);
+    const int k = i % a.outs, column = i / a.outs % kColumns, r = i / a.outs / kColumns, s = column / kChannels,
+              c = column % kChannels;
+    const T found =
+        s < a.w.window ? a.weight[k * a.steps_k + c * a.steps_c + r * a.steps_r + s * a.steps_s] : narrow<T>(0.0f);
     visit(found, smem.weight + (r * kColumns + column) * a.pitch() + k / 8 * Numbers::kChunk + k % 8 * 2);
   }
 }
@@ -102,14 +110,16 @@ __device__ __forceinline__ Scale load_weight(const Problem& a, const Shared& sme
     each_weight(a, smem, [&](auto v, char* to) {
       const unsigned parts = Numbers::word(v, found.down());
 #pragma unroll
-      for (int p = 0; p < kParts; ++p) *reinterpret_cast<unsigned short*>(to + p * 16) = static_cast<unsigned short>(parts >> p * 16);
+      for (int p = 0; p < kParts; ++p)
+        *reinterpret_cast<unsigned short*>(to + p * 16) = static_cast<unsigned short>(parts >> p * 16);
     });
     return found;
   }
 }
 
 // The places that a region meets, zeros where there are none: a thread brings all pieces of its chunks of 8 channels.
-__device__ __forceinline__ void load_places(const Problem& a, const Shared& smem, long long image, const Met& rows, const Met& columns) {
+__device__ __forceinline__ void load_places(const Problem& a, const Shared& smem, long long image, const Met& rows,
+                                            const Met& columns) {
   const int chunks = a.outs / 8, count = kRows * chunks;
   for (int i = threadIdx.x; i < count; i += kThreads) {
     const int place = i / chunks, chunk = i % chunks, row = place / columns.count, p = rows.first + row;
@@ -118,7 +128,8 @@ __device__ __forceinline__ void load_places(const Problem& a, const Shared& smem
     const T* from = a.dy + (there ? ((image * a.h.out + p) * a.w.out + q) * a.outs + chunk * 8 : 0);
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece)
-      copy_async(shared_address(smem.dy + place * a.pitch() + chunk * Numbers::kChunk + piece * 16), from + (there ? piece * 4 : 0), there);
+      copy_async(shared_address(smem.dy + place * a.pitch() + chunk * Numbers::kChunk + piece * 16),
+                 from + (there ? piece * 4 : 0), there);
   }
   copies_commit();
   copies_wait<0>();
@@ -129,12 +140,14 @@ template <typename Visit>
 __device__ __forceinline__ void each_chunk(const Problem& a, const Shared& smem, Visit visit) {
   const int chunks = a.outs / 8, count = kRows * chunks;
 #pragma unroll 2
-  for (int i = threadIdx.x; i < count; i += kThreads) visit(smem.dy + i / chunks * a.pitch() + i % chunks * Numbers::kChunk);
+  for (int i = threadIdx.x; i < count; i += kThreads)
+    visit(smem.dy + i / chunks * a.pitch() + i % chunks * Numbers::kChunk);
 }
 
 __device__ __forceinline__ Scale into_parts(const Problem& a, const Shared& smem) {
   unsigned largest = 0;
-  if constexpr (Config::kScaled) each_chunk(a, smem, [&](const char* at) { largest = merged(largest, Numbers::seen_in(at)); });
+  if constexpr (Config::kScaled)
+    each_chunk(a, smem, [&](const char* at) { largest = merged(largest, Numbers::seen_in(at)); });
   const Scale found = Numbers::template scale<kThreads>(largest);
   each_chunk(a, smem, [&](char* at) { Numbers::chunk(at, found.down()); });
   return found;
@@ -145,7 +158,8 @@ template <bool kStrange>
 __device__ __forceinline__ void multiply(const Problem& a, const Shared& smem, int r, int place, float* part) {
   const int lane = threadIdx.x % 32, pitch = a.pitch();
   const unsigned of_dy = shared_address(smem.dy) + (place + lane % 16) * pitch + lane / 16 * Numbers::kChunk;
-  const int matrix = lane / 8, of_matrix = kParts == 2 ? matrix % 2 * Numbers::kChunk + matrix / 2 * 16 : matrix * Numbers::kChunk;
+  const int matrix = lane / 8,
+            of_matrix = kParts == 2 ? matrix % 2 * Numbers::kChunk + matrix / 2 * 16 : matrix * Numbers::kChunk;
   const unsigned of_weight = shared_address(smem.weight) + (r * kColumns + lane % 8) * pitch + of_matrix;
   float sums[2][kColumns / 8][4] = {};
 #pragma unroll 1
@@ -157,7 +171,8 @@ __device__ __forceinline__ void multiply(const Problem& a, const Shared& smem, i
 #pragma unroll
       for (int j = 0; j < kSteps; ++j)
 #pragma unroll
-        for (int p = 0; p < kParts; ++p) load_matrices(of_dy + i * 16 * pitch + chunk + j * 2 * Numbers::kChunk + p * 16, left[i][j][p]);
+        for (int p = 0; p < kParts; ++p)
+          load_matrices(of_dy + i * 16 * pitch + chunk + j * 2 * Numbers::kChunk + p * 16, left[i][j][p]);
 #pragma unroll
     for (int n = 0; n < kColumns / 8; ++n) {
       unsigned all[4];  // of two steps, or of one in two parts
@@ -184,8 +199,8 @@ __device__ __forceinline__ void multiply(const Problem& a, const Shared& smem, i
 }
 
 // What a pixel gathers of D of the rows from `first` on: the taps of the one that it meets.
-__device__ __forceinline__ void gather(const Problem& a, const Shared& smem, float (&found)[kChannels], int h, int w, int first, const Met& rows,
-                                       const Met& columns) {
+__device__ __forceinline__ void gather(const Problem& a, const Shared& smem, float (&found)[kChannels], int h, int w,
+                                       int first, const Met& rows, const Met& columns) {
   constexpr int kTaps = (kColumns / kChannels + kStride - 1) / kStride;  // along w, at most
   const int from_h = (h + a.h.before - first) % kStride, from_w = (w + a.w.before) % kStride;
   const int r = first + (from_h < 0 ? from_h + kStride : from_h), s = from_w < 0 ? from_w + kStride : from_w;
@@ -232,7 +247,8 @@ __device__ __forceinline__ void region(const Problem& a, const Shared& smem, lon
   const Factors factors(of_weight.exponent + of_dy.exponent);
 #pragma unroll
   for (int i = 0; i < kPixels; ++i) {
-    const int pixel = static_cast<int>(threadIdx.x) + i * kThreads, h = first_h + pixel / kWidth, w = first_w + pixel % kWidth;
+    const int pixel = static_cast<int>(threadIdx.x) + i * kThreads, h = first_h + pixel / kWidth,
+              w = first_w + pixel % kWidth;
     if (pixel >= kHeight * kWidth || h >= a.h.space || w >= a.w.space) continue;
     T* to = a.dx + ((by_h.quotient * a.h.space + h) * a.w.space + w) * kChannels;
 #pragma unroll
@@ -241,10 +257,12 @@ __device__ __forceinline__ void region(const Problem& a, const Shared& smem, lon
 }
 
 // Steps of the weight in elements; `outs` is K.
-extern "C" __global__ void __launch_bounds__(kThreads, 2) DNNARRAY_ENTRY(
-    const T* __restrict__ dy, const T* __restrict__ weight, T* __restrict__ dx, const __grid_constant__ Arguments a) {
-  const Problem problem = {dy, weight, dx, a.axes.h, a.axes.w, a.w_strides.n, a.w_strides.c, a.w_strides.h, a.w_strides.w, a.outs,
-                       a.regions_h, a.regions_w};
+extern "C" __global__ void __launch_bounds__(kThreads, 2)
+    DNNARRAY_ENTRY(const T* __restrict__ dy, const T* __restrict__ weight, T* __restrict__ dx,
+                   const __grid_constant__ Arguments a) {
+  const Problem problem = {
+      dy,     weight,      dx,         a.axes.h, a.axes.w, a.w_strides.n, a.w_strides.c, a.w_strides.h, a.w_strides.w,
+      a.outs, a.regions_h, a.regions_w};
   const Shared smem(smem_memory, problem);
   const Scale of_weight = load_weight(problem, smem);
   for (long long i = blockIdx.x; i < static_cast<long long>(a.images) * a.regions_h * a.regions_w; i += gridDim.x) {

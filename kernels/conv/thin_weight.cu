@@ -1,11 +1,12 @@
-// The weight gradient of an input of few channels: partial sums of dw[k, r, s, c] = sum over n, p and q of dy[n, p, q, k] * x[n, p * stride + r *
-// dilation - before, q * stride + s - before, c], as products whose sum runs over pixels.
+// The weight gradient of an input of few channels: partial sums of dw[k, r, s, c] = sum over n, p and q of dy[n, p, q,
+// k] * x[n, p * stride + r * dilation - before, q * stride + s - before, c], as products whose sum runs over pixels.
 // Float32 numbers are multiplied as parts (conv_thin.cuh); their scales are those of all regions of a block so far.
 //
-// Layout:  x and dy channels-last in memory, dense; partial (splits, K, R S C) float32, which split_sums.cu adds up in a fixed order. A block takes
-//          regions of kSide x kSide pixels of dy and 64 of its channels, every gridDim.x-th: both dy and the pixels of x that they meet come to
-//          shared memory. Columns are (r; s and c filled up to kColumns), 8 of them a matrix; a warp has every kWarps-th matrix, kMatrices at most,
-//          of all 64 channels.
+// Layout:  x and dy channels-last in memory, dense; partial (splits, K, R S C) float32, which split_sums.cu adds up in
+//          a fixed order. A block takes regions of kSide x kSide pixels of dy and 64 of its channels, every
+//          gridDim.x-th: both dy and the pixels of x that they meet come to shared memory. Columns are (r; s and c
+//          filled up to kColumns), 8 of them a matrix; a warp has every kWarps-th matrix, kMatrices at most, of all 64
+//          channels.
 // Needs:   sm_80; K a multiple of 8, pointers aligned to 16 bytes; a dilation of 1 along the last axis, no third one.
 // Bound:   the tensor cores. Sums in float32.
 
@@ -37,9 +38,13 @@ using namespace dnnarray;
 using T = Config::Element;
 using P = Config::Part;
 using Numbers = ThinNumbers<T, P, Config::kParts, Config::kScaled>;
-constexpr int kParts = Config::kParts, kUnrolled = kParts == 2 ? 1 : 2, kPieces = sizeof(T) / 2;  // of 16 bytes, for 8 neighbours
-constexpr int kThreads = Config::kThreads, kWarps = kThreads / 32, kSide = 16, kChannels = 64, kChunks = Config::kColumns / 8, kMatrices = Config::kMatrices;
-#if __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1000  // older multiprocessors do not hold float32 regions of two blocks; for later ones the compiler spills
+constexpr int kParts = Config::kParts, kUnrolled = kParts == 2 ? 1 : 2,
+              kPieces = sizeof(T) / 2;  // of 16 bytes, for 8 neighbours
+constexpr int kThreads = Config::kThreads, kWarps = kThreads / 32, kSide = 16, kChannels = 64,
+              kChunks = Config::kColumns / 8, kMatrices = Config::kMatrices;
+#if __CUDA_ARCH__ >= 900 && \
+    __CUDA_ARCH__ <         \
+        1000  // older multiprocessors do not hold float32 regions of two blocks; for later ones the compiler spills
 constexpr int kBlocks = kThreads == 256 || kMatrices <= 2 ? 2 : 1;
 #else
 constexpr int kBlocks = kThreads == 256 ? 2 : 1;
@@ -60,12 +65,15 @@ struct Problem {
 __device__ __forceinline__ void load_gradient(const Problem& a, const ThinRegion& region) {
 #pragma unroll kUnrolled
   for (int i = fresh_thread(); i < kSide * kSide * (kChannels / 8); i += kThreads) {
-    const int chunk = i % (kChannels / 8), pixel = i / (kChannels / 8), p = region.p + pixel / kSide, q = region.q + pixel % kSide;
+    const int chunk = i % (kChannels / 8), pixel = i / (kChannels / 8), p = region.p + pixel / kSide,
+              q = region.q + pixel % kSide;
     const bool there = p < a.axes.h.out && q < a.axes.w.out && a.first + chunk * 8 < a.outs;
-    const long long at = ((static_cast<long long>(region.image) * a.axes.h.out + p) * a.axes.w.out + q) * a.outs + a.first + chunk * 8;
+    const long long at =
+        ((static_cast<long long>(region.image) * a.axes.h.out + p) * a.axes.w.out + q) * a.outs + a.first + chunk * 8;
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece)
-      copy_async(shared_address(smem_memory + pixel * kPitch + chunk * Numbers::kChunk + piece * 16), a.dy + (there ? at + piece * 4 : 0), there);
+      copy_async(shared_address(smem_memory + pixel * kPitch + chunk * Numbers::kChunk + piece * 16),
+                 a.dy + (there ? at + piece * 4 : 0), there);
   }
   copies_commit();
 }
@@ -79,26 +87,31 @@ __device__ __forceinline__ void each_chunk(Visit visit) {
 }
 
 // One element of two pixels; each of their parts side by side.
-__device__ __forceinline__ void pair_of(const char* first, const char* second, unsigned (&parts)[kParts][2], int which) {
+__device__ __forceinline__ void pair_of(const char* first, const char* second, unsigned (&parts)[kParts][2],
+                                        int which) {
   if constexpr (Numbers::kFloat) {
     const unsigned low = *reinterpret_cast<const unsigned*>(first), high = *reinterpret_cast<const unsigned*>(second);
 #pragma unroll
     for (int p = 0; p < kParts; ++p) parts[p][which] = __byte_perm(low, high, p == 0 ? 0x5410 : 0x7632);
   } else {
-    parts[0][which] =
-        *reinterpret_cast<const unsigned short*>(first) | static_cast<unsigned>(*reinterpret_cast<const unsigned short*>(second)) << 16;
+    parts[0][which] = *reinterpret_cast<const unsigned short*>(first) |
+                      static_cast<unsigned>(*reinterpret_cast<const unsigned short*>(second)) << 16;
   }
 }
 
 template <bool kStrange>
-__device__ __forceinline__ void multiply(const Problem& a, const char* pixels, float (&sums)[kMatrices][kChannels / 16][4]) {
-  const int own = fresh_thread(), lane = own % 32, warp = own / 32, step = a.pixels.step(), matrices = a.axes.h.window * kChunks;
-  const unsigned gradient = shared_address(smem_memory) + (lane / 16 * 8 + lane % 8) * kPitch + lane / 8 % 2 * Numbers::kChunk;
+__device__ __forceinline__ void multiply(const Problem& a, const char* pixels,
+                                         float (&sums)[kMatrices][kChannels / 16][4]) {
+  const int own = fresh_thread(), lane = own % 32, warp = own / 32, step = a.pixels.step(),
+            matrices = a.axes.h.window * kChunks;
+  const unsigned gradient =
+      shared_address(smem_memory) + (lane / 16 * 8 + lane % 8) * kPitch + lane / 8 % 2 * Numbers::kChunk;
   const char* from[kMatrices];
 #pragma unroll
   for (int j = 0; j < kMatrices; ++j) {
     const int matrix = min(warp + j * kWarps, matrices - 1), column = matrix % kChunks * 8 + lane / 4;
-    from[j] = pixels + matrix / kChunks * a.pixels.tap_row() + column * static_cast<int>(sizeof(T)) + lane % 4 * 2 * step;
+    from[j] =
+        pixels + matrix / kChunks * a.pixels.tap_row() + column * static_cast<int>(sizeof(T)) + lane % 4 * 2 * step;
   }
 #pragma unroll kUnrolled
   for (int p = 0; p < kSide; ++p) {
@@ -145,7 +158,8 @@ template <typename N>
 __device__ __forceinline__ Added into_parts(const Problem& a, char* pixels, const Scales& before,
                                             float (&sums)[kMatrices][kChannels / 16][4]) {
   const auto raised = [](Scale found, int exponent) { return Scale{max(exponent, found.exponent), found.strange}; };
-  const Scale of_x = a.pixels.template into_parts<kThreads, N>(pixels, [&](Scale found) { return raised(found, before.x); });
+  const Scale of_x =
+      a.pixels.template into_parts<kThreads, N>(pixels, [&](Scale found) { return raised(found, before.x); });
   unsigned largest = 0;
   if constexpr (Config::kScaled) each_chunk([&](const char* at) { largest = merged(largest, N::seen_in(at)); });
   const Scale of_dy = raised(N::template scale<kThreads>(largest), before.dy);
@@ -156,7 +170,8 @@ __device__ __forceinline__ Added into_parts(const Problem& a, char* pixels, cons
 }
 
 __device__ __forceinline__ void write(const Problem& a, const float (&sums)[kMatrices][kChannels / 16][4]) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = a.axes.w.window * a.pixels.channels, all = a.axes.h.window * row;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = a.axes.w.window * a.pixels.channels,
+            all = a.axes.h.window * row;
 #pragma unroll
   for (int j = 0; j < kMatrices; ++j) {
     const int matrix = warp + j * kWarps, r = matrix / kChunks, column = matrix % kChunks * 8 + lane % 4 * 2;
@@ -172,10 +187,12 @@ __device__ __forceinline__ void write(const Problem& a, const float (&sums)[kMat
 }
 
 // `channels` and `outs` of x and dy; a split for each of gridDim.x.
-extern "C" __global__ void __launch_bounds__(kThreads, kBlocks) DNNARRAY_ENTRY(
-    const T* __restrict__ dy, const T* __restrict__ x, float* __restrict__ partial, const __grid_constant__ Arguments a) {
+extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
+    DNNARRAY_ENTRY(const T* __restrict__ dy, const T* __restrict__ x, float* __restrict__ partial,
+                   const __grid_constant__ Arguments a) {
   let_next_kernel_begin();
-  const Problem problem = {dy, partial, a.axes, {x, a.axes, a.channels}, a.outs, static_cast<int>(blockIdx.y) * kChannels};
+  const Problem problem = {
+      dy, partial, a.axes, {x, a.axes, a.channels}, a.outs, static_cast<int>(blockIdx.y) * kChannels};
   char* const pixels = smem_memory + kSide * kSide * kPitch;
   __shared__ Scales smem_scales;  // of what is in the sums
   __shared__ int smem_next;       // region; both stand here since the registers are for the sums

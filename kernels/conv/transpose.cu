@@ -1,10 +1,11 @@
-// A batch of matrices turned round, to bring images from channels-first to channels-last memory and back: out[b, j, i] = in[b, i, j], with
-// zeros behind the last row of `in`.
+// A batch of matrices turned round, to bring images from channels-first to channels-last memory and back: out[b, j, i]
+// = in[b, i, j], with zeros behind the last row of `in`.
 //
-// Layout:  in is rows x columns, out columns x width >= rows, each matrix dense but for its pitch. A block turns a tile of 64 rows x
-//          kColumns in shared memory: a thread takes kVectorIn neighbours of two rows, so that it puts down pairs as they go out, and moves
-//          kVectorOut neighbours on the way out.
-// Needs:   columns and the pitch of in multiples of kVectorIn, width and the pitch of out of kVectorOut, pointers aligned to them.
+// Layout:  in is rows x columns, out columns x width >= rows, each matrix dense but for its pitch. A block turns a tile
+//          of 64 rows x kColumns in shared memory: a thread takes kVectorIn neighbours of two rows, so that it puts
+//          down pairs as they go out, and moves kVectorOut neighbours on the way out.
+// Needs:   columns and the pitch of in multiples of kVectorIn, width and the pitch of out of kVectorOut, pointers
+//          aligned to them.
 // Bound:   memory: in read once, out written once.
 
 #include "dnnarray/core/overlap.cuh"
@@ -38,8 +39,11 @@ using T = Config::Element;
 constexpr int kTile = 64, kColumns = Config::kColumns, kIn = Config::kVectorIn, kOut = Config::kVectorOut;
 constexpr int kChunk = 16 / sizeof(T);
 
-// Where element (j, i) of a tile lies as it goes out; the 16-byte chunks of a row are exchanged so that a warp meets all banks both ways.
-__device__ __forceinline__ int place(int j, int i) { return j * kTile + (i / kChunk ^ (j / 8 ^ j) % 8) * kChunk + i % kChunk; }
+// Where element (j, i) of a tile lies as it goes out; the 16-byte chunks of a row are exchanged so that a warp meets
+// all banks both ways.
+__device__ __forceinline__ int place(int j, int i) {
+  return j * kTile + (i / kChunk ^ (j / 8 ^ j) % 8) * kChunk + i % kChunk;
+}
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ source, T* __restrict__ out, const __grid_constant__ Arguments a) {
@@ -64,6 +68,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
 #pragma unroll
   for (int t = threadIdx.x; t < kTile * kColumns / kOut; t += Config::kThreads) {
     const int j = t / (kTile / kOut), i = t % (kTile / kOut) * kOut;
-    if (j0 + j < columns && i0 + i < width) store(out + (j0 + j) * out_pitch + i0 + i, load<T, kOut>(smem_tile + place(j, i)));
+    if (j0 + j < columns && i0 + i < width)
+      store(out + (j0 + j) * out_pitch + i0 + i, load<T, kOut>(smem_tile + place(j, i)));
   }
 }

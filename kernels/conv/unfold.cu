@@ -1,8 +1,9 @@
 // The windows of images as columns: columns[n, p, c, r] = x[n, c, p * stride + r * dilation - before], 0 outside of x.
 //
-// Layout:  x in any memory, given by its strides; the columns by theirs along image, pixel, channel and tap, groups being an axis of their
-//          own. kLast: the columns' channels run fastest and a thread owns kVector of them at one tap, for kSteps neighbouring pixels;
-//          else the pixels run fastest and a thread owns one pixel for kSteps (channel, tap) pairs. What it owns is divided out once.
+// Layout:  x in any memory, given by its strides; the columns by theirs along image, pixel, channel and tap, groups
+//          being an axis of their own. kLast: the columns' channels run fastest and a thread owns kVector of them at
+//          one tap, for kSteps neighbouring pixels; else the pixels run fastest and a thread owns one pixel for kSteps
+//          (channel, tap) pairs. What it owns is divided out once.
 // Needs:   kVector > 1: channels of a group and all strides but the channels' multiples of it, pointers aligned.
 // Bound:   memory: the columns written once; x comes from the caches after its first use.
 
@@ -82,7 +83,8 @@ __device__ __forceinline__ void walk_channels(const Arguments& a, const T* x, S*
   Place tap = Place::of(r, a.axes.h.window, a.axes.w.window);
   for (int step = 0; step < kSteps && n < a.images; ++step) {
     const long long at = a.axes.input(pixel, tap, a.x_strides);
-    move(x, columns, at < 0 ? -1 : at + n * a.x_strides.n + c * a.x_strides.c, n * a.to_image + p * a.to_pixel + c * a.to_channel + r * a.to_tap);
+    move(x, columns, at < 0 ? -1 : at + n * a.x_strides.n + c * a.x_strides.c,
+         n * a.to_image + p * a.to_pixel + c * a.to_channel + r * a.to_tap);
     ++r;
     if (tap.next(a.axes.d.window, a.axes.h.window, a.axes.w.window)) {
       r = 0;

@@ -1,7 +1,7 @@
 // A weight brought from C order to what products take: out[k, t, c] = in[k, c, t], t counting the taps of the window.
 //
-// Layout:  both dense. A block has `each` channels of a k: their taps, which lie side by side, go to shared memory as they stand, and out of it
-//          kVector channels of a tap at a time.
+// Layout:  both dense. A block has `each` channels of a k: their taps, which lie side by side, go to shared memory as
+//          they stand, and out of it kVector channels of a tap at a time.
 // Needs:   channels and `each` multiples of kVector, pointers aligned to as many; shared memory for `each` channels.
 // Bound:   memory: in read once, out written once.
 
@@ -36,10 +36,13 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   const long long channels = a.channels, taps = a.taps;
   T* smem = reinterpret_cast<T*>(smem_memory);
   const Split by_part = split(blockIdx.x, a.parts);
-  const int first = by_part.rest * a.each, own = static_cast<int>(min(static_cast<long long>(a.each), channels - first)), window = static_cast<int>(taps);
+  const int first = by_part.rest * a.each,
+            own = static_cast<int>(min(static_cast<long long>(a.each), channels - first)),
+            window = static_cast<int>(taps);
   source += (by_part.quotient * channels + first) * taps;
   out += by_part.quotient * taps * channels + first;
-  for (int i = threadIdx.x * kVector; i < own * window; i += kThreads * kVector) store(smem + i, load<T, kVector>(source + i));
+  for (int i = threadIdx.x * kVector; i < own * window; i += kThreads * kVector)
+    store(smem + i, load<T, kVector>(source + i));
   __syncthreads();
   const int vectors = own / kVector;
   for (int i = threadIdx.x; i < vectors * window; i += kThreads) {

@@ -1,5 +1,5 @@
-// A weight gradient by its definition, for elements that came out as NaN from a faster way: there infinities may have met zeros that the definition
-// does not have.
+// A weight gradient by its definition, for elements that came out as NaN from a faster way: there infinities may have
+// met zeros that the definition does not have.
 #pragma once
 
 #include "conv/geometry.cuh"
@@ -17,8 +17,8 @@ struct WeightTerms {
   // Elements i to i + kCount of one tap.
   template <int kCount>
   __device__ __forceinline__ void add_up(long long i, float (&sums)[kCount]) const {
-    const Split by_c = split(i, channels), by_w = split(by_c.quotient, axes.w.window), by_h = split(by_w.quotient, axes.h.window),
-                by_d = split(by_h.quotient, axes.d.window);
+    const Split by_c = split(i, channels), by_w = split(by_c.quotient, axes.w.window),
+                by_h = split(by_w.quotient, axes.h.window), by_d = split(by_h.quotient, axes.d.window);
     const Place tap = {by_d.rest, by_h.rest, by_w.rest};
     const T* of_k = dy + by_d.quotient * of_dy.c;
     const T* of_group = x + (by_d.quotient / outs * channels + by_c.rest) * of_x.c;

@@ -1,4 +1,5 @@
-// Rows of another width: out[p, j] = in[p, j] where the input has such a column, 0 behind its end; columns that out lacks are left out.
+// Rows of another width: out[p, j] = in[p, j] where the input has such a column, 0 behind its end; columns that out
+// lacks are left out.
 //
 // Layout:  both dense. A thread owns kVector neighbours of out, stored at once.
 // Needs:   out aligned to kVector elements.

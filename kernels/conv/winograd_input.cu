@@ -1,7 +1,8 @@
-// Images in Winograd's domain: v[point, tile, c] = (B d B^T)[point], d the 4 x 4 patch of a channel around a tile of 2 x 2 outputs.
+// Images in Winograd's domain: v[point, tile, c] = (B d B^T)[point], d the 4 x 4 patch of a channel around a tile of 2
+// x 2 outputs.
 //
-// Layout:  x by strides; v is points x tiles x channels, or points x channels x tiles where not kLast. A thread owns kVector channels of one
-//          tile.
+// Layout:  x by strides; v is points x tiles x channels, or points x channels x tiles where not kLast. A thread owns
+//          kVector channels of one tile.
 // Needs:   kVector > 1: kLast, channels a multiple of it, all other strides of x too, pointers aligned.
 // Bound:   memory: x once (four times through the caches), v written once: four times x.
 
@@ -41,7 +42,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   const long long unit = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
   if (unit >= a.units) return;
   const Split inner = split(unit, static_cast<int>(Config::kLast ? channels / kVector : tiles));
-  const long long tile = Config::kLast ? inner.quotient : inner.rest, c = Config::kLast ? inner.rest * kVector : inner.quotient;
+  const long long tile = Config::kLast ? inner.quotient : inner.rest,
+                  c = Config::kLast ? inner.rest * kVector : inner.quotient;
   const Split by_w = split(tile, a.wide), by_h = split(by_w.quotient, a.high);
   const int h0 = by_h.rest * kTile - a.before_h, w0 = by_w.rest * kTile - a.before_w;
   const float* from = x + by_h.quotient * x_n + c * x_c + h0 * x_h + w0 * x_w;

@@ -1,10 +1,10 @@
 // Back from Winograd's domain: y = f(A m A^T + bias[k] + residual), m the 16 products of a tile and an output channel.
 //
-// A NaN or an infinity in the input, or a sum that overflows on the way, reaches all of a tile: where a result is not finite, the tile becomes
-// NaN, and the definition is asked again (`direct.cu`, kRepair).
+// A NaN or an infinity in the input, or a sum that overflows on the way, reaches all of a tile: where a result is not
+// finite, the tile becomes NaN, and the definition is asked again (`direct.cu`, kRepair).
 //
-// Layout:  m is points x tiles x channels, or points x channels x tiles where not kLast; y and residual by the same strides. A thread owns
-//          kVector channels of one tile of 2 x 2.
+// Layout:  m is points x tiles x channels, or points x channels x tiles where not kLast; y and residual by the same
+//          strides. A thread owns kVector channels of one tile of 2 x 2.
 // Needs:   kVector > 1: kLast, channels a multiple of it, all other strides of y too, pointers aligned.
 // Bound:   memory: m read once (four times y), y written once.
 
@@ -78,14 +78,15 @@ __device__ __forceinline__ bool all_finite(const float (&y)[kTile][kTile]) {
 }
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const float* __restrict__ m, const float* __restrict__ bias, const float* __restrict__ residual, float* __restrict__ y,
-                   const __grid_constant__ Arguments a) {
+    DNNARRAY_ENTRY(const float* __restrict__ m, const float* __restrict__ bias, const float* __restrict__ residual,
+                   float* __restrict__ y, const __grid_constant__ Arguments a) {
   const long long tiles = a.tiles, channels = a.channels, rows = a.rows, columns = a.columns;
   const long long y_n = a.strides[0], y_c = a.strides[1], y_h = a.strides[2], y_w = a.strides[3];
   const long long unit = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
   if (unit >= a.units) return;
   const Split inner = split(unit, static_cast<int>(Config::kLast ? channels / kVector : tiles));
-  const long long tile = Config::kLast ? inner.quotient : inner.rest, c = Config::kLast ? inner.rest * kVector : inner.quotient;
+  const long long tile = Config::kLast ? inner.quotient : inner.rest,
+                  c = Config::kLast ? inner.rest * kVector : inner.quotient;
   const Split by_w = split(tile, a.wide), by_h = split(by_w.quotient, a.high);
   float sums[kVector][kTile][kTile];
   tiles_of(m + (Config::kLast ? tile * channels + c : c * tiles + tile), channels * tiles, sums);
@@ -109,7 +110,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
       if constexpr (Config::kResidual) reg_residual = load<float, kVector>(residual + at);
 #pragma unroll
       for (int e = 0; e < kVector; ++e) {
-        const float value = Config::Activation::forward(sums[e][i][j] + added[e] + reg_residual.at[e], float(a.p), float(a.q));
+        const float value =
+            Config::Activation::forward(sums[e][i][j] + added[e] + reg_residual.at[e], float(a.p), float(a.q));
         result.at[e] = finite[e] ? value : quiet_nan(0.0f);
       }
       store(y + at, result);

@@ -1,4 +1,5 @@
-// Windows in Winograd's domain: u[point, c, k] = (G w G^T)[point], w the 3 x 3 window of output k and input c; in double, rounded once.
+// Windows in Winograd's domain: u[point, c, k] = (G w G^T)[point], w the 3 x 3 window of output k and input c; in
+// double, rounded once.
 //
 // Layout:  w by strides; u is points x C x K. A thread owns one window.
 // Needs:   nothing.
@@ -23,7 +24,8 @@ using namespace dnnarray;
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const float* __restrict__ w, float* __restrict__ u, const __grid_constant__ Arguments a) {
-  const long long unit = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x, plane = a.inputs * a.outputs;
+  const long long unit = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x,
+                  plane = a.inputs * a.outputs;
   if (unit >= plane) return;
   const Split at = split(unit, static_cast<int>(a.outputs));
   const float* from = w + at.rest * a.strides[0] + at.quotient * a.strides[1];

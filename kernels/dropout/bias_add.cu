@@ -1,8 +1,10 @@
 // y = m (x + bias[c]) + residual with m = 1 / (1 - p) where the element's random number says keep, else 0.
 //
-// Layout:  x, residual and y are outer x channels x inner in memory. Numbers are counted in C order: with kPermuted the place of an element
-//          in it is computed from its place in memory. A thread owns one vector of kVector elements.
-// Needs:   Pointers are aligned to kVector elements (1 where permuted); kChannel says how the channel runs along a vector (channels.cuh).
+// Layout:  x, residual and y are outer x channels x inner in memory. Numbers are counted in C order: with kPermuted the
+//          place of an element in it is computed from its place in memory. A thread owns one vector of kVector
+//          elements.
+// Needs:   Pointers are aligned to kVector elements (1 where permuted); kChannel says how the channel runs along a
+//          vector (channels.cuh).
 // Bound:   Memory: x and residual are read once, y is written once; the ten rounds of Philox serve four elements.
 
 #include "dnnarray/channels.cuh"

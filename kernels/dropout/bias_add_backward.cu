@@ -1,11 +1,12 @@
-// The gradients of m (x + bias[c]) + residual: dx = m g, dresidual = g, and the first stage of dbias[c], the sum of dx over all but the
-// channel (channels.cuh). The mask m is drawn again. A pointer is null where the result is not wanted.
+// The gradients of m (x + bias[c]) + residual: dx = m g, dresidual = g, and the first stage of dbias[c], the sum of dx
+// over all but the channel (channels.cuh). The mask m is drawn again. A pointer is null where the result is not wanted.
 //
-// Layout:  All arrays are outer x channels x inner in memory. Numbers are counted in C order: with kPermuted the place of an element in it
-//          is computed from its place in memory.
-// Needs:   With kColumns 0 inner is a multiple of kVector, else channels x inner is; pointers are aligned to kVector elements; kVector is 1
-//          where permuted.
-// Bound:   Memory: g is read once, dx is written once, and dresidual with kResidual; otherwise another launch writes it.
+// Layout:  All arrays are outer x channels x inner in memory. Numbers are counted in C order: with kPermuted the place
+//          of an element in it is computed from its place in memory.
+// Needs:   With kColumns 0 inner is a multiple of kVector, else channels x inner is; pointers are aligned to kVector
+//          elements; kVector is 1 where permuted.
+// Bound:   Memory: g is read once, dx is written once, and dresidual with kResidual; otherwise another launch writes
+//          it.
 
 #include "dnnarray/channels.cuh"
 #include "dnnarray/philox.cuh"
@@ -69,5 +70,6 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 
     DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ bias, T* __restrict__ dx,
                    T* __restrict__ dresidual, A* __restrict__ partial, const __grid_constant__ Arguments a) {
   const Body body = {grad, dx, dresidual, a.seed, a.offset, a.threshold, A(a.scale), a.place};
-  sum_channels<Config::kVector, Config::kThreads, Config::kColumns>(body, bias, partial, a.outer, a.channels, a.inner, a.splits);
+  sum_channels<Config::kVector, Config::kThreads, Config::kColumns>(body, bias, partial, a.outer, a.channels, a.inner,
+                                                                    a.splits);
 }

@@ -1,7 +1,8 @@
 // y = x m with m = 1 / (1 - p) where the element's random number says keep, else 0; the same for the gradient.
 //
-// Layout:  x and y are dense and lie in the same order. Numbers are counted in C order: with kPermuted the place of an element in it is
-//          computed from its place in memory. A thread owns one vector of kVector elements (one element where permuted).
+// Layout:  x and y are dense and lie in the same order. Numbers are counted in C order: with kPermuted the place of an
+//          element in it is computed from its place in memory. A thread owns one vector of kVector elements (one
+//          element where permuted).
 // Needs:   Pointers are aligned to kVector elements.
 // Bound:   Memory: x is read once, y is written once; the ten rounds of Philox serve four elements.
 

@@ -1,10 +1,12 @@
 // Gradients of the cross entropy of long rows that stay on the chip; the formulas of cross_entropy_backward_rows.
 //
-// Layout:  z (rows, classes), the classes next to each other. A row belongs to a cluster of kBlocks blocks; their threads take turns at its
-//          vectors of 16 bytes, at most `count` each. The vectors are copied to shared memory, to a place where only their own thread looks; every
-//          copy is under way before the first is used. What is found of the row is exchanged once, warp by warp. Single classes before and behind
-//          the whole vectors go to one thread each.
-// Needs:   pointers aligned to 16 bytes; `count` vectors of shared memory for each thread; kBlocks > 1 from sm_90 on; not for double.
+// Layout:  z (rows, classes), the classes next to each other. A row belongs to a cluster of kBlocks blocks; their
+//          threads take turns at its vectors of 16 bytes, at most `count` each. The vectors are copied to shared
+//          memory, to a place where only their own thread looks; every copy is under way before the first is used. What
+//          is found of the row is exchanged once, warp by warp. Single classes before and behind the whole vectors go
+//          to one thread each.
+// Needs:   pointers aligned to 16 bytes; `count` vectors of shared memory for each thread; kBlocks > 1 from sm_90 on;
+//          not for double.
 // Bound:   memory: scores read once, gradients written once.
 
 #include "dnnarray/core/cluster.cuh"
@@ -32,7 +34,8 @@ struct Arguments {
 
 using namespace dnnarray;
 using T = Config::Element;
-constexpr int kVector = 16 / sizeof(T), kThreads = Config::kThreads, kBlocks = Config::kBlocks, kStride = kBlocks * kThreads;
+constexpr int kVector = 16 / sizeof(T), kThreads = Config::kThreads, kBlocks = Config::kBlocks,
+              kStride = kBlocks * kThreads;
 constexpr int kStep = kStride * kVector, kBatch = 4;
 constexpr bool kProbabilities = Config::kProbabilities, kShares = kProbabilities || Config::kSmoothing;
 using V = Vec<T, kVector>;
@@ -50,7 +53,8 @@ __device__ __forceinline__ Scores<float> combine(Table& table, Scores<float> fou
   cluster_barrier<kBlocks>();
   Scores<float> all;
   all.peak = Table::reduce(Max(), [&](int i) { return table.at[0][i]; });
-  all.sum = Table::reduce(Sum(), [&](int i) { return table.at[1][i] * quick_exp(table.at[0][i] - finite_base(all.peak)); });
+  all.sum =
+      Table::reduce(Sum(), [&](int i) { return table.at[1][i] * quick_exp(table.at[0][i] - finite_base(all.peak)); });
   if constexpr (kShares) all.share = Table::reduce(Sum(), [&](int i) { return table.at[2][i]; });
   return all;
 }
@@ -66,8 +70,8 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads)
   const int rank = blockIdx.x % kBlocks, lane = rank * kThreads + threadIdx.x;
   const long long r = blockIdx.x / kBlocks, start = r * a.classes;
   const RowVectors<kVector, true> vectors(start, a.classes);
-  const Shares<T, kProbabilities> shares{reinterpret_cast<const T*>(target) + start, weight, 1, static_cast<float>(a.smoothing),
-                                         static_cast<float>(a.smoothing / a.classes)};
+  const Shares<T, kProbabilities> shares{reinterpret_cast<const T*>(target) + start, weight, 1,
+                                         static_cast<float>(a.smoothing), static_cast<float>(a.smoothing / a.classes)};
   const T* row = z + start;
   const int mine = vectors.of(lane, kStride);
   const long long first = vectors.first(lane);
@@ -86,7 +90,8 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads)
   for (int k = 0; k < mine; k += kBatch) {
     V part[kBatch];
 #pragma unroll
-    for (int u = 0; u < kBatch; ++u) part[u] = load_or_lowest<kVector>(reinterpret_cast<const T*>(line + (k + u) * kThreads), k + u < mine);
+    for (int u = 0; u < kBatch; ++u)
+      part[u] = load_or_lowest<kVector>(reinterpret_cast<const T*>(line + (k + u) * kThreads), k + u < mine);
     Rows::take(found, part, shares, first + static_cast<long long>(k) * kStep, kStep, mine - k);
   }
   if (edge >= 0) Rows::take(found, widen(beside), shares, edge);
@@ -94,6 +99,7 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads)
   const Factors<float> f = factors<Config::kSmoothing>(found, label, own, incoming / total, shares);
   T *to = further<kProbabilities>(dz, start), *other = further<kProbabilities>(dq, start);
 #pragma unroll 2
-  for (int k = 0; k < mine; ++k) Rows::put(line[k * kThreads], f, shares, to, other, first + static_cast<long long>(k) * kStep);
+  for (int k = 0; k < mine; ++k)
+    Rows::put(line[k * kThreads], f, shares, to, other, first + static_cast<long long>(k) * kStep);
   if (edge >= 0) Rows::put(Vec<T, 1>{beside}, f, shares, to, other, edge);
 }

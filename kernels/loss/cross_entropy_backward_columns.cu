@@ -1,7 +1,8 @@
-// Gradients of the cross entropy where the classes are not next to each other: z (outer, classes, inner); the formulas of
-// cross_entropy_backward_rows.
+// Gradients of the cross entropy where the classes are not next to each other: z (outer, classes, inner); the formulas
+// of cross_entropy_backward_rows.
 //
-// Layout:  a thread owns kVector neighbouring rows and walks down the classes twice, the second time backwards; or (kKept) holds all of them.
+// Layout:  a thread owns kVector neighbouring rows and walks down the classes twice, the second time backwards; or
+//          (kKept) holds all of them.
 // Needs:   pointers aligned to kVector elements, inner a multiple of kVector; kKept: no more than kUnroll classes.
 // Bound:   memory: scores read once from memory and once more through the caches, gradients written once.
 
@@ -94,7 +95,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, kShares ? 1 : 0)
   for (int v = 0; v < kVector; ++v) {
     labels[v] = kProbabilities ? 0 : static_cast<long long>(target[r + v]);
     incoming[v] = widen(grad[Config::kRowGradients ? r + v : 0]);
-    shares[v] = {reinterpret_cast<const T*>(target) + offset + v, weight, a.inner, A(a.smoothing), A(a.smoothing / a.classes)};
+    shares[v] = {reinterpret_cast<const T*>(target) + offset + v, weight, a.inner, A(a.smoothing),
+                 A(a.smoothing / a.classes)};
   }
   Scores<A> found[kVector];
   for (long long c = 0; c < a.classes; c += kUnroll) {
@@ -125,7 +127,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, kShares ? 1 : 0)
 #pragma unroll 4
     for (long long c = a.classes - 1; c >= 0; --c) {
       const V scores = load<T, kVector>(from + c * a.inner);
-      put(f, places, scores, shares, further<kProbabilities>(to, c * a.inner), further<kProbabilities>(other, c * a.inner), c);
+      put(f, places, scores, shares, further<kProbabilities>(to, c * a.inner),
+          further<kProbabilities>(other, c * a.inner), c);
     }
   }
 }

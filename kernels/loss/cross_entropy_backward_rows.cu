@@ -1,9 +1,9 @@
-// Gradients of the cross entropy of each row: dz = g (sum(s) softmax(z) - s), where s is the smoothed target times the class weights;
-// for probabilities dq = -g (1 - e) w log_softmax(z) too.
+// Gradients of the cross entropy of each row: dz = g (sum(s) softmax(z) - s), where s is the smoothed target times the
+// class weights; for probabilities dq = -g (1 - e) w log_softmax(z) too.
 //
-// Layout:  z (rows, classes), the classes next to each other. kLanes threads own a row, kKeep vectors of it in registers; what a longer row
-//          has beyond is read again, backwards, since its end is still in the cache (kLong: there are such rows). kRagged: as in
-//          cross_entropy_rows.
+// Layout:  z (rows, classes), the classes next to each other. kLanes threads own a row, kKeep vectors of it in
+//          registers; what a longer row has beyond is read again, backwards, since its end is still in the cache
+//          (kLong: there are such rows). kRagged: as in cross_entropy_rows.
 // Needs:   pointers aligned to kVector elements; kRagged: at least 2 (kVector - 1) lanes.
 // Bound:   memory: scores read once, gradients written once (long rows: read twice, the second time mostly from L2).
 
@@ -44,8 +44,9 @@ using V = Vec<T, kVector>;
 using Rows = RowKernel<T, kProbabilities, Config::kSmoothing>;
 static_assert(!Config::kRagged || kLanes >= 2 * (kVector - 1), "one thread for each class beside the vectors");
 
-// `grad` holds the gradient of each row's loss or (kRowGradients false) that of their sum over the sum of `parts` totals, or
-// over `divisor` where those are not given. Beside probabilities dz or dq may be null, which is not wanted then.
+// `grad` holds the gradient of each row's loss or (kRowGradients false) that of their sum over the sum of `parts`
+// totals, or over `divisor` where those are not given. Beside probabilities dz or dq may be null, which is not wanted
+// then.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 1 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ z, const Config::Target* __restrict__ target,
                    const T* __restrict__ weight, const A* __restrict__ totals, T* __restrict__ dz, T* __restrict__ dq,
@@ -57,7 +58,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 
   const long long start = there ? r * a.classes : 0;
   const RowVectors<kVector, Config::kRagged> vectors(start, there ? a.classes : 0);
   // The target holds probabilities or labels.
-  const Shares<T, kProbabilities> shares{reinterpret_cast<const T*>(target) + start, weight, 1, A(a.smoothing), A(a.smoothing / a.classes)};
+  const Shares<T, kProbabilities> shares{reinterpret_cast<const T*>(target) + start, weight, 1, A(a.smoothing),
+                                         A(a.smoothing / a.classes)};
   const T* row = z + start;
   // What is needed between both passes comes while the row is read.
   const Label label(!kProbabilities && there ? target[r] : Config::Target(0), a.classes, a.ignore);

@@ -1,9 +1,11 @@
-// The cross entropy of scores whose classes are not next to each other: z (outer, classes, inner); the formulas of cross_entropy_rows.
+// The cross entropy of scores whose classes are not next to each other: z (outer, classes, inner); the formulas of
+// cross_entropy_rows.
 //
-// Layout:  a thread owns kVector neighbouring rows (columns of the matrix classes x inner) and walks down the classes, kUnroll at a time with
-//          the next ones on their way, so that a warp reads contiguous memory at each step; or (kKept) holds all of them, which spares it half of the
-//          instructions. Rows are numbered outer * inner + column. The score of the label is picked on the way: a look-up would fetch 32 bytes
-//          more for each row (all classes held: 54 us by picking, 64 by looking up, 16x21x512x512 bfloat16, H200, 2026-11-22).
+// Layout:  a thread owns kVector neighbouring rows (columns of the matrix classes x inner) and walks down the classes,
+//          kUnroll at a time with the next ones on their way, so that a warp reads contiguous memory at each step; or
+//          (kKept) holds all of them, which spares it half of the instructions. Rows are numbered outer * inner +
+//          column. The score of the label is picked on the way: a look-up would fetch 32 bytes more for each row (all
+//          classes held: 54 us by picking, 64 by looking up, 16x21x512x512 bfloat16, H200, 2026-11-22).
 // Needs:   pointers aligned to kVector elements, inner a multiple of kVector; kKept: no more than kUnroll classes.
 // Bound:   memory: the scores (and probabilities) are read once.
 
@@ -44,7 +46,9 @@ using RowShares = Shares<T, kProbabilities>;
 // How many of `left` classes are among the next kUnroll.
 __device__ __forceinline__ int few(long long left) { return left < kUnroll ? static_cast<int>(left) : kUnroll; }
 
-extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 || kShares ? 1 : sizeof(T) == 2 ? (Config::kKept ? 6 : 7) : 0)
+extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 || kShares ? 1
+                                                               : sizeof(T) == 2          ? (Config::kKept ? 6 : 7)
+                                                                                         : 0)
     DNNARRAY_ENTRY(const T* __restrict__ z, const Config::Target* __restrict__ target, const T* __restrict__ weight,
                    Config::Loss* __restrict__ losses, A* __restrict__ row_weights, A* __restrict__ lse,
                    const __grid_constant__ Arguments a) {
@@ -67,7 +71,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ||
     for (int v = 0; v < kVector; ++v) {
       labels[v] = kProbabilities ? 0 : static_cast<long long>(target[r + v]);
       places[v] = labels[v] >= 0 && labels[v] < a.classes ? static_cast<int>(labels[v]) : -1;
-      shares[v] = {reinterpret_cast<const T*>(target) + offset + v, weight, a.inner, A(a.smoothing), A(a.smoothing / a.classes)};
+      shares[v] = {reinterpret_cast<const T*>(target) + offset + v, weight, a.inner, A(a.smoothing),
+                   A(a.smoothing / a.classes)};
     }
     const auto take = [&](long long c) {
       take_columns<kShares>(found, part, shares, c, few(a.classes - c), [&](int u, int v, A z) {

@@ -1,9 +1,9 @@
-// The cross entropy of each row of scores, one read of the scores: l = (1 - e) w[t] (lse - z[t]) + e / C sum_c w[c] (lse - z[c]), or
-// against probabilities q: l = sum_c ((1 - e) q[c] + e / C) w[c] (lse - z[c]).
+// The cross entropy of each row of scores, one read of the scores: l = (1 - e) w[t] (lse - z[t]) + e / C sum_c w[c]
+// (lse - z[c]), or against probabilities q: l = sum_c ((1 - e) q[c] + e / C) w[c] (lse - z[c]).
 //
-// Layout:  z (rows, classes), the classes next to each other. kLanes threads own a row: part of a warp, or the whole block. A
-//          thread takes 16-byte vectors kLanes apart, kUnroll at a time. kRagged: rows do not begin at multiples of a vector; the
-//          classes before the first and behind the last whole vector go to one thread each.
+// Layout:  z (rows, classes), the classes next to each other. kLanes threads own a row: part of a warp, or the whole
+//          block. A thread takes 16-byte vectors kLanes apart, kUnroll at a time. kRagged: rows do not begin at
+//          multiples of a vector; the classes before the first and behind the last whole vector go to one thread each.
 //          kSums: the losses and weights of a block's rows are summed up.
 // Needs:   pointers aligned to kVector elements; kRagged: at least 2 (kVector - 1) lanes.
 // Bound:   memory: the scores (and probabilities) are read once.
@@ -42,7 +42,8 @@ using Rows = RowKernel<T, kProbabilities, Config::kSmoothing>;
 static_assert(!Config::kRagged || kLanes >= 2 * (kVector - 1), "one thread for each class beside the vectors");
 
 // Writes the loss and the weight of a row, or (kSums) their sums over the rows of the block.
-__device__ __forceinline__ void put(A loss, A own, bool there, long long r, Config::Loss* losses, A* row_weights, A* shared) {
+__device__ __forceinline__ void put(A loss, A own, bool there, long long r, Config::Loss* losses, A* row_weights,
+                                    A* shared) {
   constexpr int kRowsOfBlock = Config::kThreads / kLanes;
   if constexpr (Config::kSums && kRowsOfBlock > 1) {
     if (!there) loss = own = A(0);
@@ -67,9 +68,11 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 
   const long long start = there ? r * a.classes : 0;
   const RowVectors<kVector, Config::kRagged> vectors(start, there ? a.classes : 0);
   // The target holds probabilities or labels.
-  const Shares<T, kProbabilities> shares{reinterpret_cast<const T*>(target) + start, weight, 1, A(a.smoothing), A(a.smoothing / a.classes)};
+  const Shares<T, kProbabilities> shares{reinterpret_cast<const T*>(target) + start, weight, 1, A(a.smoothing),
+                                         A(a.smoothing / a.classes)};
   const T* row = z + start;
-  const Label label(!kProbabilities && first_lane ? target[r] : Config::Target(0), a.classes, a.ignore);  // on its way while the row is read
+  const Label label(!kProbabilities && first_lane ? target[r] : Config::Target(0), a.classes,
+                    a.ignore);  // on its way while the row is read
   const long long edge = vectors.edge(lane);
   const A beside = edge >= 0 ? widen(row[edge]) : -infinity(A(0));
   const int mine = vectors.of(lane, kLanes);
@@ -86,6 +89,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 
   const A own = !kProbabilities && first_lane ? label.weight(weight) : A(0);
   combine<kLanes, Config::kThreads, kShares>(found, shared);
   const A log_sum = log_of(found.sum);
-  put(row_loss<Config::kSmoothing>(found, log_sum, label, own, score, shares), own, first_lane, r, losses, row_weights, shared);
+  put(row_loss<Config::kSmoothing>(found, log_sum, label, own, score, shares), own, first_lane, r, losses, row_weights,
+      shared);
   if (lse && first_lane) lse[r] = log_sum_exp(found, log_sum);
 }

@@ -1,10 +1,11 @@
-// The cross entropy of rows of few classes against labels, l = w[t] (lse - z[t]), or (kGradient) the gradients of their losses,
-// dz = w[t] g (softmax(z) - [class is t]).
+// The cross entropy of rows of few classes against labels, l = w[t] (lse - z[t]), or (kGradient) the gradients of their
+// losses, dz = w[t] g (softmax(z) - [class is t]).
 //
-// Layout:  z (rows, classes), the classes next to each other. kLanes threads own kRows rows at a time, a vector of kVector classes of each;
-//          thread j of them fetches the label of row j and does what is to be done once a row. kSums: the losses and weights of a block's
-//          rows are summed up.
-// Needs:   pointers aligned to kVector elements, classes a multiple of kVector and no more than kLanes vectors, kRows <= kLanes.
+// Layout:  z (rows, classes), the classes next to each other. kLanes threads own kRows rows at a time, a vector of
+//          kVector classes of each; thread j of them fetches the label of row j and does what is to be done once a row.
+//          kSums: the losses and weights of a block's rows are summed up.
+// Needs:   pointers aligned to kVector elements, classes a multiple of kVector and no more than kLanes vectors, kRows
+//          <= kLanes.
 // Bound:   memory: scores read once, gradients written once.
 
 #include "dnnarray/core/vec.cuh"
@@ -44,7 +45,8 @@ constexpr int kVector = Config::kVector, kLanes = Config::kLanes, kRows = Config
 constexpr int kGroups = kThreads / kLanes;
 using V = Vec<T, kVector>;
 
-// Forward: `grad` is not looked at; `losses`, `row_weights` and `lse` are written where given. Gradient: `grad` holds the gradient of each row's loss
+// Forward: `grad` is not looked at; `losses`, `row_weights` and `lse` are written where given. Gradient: `grad` holds
+//          the gradient of each row's loss
 // or (kRowGradients false) that of their sum over the sum of `parts` row_weights, or over `divisor` where those are not
 // given; dz is written.
 extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || kVector == 1 ? 1 : 0)
@@ -99,7 +101,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || kVector
       const int its_place = __shfl_sync(kAllLanes, place, from) - at;
       V result;
 #pragma unroll
-      for (int v = 0; v < kVector; ++v) result.at[v] = narrow<T>(its_both * e[j][v] - (v == its_place ? its_hard : A(0)));
+      for (int v = 0; v < kVector; ++v)
+        result.at[v] = narrow<T>(its_both * e[j][v] - (v == its_place ? its_hard : A(0)));
       const long long row = first + j * kGroups;
       if (inside && row < a.rows) store(a.dz + row * a.classes + at, result);
     }

@@ -1,13 +1,12 @@
-// What the kernels of connectionist temporal classification share: logarithms to base 2, and where a sequence and its target lie.
+// What the kernels of connectionist temporal classification share: logarithms to base 2, and where a sequence and its
+// target lie.
 #pragma once
 
 #include "dnnarray/core/reduce.cuh"
 
 namespace dnnarray {
 
-__device__ __forceinline__ float exp2_of(float x) {
-  return exp2f(x);
-}
+__device__ __forceinline__ float exp2_of(float x) { return exp2f(x); }
 __device__ __forceinline__ double exp2_of(double x) { return exp2(x); }
 __device__ __forceinline__ float log2_of(float x) { return __log2f(x); }
 __device__ __forceinline__ double log2_of(double x) { return log2(x); }
@@ -34,12 +33,15 @@ struct CtcSequence {
   __device__ __forceinline__ long long states() const { return 2 * labels + 1; }
 };
 
-// Sequence n. Its labels are row n of targets (batch, extent), or stand behind those of the sequences before it in targets (extent).
-// A length outside of the arrays makes it invalid. All threads of the block must come; `sums` holds a value per warp.
+// Sequence n. Its labels are row n of targets (batch, extent), or stand behind those of the sequences before it in
+// targets (extent). A length outside of the arrays makes it invalid. All threads of the block must come; `sums` holds a
+// value per warp.
 template <bool kPadded, int kThreads, typename Steps, typename Count>
-__device__ __forceinline__ CtcSequence ctc_sequence(long long n, const Steps* input_lengths, const Count* target_lengths, long long steps,
-                                                    long long extent, long long* sums) {
-  CtcSequence found{static_cast<long long>(input_lengths[n]), static_cast<long long>(target_lengths[n]), n * extent, true};
+__device__ __forceinline__ CtcSequence ctc_sequence(long long n, const Steps* input_lengths,
+                                                    const Count* target_lengths, long long steps, long long extent,
+                                                    long long* sums) {
+  CtcSequence found{static_cast<long long>(input_lengths[n]), static_cast<long long>(target_lengths[n]), n * extent,
+                    true};
   found.valid = found.steps >= 0 && found.steps <= steps && found.labels >= 0 && found.labels <= extent;
   if constexpr (!kPadded) {
     long long before = 0;

@@ -1,7 +1,8 @@
-// Of each label of each target the next place of the same label: next[n, i] = min { j > i : label j = label i }, or -1; and
-// first[n, i] = 1 where it has none before, else 0.
+// Of each label of each target the next place of the same label: next[n, i] = min { j > i : label j = label i }, or -1;
+// and first[n, i] = 1 where it has none before, else 0.
 //
-// Layout:  block n owns sequence n; a thread the labels kThreads apart. What it finds does not depend on the order of anything.
+// Layout:  block n owns sequence n; a thread the labels kThreads apart. What it finds does not depend on the order of
+//          anything.
 // Bound:   latency; the search is quadratic in the length of a target, in L1.
 
 #include "loss/ctc.cuh"
@@ -30,7 +31,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
                    const __grid_constant__ Arguments a) {
   __shared__ long long sums[Config::kThreads / kWarp];
   const long long n = blockIdx.x;
-  const CtcSequence sequence = ctc_sequence<Config::kPadded, Config::kThreads>(n, input_lengths, target_lengths, a.steps, a.extent, sums);
+  const CtcSequence sequence =
+      ctc_sequence<Config::kPadded, Config::kThreads>(n, input_lengths, target_lengths, a.steps, a.extent, sums);
   if (!sequence.valid || sequence.labels > a.longest) return;
   const Config::Target* labels = targets + sequence.start;
   for (int i = threadIdx.x; i < sequence.labels; i += Config::kThreads) {

@@ -1,8 +1,9 @@
 // The gradient of connectionist temporal classification: d[t, n, c] = -g[n] * sum over the states s of class c of
 // exp(a(t, s) + b(t, s) - log-likelihood), with the variables of ctc_lattice and the chains of ctc_chains.
 //
-// Layout:  d by the strides of its steps, batch and classes. A block owns sequence n over kStepsOfBlock steps. The probabilities of a step's labels stand in shared
-//          memory; the thread of the first label of a class sums up its chain, so that the order is fixed and nobody else writes there.
+// Layout:  d by the strides of its steps, batch and classes. A block owns sequence n over kStepsOfBlock steps. The
+//          probabilities of a step's labels stand in shared memory; the thread of the first label of a class sums up
+//          its chain, so that the order is fixed and nobody else writes there.
 // Bound:   memory: the variables read once, the gradient written once.
 
 #include "loss/ctc.cuh"
@@ -61,8 +62,8 @@ struct Row {
 };
 
 // One step: `alpha` and `beta` point at its variables.
-__device__ __forceinline__ void put(const Row& row, const A* alpha, const A* beta, A likelihood, A scale, const Chains& chains,
-                                    A* occupied, A* shared) {
+__device__ __forceinline__ void put(const Row& row, const A* alpha, const A* beta, A likelihood, A scale,
+                                    const Chains& chains, A* occupied, A* shared) {
   row.fill(A(0));
   A blanks = A(0);
   for (long long i = threadIdx.x; i <= chains.count; i += kThreads) {
@@ -89,7 +90,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, sizeof(A) == 8 ? 4 : 0)
   __shared__ long long sums[kThreads / kWarp];
   __shared__ A shared[kThreads / kWarp];
   const long long n = blockIdx.x % a.batch, begin = blockIdx.x / a.batch * Config::kStepsOfBlock, longest = a.width / 2;
-  const CtcSequence sequence = ctc_sequence<Config::kPadded, kThreads>(n, a.input_lengths, a.target_lengths, a.steps, a.extent, sums);
+  const CtcSequence sequence =
+      ctc_sequence<Config::kPadded, kThreads>(n, a.input_lengths, a.target_lengths, a.steps, a.extent, sums);
   const A loss = losses[n];
   const bool undefined = !sequence.valid || loss != loss, impossible = loss == infinity(A(0));
   const Chains chains{targets + sequence.start, next + n * longest, first + n * longest, sequence.labels, a.blank};
@@ -110,7 +112,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, sizeof(A) == 8 ? 4 : 0)
     } else if (impossible) {
       row.fill(a.zero_infinity ? A(0) : quiet_nan(A(0)));
     } else {
-      put(row, alpha + t * a.width, beta + t * a.width, likelihood, scale, chains, reinterpret_cast<A*>(dnn_smem), shared);
+      put(row, alpha + t * a.width, beta + t * a.width, likelihood, scale, chains, reinterpret_cast<A*>(dnn_smem),
+          shared);
     }
   }
 }

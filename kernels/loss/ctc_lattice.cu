@@ -1,13 +1,15 @@
-// Forward or backward variables of connectionist temporal classification, one step after the other, in logarithms to base 2.
+// Forward or backward variables of connectionist temporal classification, one step after the other, in logarithms to
+// base 2.
 //
-// The states of a target of L labels are blank, label 1, blank, ..., label L, blank. With e(t, s) the log-probability of the class of
-// state s at step t:  a(t, s) = e(t, s) + log(exp a(t-1, s) + exp a(t-1, s-1) + exp a(t-1, s-2)), the last term only where it skips a blank
-// between two different labels. Backward variables are the same recursion over steps and labels in reverse, kept without the
-// emission of their own step.
+// The states of a target of L labels are blank, label 1, blank, ..., label L, blank. With e(t, s) the log-probability
+// of the class of state s at step t:  a(t, s) = e(t, s) + log(exp a(t-1, s) + exp a(t-1, s-1) + exp a(t-1, s-2)), the
+// last term only where it skips a blank between two different labels. Backward variables are the same recursion over
+// steps and labels in reverse, kept without the emission of their own step.
 //
-// Layout:  log_probs by the strides of its steps, batch and classes. Block (n, direction) owns sequence n; a thread owns kStates states kThreads apart. Two
-//          copies of the variables in shared memory, with two states before the first; one barrier a step. Emissions are read
-//          kAhead steps ahead. kKeep: the variables of all steps go to lattice (direction, batch, steps, states).
+// Layout:  log_probs by the strides of its steps, batch and classes. Block (n, direction) owns sequence n; a thread
+//          owns kStates states kThreads apart. Two copies of the variables in shared memory, with two states before the
+//          first; one barrier a step. Emissions are read kAhead steps ahead. kKeep: the variables of all steps go to
+//          lattice (direction, batch, steps, states).
 // Needs:   width, the states of the longest target that has an alignment, of at most kThreads * kStates.
 // Bound:   latency of a step, some 200 cycles; blocks run side by side.
 
@@ -58,7 +60,8 @@ struct Strides {
 };
 
 // Whether a label names no class, or the blank.
-__device__ __forceinline__ bool wrong_label(const Config::Target* labels, long long count, long long classes, long long blank) {
+__device__ __forceinline__ bool wrong_label(const Config::Target* labels, long long count, long long classes,
+                                            long long blank) {
   bool wrong = false;
   for (long long i = threadIdx.x; i < count; i += kThreads) {
     const long long label = labels[i];
@@ -68,8 +71,8 @@ __device__ __forceinline__ bool wrong_label(const Config::Target* labels, long l
 }
 
 // The states of this thread; the labels in reverse for the backward variables.
-__device__ __forceinline__ void prepare(State (&states)[kStates], const Config::Target* labels, const CtcSequence& sequence, bool reverse,
-                                        long long blank) {
+__device__ __forceinline__ void prepare(State (&states)[kStates], const Config::Target* labels,
+                                        const CtcSequence& sequence, bool reverse, long long blank) {
 #pragma unroll
   for (int k = 0; k < kStates; ++k) {
     const long long s = threadIdx.x + k * kThreads, i = s / 2, last = sequence.labels - 1;
@@ -81,14 +84,17 @@ __device__ __forceinline__ void prepare(State (&states)[kStates], const Config::
 }
 
 // Emissions of kAhead steps from `step` on; steps behind the last are not looked at.
-__device__ __forceinline__ void emissions(A (&found)[kAhead][kStates], const State (&states)[kStates], const T* log_probs, const Strides& strides,
-                                          long long step, long long steps, bool reverse) {
+__device__ __forceinline__ void emissions(A (&found)[kAhead][kStates], const State (&states)[kStates],
+                                          const T* log_probs, const Strides& strides, long long step, long long steps,
+                                          bool reverse) {
 #pragma unroll
   for (int u = 0; u < kAhead; ++u) {
     const long long t = reverse ? steps - 1 - (step + u) : step + u;
 #pragma unroll
     for (int k = 0; k < kStates; ++k) {
-      found[u][k] = step + u < steps && states[k].there ? widen(log_probs[t * strides.step + states[k].label * strides.label]) : A(0);
+      found[u][k] = step + u < steps && states[k].there
+                        ? widen(log_probs[t * strides.step + states[k].label * strides.label])
+                        : A(0);
       found[u][k] *= Base2<A>::log2_e();
     }
   }
@@ -103,7 +109,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   const bool reverse = blockIdx.y != 0;
   const Strides strides{a.step_stride, a.sequence_stride, a.class_stride};
   const long long n = blockIdx.x;
-  const CtcSequence sequence = ctc_sequence<Config::kPadded, kThreads>(n, input_lengths, target_lengths, a.steps, a.extent, sums);
+  const CtcSequence sequence =
+      ctc_sequence<Config::kPadded, kThreads>(n, input_lengths, target_lengths, a.steps, a.extent, sums);
   const Config::Target* labels = targets + sequence.start;
   const bool wrong = !sequence.valid || wrong_label(labels, sequence.labels, a.classes, a.blank);
   const bool undefined = __syncthreads_or(wrong);
@@ -117,7 +124,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 
   A* before = reinterpret_cast<A*>(dnn_smem) + kPad;
   A* after = before + kPad + a.width;
-  // All is in the state before the first, from where the first blank and, as if it skipped one, the first label are reached.
+  // All is in the state before the first, from where the first blank and, as if it skipped one, the first label are
+  // reached.
   for (long long s = static_cast<int>(threadIdx.x) - kPad; s < a.width; s += kThreads) {
     before[s] = s == -1 ? A(0) : -infinity(A(0));
     after[s] = -infinity(A(0));

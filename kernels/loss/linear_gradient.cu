@@ -1,11 +1,14 @@
-// The gradient of the cross entropy with respect to a block of scores z + bias: dz = both exp(z - lse) - scale w, less `hard` at the
-// label, times `factor`, which keeps small gradients in the range of half types until the matrix products take it back. kSplit: what the
-// rounding to a half type leaves goes to `low`, so that the products lose nothing that float would keep. `total` is the sum of the rows' weights
-// for the mean, null where nothing is divided by it; without `grad` the loss has the gradient 1.
+// The gradient of the cross entropy with respect to a block of scores z + bias: dz = both exp(z - lse) - scale w, less
+// `hard` at the label, times `factor`, which keeps small gradients in the range of half types until the matrix products
+// take it back. kSplit: what the rounding to a half type leaves goes to `low`, so that the products lose nothing that
+// float would keep. `total` is the sum of the rows' weights for the mean, null where nothing is divided by it; without
+// `grad` the loss has the gradient 1.
 //
-// Layout:  z, dz and low (rows, pitch), `count` classes from class `first` on next to each other; a block of threads owns a row and takes vectors
-//          of kVector scores. With `ones` each row leaves a 1 there (two, kSplit), for the sum over rows by a matrix product.
-// Needs:   z and dz aligned to kVector elements, pitch a multiple of kVector; what stands behind `count` is written and never used.
+// Layout:  z, dz and low (rows, pitch), `count` classes from class `first` on next to each other; a block of threads
+//          owns a row and takes vectors of kVector scores. With `ones` each row leaves a 1 there (two, kSplit), for the
+//          sum over rows by a matrix product.
+// Needs:   z and dz aligned to kVector elements, pitch a multiple of kVector; what stands behind `count` is written and
+//          never used.
 // Bound:   memory: z read once, mostly from the second-level cache, dz written once.
 
 #include "dnnarray/core/vec.cuh"
@@ -52,7 +55,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, 8)
   const Label label(target[r], a.classes, a.ignore);
   const A given = a.grad ? widen(a.grad[Config::kRowGradients ? r : 0]) : A(1);
   const A own = (!Config::kRowGradients && a.total ? given / *a.total : given) * A(a.factor);
-  Slopes<A> f = slopes<Config::kSmoothing>(label, label.weight(weight), own, a.shares, a.lse[r], a.classes, A(a.smoothing));
+  Slopes<A> f =
+      slopes<Config::kSmoothing>(label, label.weight(weight), own, a.shares, a.lse[r], a.classes, A(a.smoothing));
   f.label -= a.first;
   const T* const here = weight ? weight + a.first : nullptr;
   if (a.ones && threadIdx.x == 0) {

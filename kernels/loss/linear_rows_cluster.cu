@@ -1,11 +1,12 @@
-// Losses of rows of scores z + bias and the gradients of the scores for a loss whose gradient is 1, of rows that stay on the chip in between; the
-// formulas of linear_statistics and linear_gradient, which read the scores twice.
+// Losses of rows of scores z + bias and the gradients of the scores for a loss whose gradient is 1, of rows that stay
+// on the chip in between; the formulas of linear_statistics and linear_gradient, which read the scores twice.
 //
-// Layout:  z, dz and low (rows, pitch), `classes` next to each other. A row belongs to a cluster of kBlocks blocks; their threads take turns at its
-//          vectors of 16 bytes, at most `count` each, copied to a place in shared memory where only their own thread looks; every copy is under way
-//          before the first is used. What is found of the row is exchanged once, warp by warp.
-// Needs:   z and dz aligned to 16 bytes, pitch a multiple of 8; `count` vectors of shared memory for each thread; kBlocks > 1 from sm_90 on; not for
-//          double. What stands behind `classes` is read and not used.
+// Layout:  z, dz and low (rows, pitch), `classes` next to each other. A row belongs to a cluster of kBlocks blocks;
+//          their threads take turns at its vectors of 16 bytes, at most `count` each, copied to a place in shared
+//          memory where only their own thread looks; every copy is under way before the first is used. What is found of
+//          the row is exchanged once, warp by warp.
+// Needs:   z and dz aligned to 16 bytes, pitch a multiple of 8; `count` vectors of shared memory for each thread;
+//          kBlocks > 1 from sm_90 on; not for double. What stands behind `classes` is read and not used.
 // Bound:   memory: scores read once, gradients written once.
 
 #include "dnnarray/core/cluster.cuh"
@@ -40,7 +41,8 @@ struct Arguments {
 using namespace dnnarray;
 using T = Config::Element;
 constexpr bool kSmoothing = Config::kSmoothing;
-constexpr int kVector = 4, kThreads = Config::kThreads, kBlocks = Config::kBlocks, kStride = kBlocks * kThreads, kBatch = 4;
+constexpr int kVector = 4, kThreads = Config::kThreads, kBlocks = Config::kBlocks, kStride = kBlocks * kThreads,
+              kBatch = 4;
 using V = Vec<float, kVector>;
 using Table = Gathered<kBlocks, kThreads, kSmoothing ? 4 : 2>;
 
@@ -83,7 +85,8 @@ __device__ __forceinline__ Scores<float> look(const Line& line) {
 #pragma unroll
       for (int v = 0; v < kBatch * kVector; ++v) {
         const int at = line.at(k + v / kVector) + v % kVector;
-        if (k + v / kVector < line.mine && at < line.classes) found.add_share(values[v], line.weight ? widen(line.weight[at]) : 1.0f);
+        if (k + v / kVector < line.mine && at < line.classes)
+          found.add_share(values[v], line.weight ? widen(line.weight[at]) : 1.0f);
       }
     }
   }
@@ -120,7 +123,8 @@ __device__ __forceinline__ void put(const Line& line, const Slopes<float>& slope
     const int at = line.at(k);
     float d[kVector];
 #pragma unroll
-    for (int v = 0; v < kVector; ++v) d[v] = slopes.of<kSmoothing>(reg_z.at[v], line.weight, at + v, at + v < line.classes);
+    for (int v = 0; v < kVector; ++v)
+      d[v] = slopes.of<kSmoothing>(reg_z.at[v], line.weight, at + v, at + v < line.classes);
     const Vec<T, kVector> rounded = narrow_all<T, kVector>(d);
     store(dz + at, rounded);
     if constexpr (Config::kSplit) {
@@ -141,7 +145,8 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads)
   if constexpr (kBlocks > 1) cluster_arrive();
   const int rank = blockIdx.x % kBlocks, lane = rank * kThreads + threadIdx.x;
   const int extent = static_cast<int>(a.classes), left = (extent + kVector - 1) / kVector - lane;
-  const Line line{reinterpret_cast<V*>(memory) + threadIdx.x, bias, weight, lane * kVector, extent, left > 0 ? (left + kStride - 1) / kStride : 0};
+  const Line line{reinterpret_cast<V*>(memory) + threadIdx.x,   bias, weight, lane * kVector, extent,
+                  left > 0 ? (left + kStride - 1) / kStride : 0};
   const long long r = blockIdx.x / kBlocks;
   const float* row = z + r * a.pitch;
 #pragma unroll 4
@@ -153,7 +158,8 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads)
 
   const Scores<float> found = combine(table, look(line), rank);
   const float log_sum = log_of(found.sum), all = log_sum_exp(found, log_sum);
-  put(line, slopes<kSmoothing>(label, own, given, a.shares, all, a.classes, static_cast<float>(a.smoothing)), dz + r * a.pitch, low + r * a.pitch);
+  put(line, slopes<kSmoothing>(label, own, given, a.shares, all, a.classes, static_cast<float>(a.smoothing)),
+      dz + r * a.pitch, low + r * a.pitch);
   if (lane != 0) return;
   const float picked = label.valid ? row[label.index] + (bias ? widen(bias[label.index]) : 0.0f) : 0.0f;
   a.losses[r] = row_loss<kSmoothing>(found, log_sum, label, own, picked, static_cast<float>(a.smoothing), a.classes);

@@ -1,4 +1,5 @@
-// y[i] = grad x[i]: the gradients that a forward left on its tape, for a loss whose gradient is `grad`, rounded to the type of y.
+// y[i] = grad x[i]: the gradients that a forward left on its tape, for a loss whose gradient is `grad`, rounded to the
+// type of y.
 //
 // Layout:  flat. A thread owns one vector of kVector elements of y, and as many vectors of 16 bytes of x as these take.
 // Needs:   x and y aligned to 16 bytes where kVector is above 1.

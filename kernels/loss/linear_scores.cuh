@@ -7,7 +7,8 @@ namespace dnnarray {
 
 // l = (1 - e) w[t] (lse - z[t]) + e / C sum_c w[c] (lse - z[c]); `picked` is the score of the label, `own` its weight.
 template <bool kSmoothing, typename A>
-__device__ __forceinline__ A row_loss(const Scores<A>& found, A log_sum, const Label& label, A own, A picked, A smoothing, long long classes) {
+__device__ __forceinline__ A row_loss(const Scores<A>& found, A log_sum, const Label& label, A own, A picked,
+                                      A smoothing, long long classes) {
   if (!label.kept) return A(0);
   if (!label.valid) return quiet_nan(A(0));
   const A loss = own * (log_sum - (picked - finite_base(found.peak)));
@@ -29,9 +30,11 @@ struct Slopes {
   }
 };
 
-// `given` is the gradient of the row's loss, `own` the weight of its label, `shares` the sum of all class weights; null where that is their number.
+// `given` is the gradient of the row's loss, `own` the weight of its label, `shares` the sum of all class weights; null
+// where that is their number.
 template <bool kSmoothing, typename A>
-__device__ __forceinline__ Slopes<A> slopes(const Label& label, A own, A given, const A* shares, A lse, long long classes, A smoothing) {
+__device__ __forceinline__ Slopes<A> slopes(const Label& label, A own, A given, const A* shares, A lse,
+                                            long long classes, A smoothing) {
   if (!label.kept) return {A(0), A(0), A(0), lse, -1, false};
   const A hard = own * given;
   if constexpr (!kSmoothing) return {hard, A(0), hard, lse, label.index, true};

@@ -1,10 +1,12 @@
-// What the cross entropy must know of each row of scores z + bias, gathered over blocks of classes; with the last block the losses:
-// l = (1 - e) w[t] (lse - z[t]) + e / C sum_c w[c] (lse - z[c]).
+// What the cross entropy must know of each row of scores z + bias, gathered over blocks of classes; with the last block
+// the losses: l = (1 - e) w[t] (lse - z[t]) + e / C sum_c w[c] (lse - z[c]).
 //
-// Layout:  z (rows, pitch), `count` classes from class `first` on next to each other; a block of threads owns a row and takes 16-byte vectors.
-//          Between blocks of classes a row's peak, sum, score of the label, shifted sum and share stand in `state`, (5, rows).
+// Layout:  z (rows, pitch), `count` classes from class `first` on next to each other; a block of threads owns a row and
+//          takes 16-byte vectors. Between blocks of classes a row's peak, sum, score of the label, shifted sum and
+//          share stand in `state`, (5, rows).
 // Needs:   z aligned to kVector elements, pitch a multiple of kVector; what stands behind `count` is read and not used.
-// Bound:   memory: the scores of a block are read once, mostly from the second-level cache, where the matrix product has left them.
+// Bound:   memory: the scores of a block are read once, mostly from the second-level cache, where the matrix product
+//          has left them.
 
 #include "dnnarray/core/vec.cuh"
 #include "loss/linear_scores.cuh"
@@ -112,7 +114,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(A) == 8 ? 
                    const Config::Target* __restrict__ target, const __grid_constant__ Arguments a) {
   __shared__ A shared[kThreads / kWarp];
   const long long r = blockIdx.x;
-  const Part part{z + r * a.pitch, bias ? bias + a.first : nullptr, weight ? weight + a.first : nullptr, static_cast<int>(a.count)};
+  const Part part{z + r * a.pitch, bias ? bias + a.first : nullptr, weight ? weight + a.first : nullptr,
+                  static_cast<int>(a.count)};
   const State kept{a.state, a.rows, r};
   Scores<A> found;
   A picked = A(0);
@@ -130,7 +133,9 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(A) == 8 ? 
     return;
   }
   const A log_sum = log_of(found.sum), own = label.weight(weight);
-  if (a.losses) a.losses[r] = narrow<Config::Loss>(row_loss<kSmoothing>(found, log_sum, label, own, picked, A(a.smoothing), a.classes));
+  if (a.losses)
+    a.losses[r] =
+        narrow<Config::Loss>(row_loss<kSmoothing>(found, log_sum, label, own, picked, A(a.smoothing), a.classes));
   if (a.row_weights) a.row_weights[r] = own;
   if (a.lse) a.lse[r] = log_sum_exp(found, log_sum);
 }

@@ -1,4 +1,5 @@
-// out = sum of n numbers, over the sum of as many others (kWeighted) or over `divisor`. 0 / 0 is NaN, the mean of nothing.
+// out = sum of n numbers, over the sum of as many others (kWeighted) or over `divisor`. 0 / 0 is NaN, the mean of
+// nothing.
 //
 // Layout:  flat, one block; the order of the sum depends on n alone.
 // Bound:   latency; longer arrays come here as the partial sums of sums.cu.

@@ -35,7 +35,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   const Label label(target[r], a.classes, a.ignore);
   const A own = label.weight(weight);
   A loss = own;  // 0 for a row to ignore, NaN for a label that names no class
-  if (label.kept && label.valid) loss = -own * widen(z[(r / a.inner * a.classes + label.index) * a.inner + r % a.inner]);
+  if (label.kept && label.valid)
+    loss = -own * widen(z[(r / a.inner * a.classes + label.index) * a.inner + r % a.inner]);
   losses[r] = narrow<Config::Loss>(loss);
   if (row_weights) row_weights[r] = own;
 }

@@ -1,9 +1,11 @@
-// The gradient of the negative log-likelihood: dz[t] = -w[t] g at the label of each row, 0 elsewhere; NaN in a row whose label names no class.
+// The gradient of the negative log-likelihood: dz[t] = -w[t] g at the label of each row, 0 elsewhere; NaN in a row
+// whose label names no class.
 //
-// Layout:  dz (outer, classes, inner), rows numbered outer * inner + column. kColumns false, inner is 1: kLanes threads write a row, in vectors and,
-//          kRagged, single classes before and behind them. kColumns: a thread owns kVector neighbouring rows and writes `part` of the classes,
-//          those of its block's row.
-// Needs:   dz aligned to kVector elements; kColumns: inner a multiple of kVector; kRagged: at least 2 (kVector - 1) lanes.
+// Layout:  dz (outer, classes, inner), rows numbered outer * inner + column. kColumns false, inner is 1: kLanes threads
+//          write a row, in vectors and, kRagged, single classes before and behind them. kColumns: a thread owns kVector
+//          neighbouring rows and writes `part` of the classes, those of its block's row.
+// Needs:   dz aligned to kVector elements; kColumns: inner a multiple of kVector; kRagged: at least 2 (kVector - 1)
+//          lanes.
 // Bound:   memory: dz written once.
 
 #include "dnnarray/core/index.cuh"
@@ -44,12 +46,14 @@ struct Entry {
 
   Entry() = default;
   __device__ __forceinline__ Entry(const Label& label, const T* weight, A g)
-      : place(label.kept && label.valid ? label.index : -1), value(narrow<T>(-label.weight(weight) * g)),
+      : place(label.kept && label.valid ? label.index : -1),
+        value(narrow<T>(-label.weight(weight) * g)),
         rest(narrow<T>(label.kept && !label.valid ? quiet_nan(A(0)) : A(0))) {}
   __device__ __forceinline__ T at(long long c) const { return c == place ? value : rest; }
 };
 
-__device__ __forceinline__ void write_row(T* row, const Entry& entry, const RowVectors<kVector, Config::kRagged>& vectors, int lane) {
+__device__ __forceinline__ void write_row(T* row, const Entry& entry,
+                                          const RowVectors<kVector, Config::kRagged>& vectors, int lane) {
   V rest;
 #pragma unroll
   for (int v = 0; v < kVector; ++v) rest.at[v] = entry.rest;
@@ -66,8 +70,8 @@ __device__ __forceinline__ void write_row(T* row, const Entry& entry, const RowV
   if (edge >= 0) row[edge] = entry.at(edge);
 }
 
-// `grad` holds the gradient of each row's loss or (kRowGradients false) that of their sum over the sum of `parts` totals,
-// or of their sum where those are not given.
+// `grad` holds the gradient of each row's loss or (kRowGradients false) that of their sum over the sum of `parts`
+// totals, or of their sum where those are not given.
 extern "C" __global__ void __launch_bounds__(kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ grad, const Config::Target* __restrict__ target, const T* __restrict__ weight,
                    const A* __restrict__ totals, T* __restrict__ dz, const __grid_constant__ Arguments a) {
@@ -77,7 +81,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   };
   const long long thread = static_cast<long long>(blockIdx.x) * kThreads + threadIdx.x;
   if constexpr (Config::kColumns) {
-    const long long r = thread * kVector, first = blockIdx.y * a.part, end = first + a.part < a.classes ? first + a.part : a.classes;
+    const long long r = thread * kVector, first = blockIdx.y * a.part,
+                    end = first + a.part < a.classes ? first + a.part : a.classes;
     if (r >= a.rows) return;
     const Divided place = divide_index(r, a.inner);
     Entry entries[kVector];
@@ -95,6 +100,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   } else {
     const long long r = thread / kLanes;
     if (r >= a.rows) return;
-    write_row(dz + r * a.classes, entry(r), RowVectors<kVector, Config::kRagged>(r * a.classes, a.classes), threadIdx.x % kLanes);
+    write_row(dz + r * a.classes, entry(r), RowVectors<kVector, Config::kRagged>(r * a.classes, a.classes),
+              threadIdx.x % kLanes);
   }
 }

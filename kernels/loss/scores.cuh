@@ -9,7 +9,8 @@
 
 namespace dnnarray {
 
-// The fast exponential is off by a few roundings of the exponent, and 0 below 2^-126; both vanish beside the largest term of a sum, exp(0).
+// The fast exponential is off by a few roundings of the exponent, and 0 below 2^-126; both vanish beside the largest
+// term of a sum, exp(0).
 __device__ __forceinline__ float quick_exp(float x) { return quick_exp2(x * 1.4426950408889634f); }
 __device__ __forceinline__ double quick_exp(double x) { return exp(x); }
 __device__ __forceinline__ float log_of(float x) { return logf(x); }
@@ -50,8 +51,8 @@ struct Larger {
   }
 };
 
-// Of some scores z with shares u (the smoothed target, class weights): the peak, sum exp(z - peak), sum u (z - peak), sum u.
-// A NaN among the scores makes the sum NaN.
+// Of some scores z with shares u (the smoothed target, class weights): the peak, sum exp(z - peak), sum u (z - peak),
+// sum u. A NaN among the scores makes the sum NaN.
 template <typename A>
 struct Scores {
   A peak = -infinity(A(0)), sum = A(0), shifted = A(0), share = A(0);
@@ -92,13 +93,15 @@ __device__ __forceinline__ A share_loss(const Scores<A>& found, A log_sum) {
   return log_sum * found.share - found.shifted;
 }
 
-// The sum of a row with a score of infinity is NaN, and that of a row of -inf is 0; NaN does not raise the peak, but stays in the sum.
+// The sum of a row with a score of infinity is NaN, and that of a row of -inf is 0; NaN does not raise the peak, but
+// stays in the sum.
 template <typename A>
 __device__ __forceinline__ A log_sum_exp(const Scores<A>& found, A log_sum) {
   return found.peak == infinity(found.peak) ? found.peak : finite_base(found.peak) + log_sum;
 }
 
-// Over the lanes of a row: kLanes of a warp, or a whole block where kLanes is kThreads. `shared` holds a value per warp.
+// Over the lanes of a row: kLanes of a warp, or a whole block where kLanes is kThreads. `shared` holds a value per
+// warp.
 template <int kLanes, int kThreads, typename A, typename Op>
 __device__ __forceinline__ A row_reduce(A value, Op op, A* shared) {
   if constexpr (kLanes <= kWarp) {
@@ -159,7 +162,8 @@ __device__ __forceinline__ void peaks_of(arithmetic_t<T> (&peaks)[kVector], cons
       unsigned tops[kCount];
 #pragma unroll
       for (int u = 0; u < kCount; ++u) memcpy(&tops[u], &part[u].at[2 * j], sizeof tops[u]);
-      widen_pair(peaks[2 * j], peaks[2 * j + 1], in_pairs(tops, [](unsigned a, unsigned b) { return larger_pair(a, b, T()); }), T());
+      widen_pair(peaks[2 * j], peaks[2 * j + 1],
+                 in_pairs(tops, [](unsigned a, unsigned b) { return larger_pair(a, b, T()); }), T());
     }
   } else {
 #pragma unroll
@@ -172,8 +176,8 @@ __device__ __forceinline__ void peaks_of(arithmetic_t<T> (&peaks)[kVector], cons
   }
 }
 
-// What a row's gradient is divided by: the sum of some partial sums, or `divisor` where there are none. All lanes of the warp must come.
-// The kernel before wrote them.
+// What a row's gradient is divided by: the sum of some partial sums, or `divisor` where there are none. All lanes of
+// the warp must come. The kernel before wrote them.
 template <typename A>
 __device__ __forceinline__ A total_of(const A* parts, long long count, double divisor) {
   if (!parts) return A(divisor);

@@ -1,11 +1,13 @@
-// The target of a row of scores: a label with its class weight and smoothing, or probabilities. The loss against it, and its gradient.
+// The target of a row of scores: a label with its class weight and smoothing, or probabilities. The loss against it,
+// and its gradient.
 #pragma once
 
 #include "loss/scores.cuh"
 
 namespace dnnarray {
 
-// What the target gives to each class of a row besides what the label gets; `q` holds the row's probabilities, `step` apart.
+// What the target gives to each class of a row besides what the label gets; `q` holds the row's probabilities, `step`
+// apart.
 template <typename T, bool kProbabilities>
 struct Shares {
   using A = arithmetic_t<T>;
@@ -30,7 +32,8 @@ __device__ __forceinline__ A row_loss(const Scores<A>& found, A log_sum, const L
   return kSmoothing ? loss * (A(1) - shares.smoothing) + share_loss(found, log_sum) * shares.spread : loss;
 }
 
-// Of a row: dz = both * exp(z - base) - scale * share, less `hard` at the label; dq = target * w * (z - base - log_sum).
+// Of a row: dz = both * exp(z - base) - scale * share, less `hard` at the label; dq = target * w * (z - base -
+//           log_sum).
 template <typename A>
 struct Factors {
   A base, both, scale, hard, target, log_sum;
@@ -39,8 +42,10 @@ struct Factors {
 
 // `g` is the gradient of the row's loss.
 template <bool kSmoothing, typename T, bool kProbabilities, typename A = arithmetic_t<T>>
-__device__ __forceinline__ Factors<A> factors(const Scores<A>& found, const Label& label, A own, A g, const Shares<T, kProbabilities>& shares) {
-  Factors<A> f{finite_base(found.peak), g * found.share / found.sum, g, A(0), -g * (A(1) - shares.smoothing), log_of(found.sum), -1};
+__device__ __forceinline__ Factors<A> factors(const Scores<A>& found, const Label& label, A own, A g,
+                                              const Shares<T, kProbabilities>& shares) {
+  Factors<A> f{finite_base(found.peak),        g * found.share / found.sum, g, A(0),
+               -g * (A(1) - shares.smoothing), log_of(found.sum),           -1};
   if constexpr (!kProbabilities) {
     f.hard = own * g * (A(1) - shares.smoothing);
     f.scale = g * shares.spread;
@@ -51,7 +56,8 @@ __device__ __forceinline__ Factors<A> factors(const Scores<A>& found, const Labe
   return f;
 }
 
-// The vectors of a row whose classes lie beside each other, at multiples of their size, and up to kVector - 1 single classes on either side.
+// The vectors of a row whose classes lie beside each other, at multiples of their size, and up to kVector - 1 single
+// classes on either side.
 template <int kVector, bool kRagged>
 struct RowVectors {
   long long count, classes;
@@ -63,7 +69,9 @@ struct RowVectors {
     count = (length - before) / kVector;
   }
   // How many fall to each of `lanes` threads that take turns, and the class at which the first of them begins.
-  __device__ __forceinline__ int of(int lane, int lanes) const { return lane < count ? static_cast<int>((count - lane + lanes - 1) / lanes) : 0; }
+  __device__ __forceinline__ int of(int lane, int lanes) const {
+    return lane < count ? static_cast<int>((count - lane + lanes - 1) / lanes) : 0;
+  }
   __device__ __forceinline__ long long first(int lane) const { return before + static_cast<long long>(lane) * kVector; }
   // The class that thread number `lane` of no fewer than 2 (kVector - 1) has to itself; -1 for none.
   __device__ __forceinline__ long long edge(int lane) const {
@@ -78,7 +86,8 @@ __device__ __forceinline__ T* further(T* array, long long steps) {
   return !kMayBeNull || array ? array + steps : nullptr;
 }
 
-// What `Rows` of scores are to kernels: takes vectors and single classes into what is found of a row, and writes their gradients.
+// What `Rows` of scores are to kernels: takes vectors and single classes into what is found of a row, and writes their
+// gradients.
 template <typename T, bool kProbabilities, bool kSmoothing>
 struct RowKernel {
   using A = arithmetic_t<T>;
@@ -86,8 +95,9 @@ struct RowKernel {
 
   // Vectors `step` classes apart, the first at class c, `count` of them; those behind hold -inf.
   template <int kCount, int kVector>
-  static __device__ __forceinline__ void take(Scores<A>& found, const Vec<T, kVector> (&part)[kCount], const Shares<T, kProbabilities>& shares,
-                                              long long c, int step, int count) {
+  static __device__ __forceinline__ void take(Scores<A>& found, const Vec<T, kVector> (&part)[kCount],
+                                              const Shares<T, kProbabilities>& shares, long long c, int step,
+                                              int count) {
     found.raise(larger(found.peak, peak_of(part)));
 #pragma unroll
     for (int u = 0; u < kCount; ++u) {
@@ -100,16 +110,18 @@ struct RowKernel {
       }
     }
   }
-  static __device__ __forceinline__ void take(Scores<A>& found, A z, const Shares<T, kProbabilities>& shares, long long c) {
+  static __device__ __forceinline__ void take(Scores<A>& found, A z, const Shares<T, kProbabilities>& shares,
+                                              long long c) {
     found.raise(larger(found.peak, z));
     found.add(z);
     if (kShares) found.add_share(z, shares.of(c));
   }
 
-  // The gradients of a vector of scores at class c of a row that begins at dz and dq; beside probabilities, one that is null is not wanted.
+  // The gradients of a vector of scores at class c of a row that begins at dz and dq; beside probabilities, one that is
+  // null is not wanted.
   template <int kVector>
-  static __device__ __forceinline__ void put(const Vec<T, kVector>& part, const Factors<A>& f, const Shares<T, kProbabilities>& shares, T* dz,
-                                             T* dq, long long c) {
+  static __device__ __forceinline__ void put(const Vec<T, kVector>& part, const Factors<A>& f,
+                                             const Shares<T, kProbabilities>& shares, T* dz, T* dq, long long c) {
     A z[kVector], d[kVector];
     widen_all<T>(z, part);
 #pragma unroll
@@ -132,7 +144,8 @@ struct RowKernel {
   }
 };
 
-// Makes the compiler unpack half types anew where they are used again, rather than hold them as floats, in twice the registers.
+// Makes the compiler unpack half types anew where they are used again, rather than hold them as floats, in twice the
+// registers.
 template <typename T, int kVector>
 __device__ __forceinline__ void forget_unpacked(Vec<T, kVector>& part) {
   if constexpr (sizeof(T) == 2 && kVector % 2 == 0) {
@@ -144,8 +157,8 @@ __device__ __forceinline__ void forget_unpacked(Vec<T, kVector>& part) {
   }
 }
 
-// A vector from memory, or -inf where there is none. Half types by words: filled one by one, each element would be moved by itself, and loads in a
-// row would wait for each other.
+// A vector from memory, or -inf where there is none. Half types by words: filled one by one, each element would be
+// moved by itself, and loads in a row would wait for each other.
 template <int kVector, typename T>
 __device__ __forceinline__ Vec<T, kVector> load_or_lowest(const T* from, bool there) {
   constexpr int kWords = sizeof(T) == 2 && kVector % 2 == 0 ? kVector / 2 : 0;
@@ -175,11 +188,13 @@ __device__ __forceinline__ void fetch(Vec<T, kVector> (&part)[kCount], const T* 
   }
 }
 
-// Classes one below the other, from c on: each vector of `part` holds a class of kVector rows. Those behind the last of `count` hold -inf.
-// visit(u, v, z) sees every score.
+// Classes one below the other, from c on: each vector of `part` holds a class of kVector rows. Those behind the last of
+// `count` hold -inf. visit(u, v, z) sees every score.
 template <bool kShares, int kCount, typename T, int kVector, bool kProbabilities, typename Visit>
-__device__ __forceinline__ void take_columns(Scores<arithmetic_t<T>> (&found)[kVector], const Vec<T, kVector> (&part)[kCount],
-                                             const Shares<T, kProbabilities> (&shares)[kVector], long long c, int count, Visit visit) {
+__device__ __forceinline__ void take_columns(Scores<arithmetic_t<T>> (&found)[kVector],
+                                             const Vec<T, kVector> (&part)[kCount],
+                                             const Shares<T, kProbabilities> (&shares)[kVector], long long c, int count,
+                                             Visit visit) {
   using A = arithmetic_t<T>;
   A peaks[kVector];
   peaks_of(peaks, part);

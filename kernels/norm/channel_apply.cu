@@ -1,16 +1,17 @@
 // y = act(z) with z = (x - mean) * scale + shift + residual; for the gradient, g = act'(grad, z), dresidual = g and
-// dx = rstd * (g * weight - average - slope * (x - mean)), or (kFixed) dx = rstd * g * weight where the statistics are no function of x. The
-// coefficients belong to an instance, a (batch, channel) or a channel, and come from kernels/norm/channel_finish.cu, or (kGiven) straight from the
-// statistics.
+// dx = rstd * (g * weight - average - slope * (x - mean)), or (kFixed) dx = rstd * g * weight where the statistics are
+// no function of x. The coefficients belong to an instance, a (batch, channel) or a channel, and come from
+// kernels/norm/channel_finish.cu, or (kGiven) straight from the statistics.
 //
 // With kSettled grad is what the sums left: the gradient before the activation, already the result `dresidual`.
 //
-// Layout:  channels first: flat memory, a vector a thread; instance = (i / inner) % instances. Channels last (batch, rows, channels): a block
-//          owns kSide vectors of channels over `rows_step` rows, thread t the vector t % kSide of every kThreads / kSide-th row, with the
-//          coefficients of its channels in registers. Blocks go from the end of the array to its start: what the sums read last is still in
-//          the L2.
-// Needs:   pointers aligned to kVector elements; channels last: channels a multiple of kVector, first: kStraddle says how often the image
-//          may change within a vector, 0, 1 or 2 for more than once; kWide where there are 2^31 elements or more. kPlain: the statistics and parameters that are given are in the arithmetic type.
+// Layout:  channels first: flat memory, a vector a thread; instance = (i / inner) % instances. Channels last (batch,
+//          rows, channels): a block owns kSide vectors of channels over `rows_step` rows, thread t the vector t % kSide
+//          of every kThreads / kSide-th row, with the coefficients of its channels in registers. Blocks go from the end
+//          of the array to its start: what the sums read last is still in the L2.
+// Needs:   pointers aligned to kVector elements; channels last: channels a multiple of kVector, first: kStraddle says
+//          how often the image may change within a vector, 0, 1 or 2 for more than once; kWide where there are 2^31
+//          elements or more. kPlain: the statistics and parameters that are given are in the arithmetic type.
 // Bound:   memory: each input read once, each output written once.
 
 #include "dnnarray/activation.cuh"
@@ -68,8 +69,13 @@ constexpr int kBatch = Config::kBatch;  // vectors in flight, channels last
 
 // Where a vector may need several coefficients registers decide, elsewhere the compiler knows best.
 constexpr bool kTight = Config::kStraddle > 0 || !Config::kPlain || (Config::kLast && Config::kGradient);
-constexpr int kMost = __CUDA_ARCH__ < 900 && Config::kGradient && Config::kMore ? 10 : 12;  // more registers where the compiler needs them
-constexpr int kBlocks = sizeof(A) > 4 ? 2 : kTight ? 4 : !Config::kLast && (Config::kGiven || Config::kResidual) ? kMost : 0;  // of a multiprocessor
+constexpr int kMost = __CUDA_ARCH__ < 900 && Config::kGradient && Config::kMore
+                          ? 10
+                          : 12;  // more registers where the compiler needs them
+constexpr int kBlocks = sizeof(A) > 4                                             ? 2
+                        : kTight                                                  ? 4
+                        : !Config::kLast && (Config::kGiven || Config::kResidual) ? kMost
+                                                                                  : 0;  // of a multiprocessor
 constexpr bool kFolded = !Config::kGradient && sizeof(T) == 2;
 
 struct Arrays {
@@ -102,7 +108,8 @@ struct Coefficients {
   }
   __device__ __forceinline__ void read(const Source& from, long long i) {
     if constexpr (Config::kGiven) {
-      know(value(from.mean, i, A(0)), value(from.variance, i, A(1)), value(from.weight, i, A(1)), value(from.bias, i, A(0)), from.eps);
+      know(value(from.mean, i, A(0)), value(from.variance, i, A(1)), value(from.weight, i, A(1)),
+           value(from.bias, i, A(0)), from.eps);
     } else {
       affine = reinterpret_cast<const Affine<A>*>(from.affine)[i];
     }
@@ -112,7 +119,8 @@ struct Coefficients {
 };
 
 // The coefficients of neighbouring channels.
-__device__ __forceinline__ void read_neighbours(Coefficients (&to)[kVector], const Source& from, long long instances, long long i) {
+__device__ __forceinline__ void read_neighbours(Coefficients (&to)[kVector], const Source& from, long long instances,
+                                                long long i) {
   if constexpr (Config::kGiven && !Config::kPlain) {
 #pragma unroll
     for (int v = 0; v < kVector; ++v) to[v].read(from, i + v);
@@ -194,8 +202,9 @@ struct Piece {
 };
 
 // Channels first: a piece that begins at i, `j` elements into the image of `plane`, whose coefficients are `c`.
-__device__ __forceinline__ void apply_piece(const Piece& piece, Coefficients c, const Arrays& arrays, const Source& from, long long i,
-                                            long long plane, long long j, long long inner, long long instances) {
+__device__ __forceinline__ void apply_piece(const Piece& piece, Coefficients c, const Arrays& arrays,
+                                            const Source& from, long long i, long long plane, long long j,
+                                            long long inner, long long instances) {
   if constexpr (Config::kStraddle == 0) {
     piece.apply(arrays, i, [&](int) -> const Coefficients& { return c; });
   } else if constexpr (Config::kStraddle == 1) {
@@ -221,7 +230,8 @@ __device__ __forceinline__ void apply_single(const Arrays& arrays, const Coeffic
   if (Config::kMore) arrays.more[i] = narrow<T>(before);
 }
 
-// Null: what is absent. `batch` is 1 where instances are channels; `steps` times `rows_step` cover the rows of a batch index.
+// Null: what is absent. `batch` is 1 where instances are channels; `steps` times `rows_step` cover the rows of a batch
+//       index.
 extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
     DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ grad, const T* __restrict__ residual,
                    const void* __restrict__ mean, const void* __restrict__ variance, const void* __restrict__ weight,
@@ -229,20 +239,27 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
   const A *const coefficients = a.coefficients, *const slopes = a.slopes;
   T *const out = a.out, *const more = a.more;
   const long long wide_mean = a.wide_mean, wide_variance = a.wide_variance, wide_weight = a.wide_weight,
-      wide_bias = a.wide_bias, size = a.size, batch = a.batch, channels = a.channels, inner = a.inner,
-      rows_step = a.rows_step, steps = a.steps, inner_divisor = a.inner_divisor,
-      instances_divisor = a.instances_divisor;
+                  wide_bias = a.wide_bias, size = a.size, batch = a.batch, channels = a.channels, inner = a.inner,
+                  rows_step = a.rows_step, steps = a.steps, inner_divisor = a.inner_divisor,
+                  instances_divisor = a.instances_divisor;
   const double eps = a.eps;
   Arrays arrays = {x, grad, residual, out, more, A(a.p), A(a.q)};
   if constexpr (Config::kSettled) arrays.grad = after_previous_kernel(arrays.grad);
-  Source from = {coefficients,          slopes, {mean, wide_mean != 0}, {variance, wide_variance != 0}, {weight, wide_weight != 0},
-                       {bias, wide_bias != 0}, A(eps)};
+  Source from = {coefficients,
+                 slopes,
+                 {mean, wide_mean != 0},
+                 {variance, wide_variance != 0},
+                 {weight, wide_weight != 0},
+                 {bias, wide_bias != 0},
+                 A(eps)};
   const auto settle = [&] {  // x is on its way while the kernel before ends
-    if constexpr (!Config::kGiven) from.affine = after_previous_kernel(from.affine), from.slopes = after_previous_kernel(from.slopes);
+    if constexpr (!Config::kGiven)
+      from.affine = after_previous_kernel(from.affine), from.slopes = after_previous_kernel(from.slopes);
   };
   const long long block = gridDim.x - 1 - blockIdx.x, instances = batch * channels;
   if constexpr (Config::kLast) {
-    const unsigned tiles = static_cast<unsigned>((channels / kVector + kSide - 1) / kSide), of_batch = static_cast<unsigned>(steps);
+    const unsigned tiles = static_cast<unsigned>((channels / kVector + kSide - 1) / kSide),
+                   of_batch = static_cast<unsigned>(steps);
     const unsigned place = static_cast<unsigned>(block) / tiles;
     const long long tile = static_cast<unsigned>(block) % tiles, step = place % of_batch, b = place / of_batch;
     const long long channel = (tile * kSide + threadIdx.x % kSide) * kVector;
@@ -263,7 +280,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
 #pragma unroll
       for (int k = 0; k < kBatch; ++k)
         if (r + k * kSteps < end)
-          pieces[k].apply(arrays, (b * inner + r + k * kSteps) * channels + channel, [&](int v) -> const Coefficients& { return c[v]; });
+          pieces[k].apply(arrays, (b * inner + r + k * kSteps) * channels + channel,
+                          [&](int v) -> const Coefficients& { return c[v]; });
       r += kBatch * kSteps;
     }
   } else {

@@ -1,12 +1,13 @@
 // Batch, group and instance norm of small arrays in one launch: y = act((x - mean) * scale + shift + residual).
 //
-// Layout:  block (g, b) owns a statistic: channel g of the whole batch, or (kGroup) group g of batch index b, `vectors` vectors in images of
-//          `each`, in registers; thread t the vectors t, t + kThreads, ... kLast: channels run fastest; a block owns kVector neighbouring channels of b, a
-//          vector of each row, or (kGroup) group g, `each` vectors of each row; kBlocks > 1: a cluster of so many does, each an equal share of the rows.
-// Needs:   an image (kLast: the channels, a group) a multiple of kVector elements; at most kThreads kVectors vectors; pointers aligned to kVector
-//          elements; fewer than 2^31 elements; kLast: kThreads at least `each`.
-// Bound:   latency: all that is read is under way at once. The mean, then the distances from it; sums of threads in the arithmetic type, in a
-//          fixed order.
+// Layout:  block (g, b) owns a statistic: channel g of the whole batch, or (kGroup) group g of batch index b, `vectors`
+//          vectors in images of `each`, in registers; thread t the vectors t, t + kThreads, ... kLast: channels run
+//          fastest; a block owns kVector neighbouring channels of b, a vector of each row, or (kGroup) group g, `each`
+//          vectors of each row; kBlocks > 1: a cluster of so many does, each an equal share of the rows.
+// Needs:   an image (kLast: the channels, a group) a multiple of kVector elements; at most kThreads kVectors vectors;
+//          pointers aligned to kVector elements; fewer than 2^31 elements; kLast: kThreads at least `each`.
+// Bound:   latency: all that is read is under way at once. The mean, then the distances from it; sums of threads in the
+//          arithmetic type, in a fixed order.
 
 #include "dnnarray/activation.cuh"
 
@@ -51,7 +52,7 @@ struct Arguments {
 
 // What every configuration reads comes first: each 64 bytes of arguments are a miss of the constant cache, 0.05 us.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, 1)
-    DNNARRAY_ENTRY(const Config::Element* __restrict__ x, Config::Element* __restrict__ y, const Config::Element* __restrict__ residual,
-                   const __grid_constant__ Arguments a) {
+    DNNARRAY_ENTRY(const Config::Element* __restrict__ x, Config::Element* __restrict__ y,
+                   const Config::Element* __restrict__ residual, const __grid_constant__ Arguments a) {
   normalize_block(x, y, residual, a);
 }

@@ -1,4 +1,5 @@
-// Small arrays for the norms over channels: a statistic in the registers of a block, of one of kRows equal parts of it, or of a cluster of kBlocks.
+// Small arrays for the norms over channels: a statistic in the registers of a block, of one of kRows equal parts of it,
+// or of a cluster of kBlocks.
 #pragma once
 
 #include "dnnarray/core/cluster.cuh"
@@ -7,7 +8,8 @@
 
 namespace dnnarray {
 
-// kCount sums (a power of two) for little more than the price of one: with each exchange each half of the lanes goes on with half of them.
+// kCount sums (a power of two) for little more than the price of one: with each exchange each half of the lanes goes on
+// with half of them.
 template <int kLanes = kWarp, int kCount, typename A>
 __device__ __forceinline__ void warp_sum_all(A (&values)[kCount]) {
   if constexpr (kCount == 1) {
@@ -32,11 +34,13 @@ __device__ __forceinline__ void warp_sum_all(A (&values)[kCount]) {
   }
 }
 
-// kValues numbers of each of the first kWarps warps, for all blocks of the cluster, by warps of blocks; filled up to four.
+// kValues numbers of each of the first kWarps warps, for all blocks of the cluster, by warps of blocks; filled up to
+// four.
 template <int kBlocks, int kWarps, int kValues, int kFours, typename A>
 __device__ __forceinline__ void tell_cluster(const A (&values)[kValues], A (*smem)[kFours][4]) {
   static_assert(kFours == (kValues + 3) / 4, "whole vectors");
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, entry = static_cast<int>(blockIdx.x) % kBlocks * kWarps + warp;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp,
+            entry = static_cast<int>(blockIdx.x) % kBlocks * kWarps + warp;
   if (lane < kBlocks && warp < kWarps) {
 #pragma unroll
     for (int i = 0; i < kFours; ++i) {
@@ -50,8 +54,9 @@ __device__ __forceinline__ void tell_cluster(const A (&values)[kValues], A (*sme
   cluster_barrier<kBlocks>();
 }
 
-// Two sums of each of kStatistics statistics over the threads of each of kRows equal parts of a block, whole warps each, or of a cluster, in a fixed order.
-// `smem` holds two values of each for each warp (kBlocks > 1: of all blocks, filled up to four), for this call alone: nobody waits for those who still read.
+// Two sums of each of kStatistics statistics over the threads of each of kRows equal parts of a block, whole warps
+// each, or of a cluster, in a fixed order. `smem` holds two values of each for each warp (kBlocks > 1: of all blocks,
+// filled up to four), for this call alone: nobody waits for those who still read.
 template <int kThreads, int kRows, int kBlocks, int kStatistics, int kFours, typename A>
 __device__ __forceinline__ void sum_parts(A (&sums)[2 * kStatistics], A (*smem)[kFours][4]) {
   constexpr int kWarps = kThreads / kWarp, kOwn = kWarps / kRows;
@@ -62,7 +67,8 @@ __device__ __forceinline__ void sum_parts(A (&sums)[2 * kStatistics], A (*smem)[
     for (int i = 0; i < 2 * kStatistics; ++i) {
       sums[i] = A(0);
 #pragma unroll
-      for (int entry = threadIdx.x % kWarp; entry < kBlocks * kWarps; entry += kWarp) sums[i] += smem[entry][i / 4][i % 4];
+      for (int entry = threadIdx.x % kWarp; entry < kBlocks * kWarps; entry += kWarp)
+        sums[i] += smem[entry][i / 4][i % 4];
     }
     warp_sum_all(sums);
   } else if constexpr (kOwn > 1) {
@@ -81,7 +87,8 @@ __device__ __forceinline__ void sum_parts(A (&sums)[2 * kStatistics], A (*smem)[
   }
 }
 
-// What a block has: `vectors` vectors from `base` on, of those of block `block` of a batch index; of kJoint blocks of a cluster each has a share of them.
+// What a block has: `vectors` vectors from `base` on, of those of block `block` of a batch index; of kJoint blocks of a
+// cluster each has a share of them.
 template <int kVector, int kBlocks, int kJoint = kBlocks>
 struct BlockPlace {
   int block, vectors, pitch, base;
@@ -98,13 +105,16 @@ struct BlockPlace {
   }
 };
 
-// The vectors of a thread: lane, lane + kLanes, ... of a block's, which come in images (kLast: rows of channels) of `each` vectors, `pitch` elements apart.
-// kLast: as many lanes as are a multiple of `each` have some, so that all vectors of a thread are of the same channels.
+// The vectors of a thread: lane, lane + kLanes, ... of a block's, which come in images (kLast: rows of channels) of
+// `each` vectors, `pitch` elements apart. kLast: as many lanes as are a multiple of `each` have some, so that all
+// vectors of a thread are of the same channels.
 template <typename T, int kVector, int kVectors, int kLanes, bool kGroup, bool kLast>
 struct Owned {
   using A = arithmetic_t<T>;
-  static constexpr int kStatistics = kLast && !kGroup ? kVector : 1;             // of a thread
-  static constexpr int kChannels = kLast ? kVector : kGroup ? kVectors : 1;      // that the vectors of a thread may belong to
+  static constexpr int kStatistics = kLast && !kGroup ? kVector : 1;  // of a thread
+  static constexpr int kChannels = kLast    ? kVector
+                                   : kGroup ? kVectors
+                                            : 1;    // that the vectors of a thread may belong to
   int at[kVectors], image[kVectors], column, step;  // step: lanes that have vectors
   bool there[kVectors];
 
@@ -181,7 +191,8 @@ __device__ __forceinline__ int vectors_of_warp(int vectors, int lane, int step) 
   return count;
 }
 
-// The sums of distances, and of their squares, of others (their mean, both sums, and how many) to those around `origin`.
+// The sums of distances, and of their squares, of others (their mean, both sums, and how many) to those around
+// `origin`.
 template <typename A>
 __device__ __forceinline__ void join(A origin, A& distance, A& square, const A (&of)[4]) {
   const A far = of[0] - origin, shift = of[3] * far;
@@ -189,15 +200,19 @@ __device__ __forceinline__ void join(A origin, A& distance, A& square, const A (
   square += of[2] + far * (A(2) * of[1] + shift);
 }
 
-// Of the values of a thread and its fellows: the mean of those of a warp, then the distances from it; warps then meet once, around the mean of the first
-// of them, from which the mean of all is no farther than a few times the spread. `smem` holds four values of each statistic for each warp (of all blocks),
-// for this call alone.
-template <int kThreads, int kRows, int kBlocks, typename T, int kVector, int kVectors, int kLanes, bool kGroup, bool kLast, int kStatistics, typename A>
-__device__ __forceinline__ void find_brief(Brief<T> (&found)[kStatistics], const Owned<T, kVector, kVectors, kLanes, kGroup, kLast>& own,
-                                           const A (&x)[kVectors][kVector], int vectors, A share, A eps, A (*smem)[kStatistics][4]) {
+// Of the values of a thread and its fellows: the mean of those of a warp, then the distances from it; warps then meet
+// once, around the mean of the first of them, from which the mean of all is no farther than a few times the spread.
+// `smem` holds four values of each statistic for each warp (of all blocks), for this call alone.
+template <int kThreads, int kRows, int kBlocks, typename T, int kVector, int kVectors, int kLanes, bool kGroup,
+          bool kLast, int kStatistics, typename A>
+__device__ __forceinline__ void find_brief(Brief<T> (&found)[kStatistics],
+                                           const Owned<T, kVector, kVectors, kLanes, kGroup, kLast>& own,
+                                           const A (&x)[kVectors][kVector], int vectors, A share, A eps,
+                                           A (*smem)[kStatistics][4]) {
   constexpr int kOwn = kLanes / kWarp, kWarps = kThreads / kWarp;
   const int warp = threadIdx.x / kWarp, begin = kBlocks > 1 ? 0 : warp / kOwn * kOwn;
-  const A count = A(kVector / kStatistics * vectors_of_warp<kVectors>(vectors, (warp - begin) * kWarp, own.step)), inverse = quick_reciprocal(max(count, A(1)));
+  const A count = A(kVector / kStatistics * vectors_of_warp<kVectors>(vectors, (warp - begin) * kWarp, own.step)),
+          inverse = quick_reciprocal(max(count, A(1)));
   A origin[kStatistics] = {}, sums[2 * kStatistics] = {};  // sums of the distances, then of their squares
   own.each([&](int k, int v) { origin[own.statistic(v)] += x[k][v]; });
   warp_sum_all(origin);
@@ -216,20 +231,24 @@ __device__ __forceinline__ void find_brief(Brief<T> (&found)[kStatistics], const
   if constexpr (kBlocks > 1) {
     A mine[4 * kStatistics];
 #pragma unroll
-    for (int s = 0; s < kStatistics; ++s) mine[4 * s] = origin[s], mine[4 * s + 1] = sums[s], mine[4 * s + 2] = sums[kStatistics + s], mine[4 * s + 3] = count;
+    for (int s = 0; s < kStatistics; ++s)
+      mine[4 * s] = origin[s], mine[4 * s + 1] = sums[s], mine[4 * s + 2] = sums[kStatistics + s],
+               mine[4 * s + 3] = count;
     tell_cluster<kBlocks, kWarps>(mine, smem);
 #pragma unroll
     for (int s = 0; s < kStatistics; ++s) {
       origin[s] = smem[0][s][0], sums[s] = sums[kStatistics + s] = A(0);
 #pragma unroll
-      for (int entry = threadIdx.x % kWarp; entry < kBlocks * kWarps; entry += kWarp) join(origin[s], sums[s], sums[kStatistics + s], smem[entry][s]);
+      for (int entry = threadIdx.x % kWarp; entry < kBlocks * kWarps; entry += kWarp)
+        join(origin[s], sums[s], sums[kStatistics + s], smem[entry][s]);
     }
     warp_sum_all(sums);
   } else if constexpr (kOwn > 1) {
     if (threadIdx.x % kWarp == 0) {
 #pragma unroll
       for (int s = 0; s < kStatistics; ++s)
-        smem[warp][s][0] = origin[s], smem[warp][s][1] = sums[s], smem[warp][s][2] = sums[kStatistics + s], smem[warp][s][3] = count;
+        smem[warp][s][0] = origin[s], smem[warp][s][1] = sums[s], smem[warp][s][2] = sums[kStatistics + s],
+        smem[warp][s][3] = count;
     }
     __syncthreads();
 #pragma unroll
@@ -242,7 +261,11 @@ __device__ __forceinline__ void find_brief(Brief<T> (&found)[kStatistics], const
 #pragma unroll
   for (int s = 0; s < kStatistics; ++s) {
     const A distance = sums[s], square = sums[kStatistics + s], delta = distance * share, mean = origin[s] + delta;
-    found[s] = {mean, delta - (mean - origin[s]), rstd_for<T>(square * share - delta * delta, eps), {double(distance), double(square)}, origin[s]};
+    found[s] = {mean,
+                delta - (mean - origin[s]),
+                rstd_for<T>(square * share - delta * delta, eps),
+                {double(distance), double(square)},
+                origin[s]};
   }
 }
 

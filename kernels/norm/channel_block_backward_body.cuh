@@ -1,4 +1,5 @@
-// The body of kernels/norm/channel_block_backward.cu and of channel_block_backward_cluster.cu, where a cluster of kBlocks blocks shares out the rows.
+// The body of kernels/norm/channel_block_backward.cu and of channel_block_backward_cluster.cu, where a cluster of
+// kBlocks blocks shares out the rows.
 #pragma once
 
 #include "dnnarray/activation.cuh"
@@ -9,7 +10,8 @@ using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
 constexpr bool kGroup = Config::kGroup, kLast = Config::kLast;
-constexpr int kVector = Config::kVector, kVectors = Config::kVectors, kThreads = Config::kThreads, kRows = Config::kRows, kLanes = kThreads / kRows;
+constexpr int kVector = Config::kVector, kVectors = Config::kVectors, kThreads = Config::kThreads,
+              kRows = Config::kRows, kLanes = kThreads / kRows;
 constexpr bool kApart = Config::kApart;
 constexpr int kBlocks = Config::kBlocks, kJoint = kApart ? 1 : kBlocks;  // kJoint: that share a statistic
 using Place = BlockPlace<kVector, kBlocks, kJoint>;
@@ -22,7 +24,8 @@ struct Sums {
   A plain = A(0), along = A(0);
 };
 
-// The sums of all batch indices, each of which every thread of its part has, for the first threads of the block, or of the cluster.
+// The sums of all batch indices, each of which every thread of its part has, for the first threads of the block, or of
+// the cluster.
 __device__ __forceinline__ void add_up_rows(A (&sums)[2 * kStatistics]) {
   __shared__ A smem[kRows][2 * kStatistics];
   __shared__ __align__(16) A smem_blocks[kBlocks][(kStatistics + 1) / 2][4];
@@ -48,13 +51,15 @@ __device__ __forceinline__ void add_up_rows(A (&sums)[2 * kStatistics]) {
   }
 }
 
-// dweight and dbias of every channel of a group, from the sums of its vectors; kLast: from those of the channels of each thread.
-__device__ __forceinline__ void put_channels(const Sums (&mine)[kSums], A rstd, int first, int members, int each, void* dweight, void* dbias,
-                                             bool wide_weight, bool wide_bias) {
+// dweight and dbias of every channel of a group, from the sums of its vectors; kLast: from those of the channels of
+// each thread.
+__device__ __forceinline__ void put_channels(const Sums (&mine)[kSums], A rstd, int first, int members, int each,
+                                             void* dweight, void* dbias, bool wide_weight, bool wide_bias) {
   __shared__ A smem[2][kRows][kSums * kLanes];
   const int row = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
 #pragma unroll
-  for (int k = 0; k < kSums; ++k) smem[0][row][k * kLanes + lane] = mine[k].along * rstd, smem[1][row][k * kLanes + lane] = mine[k].plain;
+  for (int k = 0; k < kSums; ++k)
+    smem[0][row][k * kLanes + lane] = mine[k].along * rstd, smem[1][row][k * kLanes + lane] = mine[k].plain;
   __syncthreads();
 #pragma unroll 1
   for (int channel = threadIdx.x / kWarp; channel < members; channel += kWarps) {
@@ -74,13 +79,15 @@ __device__ __forceinline__ void put_channels(const Sums (&mine)[kSums], A rstd, 
 }
 
 // Null: what is absent or not asked for.
-__device__ __forceinline__ void differentiate_block(const T* grad, const T* x, T* dx, const T* residual, T* dresidual, const Arguments& a) {
+__device__ __forceinline__ void differentiate_block(const T* grad, const T* x, T* dx, const T* residual, T* dresidual,
+                                                    const Arguments& a) {
   const void *weight = a.weight, *bias = a.bias, *given_mean = a.given_mean, *given_rstd = a.given_rstd;
   void *dweight = a.dweight, *dbias = a.dbias;
   const int vectors = a.vectors, each = a.each, pitch = a.pitch, span = a.span, members = a.members;
   const long long each_divisor = a.each_divisor, wide = a.wide, rows = a.rows;
   const double share = a.share, eps = a.eps;
-  __shared__ __align__(16) A smem[kJoint * kWarps][kStatistics][4], smem_sums[kJoint * kWarps][(kStatistics + 1) / 2][4];
+  __shared__ __align__(16) A smem[kJoint * kWarps][kStatistics][4],
+      smem_sums[kJoint * kWarps][(kStatistics + 1) / 2][4];
   if constexpr (kBlocks > 1) cluster_arrive();
   begin_ahead();
   const int row = (kApart ? Place::share() * kRows : 0) + threadIdx.x / kLanes;
@@ -92,18 +99,21 @@ __device__ __forceinline__ void differentiate_block(const T* grad, const T* x, T
   const Parameter<T> w = {weight, (wide & 1) != 0}, b = {bias, (wide & 2) != 0};
   const Parameter<T> old_mean = {given_mean, (wide & 4) != 0}, old_rstd = {given_rstd, (wide & 8) != 0};
   // Saved statistics stand batch index by batch index; threads behind the last one read those of the last one.
-  const int statistic = (min(row, static_cast<int>(rows) - 1) * static_cast<int>(gridDim.x / kBlocks) + group) * kStatistics;
+  const int statistic =
+      (min(row, static_cast<int>(rows) - 1) * static_cast<int>(gridDim.x / kBlocks) + group) * kStatistics;
   typename Parameter<T>::Fetched fetched[2][kChannels], saved[2][kStatistics];
 #pragma unroll
   for (int s = 0; s < kStatistics; ++s)
     saved[0][s] = old_mean.fetch(statistic + s), saved[1][s] = old_rstd.fetch(statistic + s);
 #pragma unroll
-  for (int c = 0; c < kChannels; ++c) fetched[0][c] = w.fetch(first + own.place(c)), fetched[1][c] = b.fetch(first + own.place(c));
+  for (int c = 0; c < kChannels; ++c)
+    fetched[0][c] = w.fetch(first + own.place(c)), fetched[1][c] = b.fetch(first + own.place(c));
   A d[kVectors][kVector], g[kVectors][kVector], more[kVectors][kVector], weights[kChannels];
   own.widen_pieces(d, of_x);
   Brief<T> found[kStatistics] = {};
   if constexpr (kBlocks > 1) cluster_wait();  // every block is there
-  if (given_mean == nullptr || given_rstd == nullptr) find_brief<kThreads, kRows, kJoint>(found, own, d, place.vectors, A(share), A(eps), smem);
+  if (given_mean == nullptr || given_rstd == nullptr)
+    find_brief<kThreads, kRows, kJoint>(found, own, d, place.vectors, A(share), A(eps), smem);
 #pragma unroll
   for (int s = 0; s < kStatistics; ++s) {
     if (given_mean != nullptr) found[s].mean = old_mean.value(saved[0][s], A(0)), found[s].rest = A(0);
@@ -139,12 +149,14 @@ __device__ __forceinline__ void differentiate_block(const T* grad, const T* x, T
 #pragma unroll
   for (int s = 0; s < kStatistics; ++s) {
     const A rstd = found[s].rstd, factor = kGroup ? A(1) : weights[s];
-    average[s] = rounded_product(all[s], factor) * A(share), slope[s] = rstd * rstd * (all[kStatistics + s] * factor) * A(share);
+    average[s] = rounded_product(all[s], factor) * A(share),
+    slope[s] = rstd * rstd * (all[kStatistics + s] * factor) * A(share);
   }
   if (dresidual != nullptr) own.write(dresidual, g);
   own.each([&](int k, int v) {
     const int s = own.statistic(v);
-    const A along = rounded_product(g[k][v], weights[own.channel(k, v)]) - average[s];  // 0 where a statistic has a single value
+    const A along =
+        rounded_product(g[k][v], weights[own.channel(k, v)]) - average[s];  // 0 where a statistic has a single value
     d[k][v] = found[s].rstd * (along - slope[s] * d[k][v]);
   });
   own.write(dx, d);

@@ -43,7 +43,8 @@ struct Arguments {
 
 // What every configuration reads comes first: each 64 bytes of arguments are a miss of the constant cache, 0.05 us.
 extern "C" __global__ void DNNARRAY_CLUSTER(Config::kBlocks) __launch_bounds__(Config::kThreads, 1)
-    DNNARRAY_ENTRY(const Config::Element* __restrict__ grad, const Config::Element* __restrict__ x, Config::Element* __restrict__ dx,
-                   const Config::Element* __restrict__ residual, Config::Element* __restrict__ dresidual, const __grid_constant__ Arguments a) {
+    DNNARRAY_ENTRY(const Config::Element* __restrict__ grad, const Config::Element* __restrict__ x,
+                   Config::Element* __restrict__ dx, const Config::Element* __restrict__ residual,
+                   Config::Element* __restrict__ dresidual, const __grid_constant__ Arguments a) {
   differentiate_block(grad, x, dx, residual, dresidual, a);
 }

@@ -1,4 +1,5 @@
-// The body of kernels/norm/channel_block.cu and of channel_block_cluster.cu, where a cluster of kBlocks blocks shares out the rows.
+// The body of kernels/norm/channel_block.cu and of channel_block_cluster.cu, where a cluster of kBlocks blocks shares
+// out the rows.
 #pragma once
 
 #include "dnnarray/activation.cuh"
@@ -8,7 +9,8 @@
 using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
-constexpr int kVector = Config::kVector, kVectors = Config::kVectors, kThreads = Config::kThreads, kBlocks = Config::kBlocks;
+constexpr int kVector = Config::kVector, kVectors = Config::kVectors, kThreads = Config::kThreads,
+              kBlocks = Config::kBlocks;
 using Own = Owned<T, kVector, kVectors, kThreads, Config::kGroup, Config::kLast>;
 using Place = BlockPlace<kVector, kBlocks>;
 constexpr int kChannels = Own::kChannels, kStatistics = Own::kStatistics;
@@ -32,7 +34,8 @@ __device__ __forceinline__ void normalize_block(const T* x, T* y, const T* resid
   const Parameter<T> w = {weight, (wide & 1) != 0}, b = {bias, (wide & 2) != 0}, absent = {nullptr, false};
   typename Parameter<T>::Fetched weights[kChannels], biases[kChannels];
 #pragma unroll
-  for (int c = 0; c < kChannels; ++c) weights[c] = w.fetch(first + own.place(c)), biases[c] = b.fetch(first + own.place(c));
+  for (int c = 0; c < kChannels; ++c)
+    weights[c] = w.fetch(first + own.place(c)), biases[c] = b.fetch(first + own.place(c));
   A values[kVectors][kVector], more[kVectors][kVector];
   own.widen_pieces(values, of_x);
   Brief<T> found[kStatistics];
@@ -43,7 +46,8 @@ __device__ __forceinline__ void normalize_block(const T* x, T* y, const T* resid
 #pragma unroll
   for (int s = 1; s < kStatistics; ++s)
     if (threadIdx.x == s) mine = found[s];
-  const int statistic = (static_cast<int>(blockIdx.y * gridDim.x) / kBlocks + place.block) * kStatistics + static_cast<int>(threadIdx.x);
+  const int statistic =
+      (static_cast<int>(blockIdx.y * gridDim.x) / kBlocks + place.block) * kStatistics + static_cast<int>(threadIdx.x);
   const bool tells = place.share() == 0 && threadIdx.x < kStatistics;
   if (tells) {
     if (mean_of != nullptr) mean_of[statistic] = mine.mean;
@@ -51,7 +55,8 @@ __device__ __forceinline__ void normalize_block(const T* x, T* y, const T* resid
   }
   Affine<A> affine[kChannels];
 #pragma unroll
-  for (int c = 0; c < kChannels; ++c) affine[c] = found[own.statistic(c)].affine(w.value(weights[c], A(1)), b.value(biases[c], A(0)));
+  for (int c = 0; c < kChannels; ++c)
+    affine[c] = found[own.statistic(c)].affine(w.value(weights[c], A(1)), b.value(biases[c], A(0)));
   const A p = A(a.p), q = A(a.q);
   own.each([&](int k, int v) {
     const Affine<A>& c = affine[own.channel(k, v)];
@@ -60,6 +65,7 @@ __device__ __forceinline__ void normalize_block(const T* x, T* y, const T* resid
   own.write(y, values);
   if (!tells || (next_mean == nullptr && next_var == nullptr)) return;  // doubles take as long as all the rest
   const Parameter<T> old_mean = {running_mean, (wide & 4) != 0}, old_var = {running_var, (wide & 8) != 0};
-  const Statistic<T> known = {absent, absent, absent, old_mean, old_var, nullptr, nullptr, next_mean, next_var, count, share, momentum, eps};
+  const Statistic<T> known = {absent,    absent,   absent, old_mean, old_var,  nullptr, nullptr,
+                              next_mean, next_var, count,  share,    momentum, eps};
   known.find(mine.sums, double(mine.origin), statistic, true);
 }

@@ -1,4 +1,5 @@
-// kernels/norm/channel_block.cu with the rows of a vector of channels shared out to a cluster of blocks: what a block of many rows takes is time for its lines.
+// kernels/norm/channel_block.cu with the rows of a vector of channels shared out to a cluster of blocks: what a block
+// of many rows takes is time for its lines.
 
 #include "dnnarray/activation.cuh"
 #include "dnnarray/core/cluster.cuh"
@@ -44,7 +45,7 @@ struct Arguments {
 
 // What every configuration reads comes first: each 64 bytes of arguments are a miss of the constant cache, 0.05 us.
 extern "C" __global__ void DNNARRAY_CLUSTER(Config::kBlocks) __launch_bounds__(Config::kThreads, 1)
-    DNNARRAY_ENTRY(const Config::Element* __restrict__ x, Config::Element* __restrict__ y, const Config::Element* __restrict__ residual,
-                   const __grid_constant__ Arguments a) {
+    DNNARRAY_ENTRY(const Config::Element* __restrict__ x, Config::Element* __restrict__ y,
+                   const Config::Element* __restrict__ residual, const __grid_constant__ Arguments a) {
   normalize_block(x, y, residual, a);
 }

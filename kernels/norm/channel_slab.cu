@@ -1,11 +1,14 @@
-// Batch, group and instance norm in one launch that reads x once: y = act((x - mean) * scale + shift + residual), for what fits on chip.
+// Batch, group and instance norm in one launch that reads x once: y = act((x - mean) * scale + shift + residual), for
+// what fits on chip.
 //
-// Layout:  a block owns `tile` channels (whole groups) of a batch index, or of the whole batch, in shared memory: dense pieces of neighbouring
-//          elements, (outer, channels, inner) or, kLast, (batch, rows, channels). kSide units, a channel or with kLast a vector of channels,
-//          are walked at a time, each by kThreads / kSide threads: sums, a warp per statistic, then the result in place.
-// Needs:   inner (kLast: the channels of a block) a multiple of kVector; runs of neighbours and their distances multiples of kCopy elements.
-// Bound:   memory: x and residual read once, y written once. Sums around a thread's first number in the arithmetic type, between threads in
-//          double, in a fixed order.
+// Layout:  a block owns `tile` channels (whole groups) of a batch index, or of the whole batch, in shared memory: dense
+//          pieces of neighbouring elements, (outer, channels, inner) or, kLast, (batch, rows, channels). kSide units, a
+//          channel or with kLast a vector of channels, are walked at a time, each by kThreads / kSide threads: sums, a
+//          warp per statistic, then the result in place.
+// Needs:   inner (kLast: the channels of a block) a multiple of kVector; runs of neighbours and their distances
+//          multiples of kCopy elements.
+// Bound:   memory: x and residual read once, y written once. Sums around a thread's first number in the arithmetic
+//          type, between threads in double, in a fixed order.
 
 #include "dnnarray/activation.cuh"
 #include "norm/channel_slab.cuh"
@@ -55,20 +58,24 @@ using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
 constexpr int kVector = Config::kVector, kSide = Config::kSide, kThreads = Config::kThreads, kLanes = kThreads / kSide;
-constexpr int kOwn = Config::kLast ? kVector : 1;             // channels of a unit
-constexpr int kResident = kOwn > 4 || sizeof(A) > 4 ? 512 : 1024;  // threads of a multiprocessor that registers are shared out to
+constexpr int kOwn = Config::kLast ? kVector : 1;  // channels of a unit
+constexpr int kResident = kOwn > 4 || sizeof(A) > 4
+                              ? 512
+                              : 1024;  // threads of a multiprocessor that registers are shared out to
 
-// Null: what is absent or not asked for. Shared memory holds x, the residual if there is one, and for each channel its sums and coefficients.
+// Null: what is absent or not asked for. Shared memory holds x, the residual if there is one, and for each channel its
+//       sums and coefficients.
 extern "C" __global__ void __launch_bounds__(kThreads, kResident / kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ residual, T* __restrict__ y,
                    const __grid_constant__ Arguments a) {
   const void *const weight = a.weight, *const bias = a.bias, *const running_mean = a.running_mean,
-      *const running_var = a.running_var;
+                    *const running_var = a.running_var;
   A *const mean_of = a.mean_of, *const rstd_of = a.rstd_of;
   void *const next_mean = a.next_mean, *const next_var = a.next_var;
   const long long wide_weight = a.wide_weight, wide_bias = a.wide_bias, wide_running_mean = a.wide_running_mean,
-      wide_running_var = a.wide_running_var, per_batch = a.per_batch, outer = a.outer, channels = a.channels,
-      inner = a.inner, tile = a.tile, tiles = a.tiles, members = a.members, groups = a.groups;
+                  wide_running_var = a.wide_running_var, per_batch = a.per_batch, outer = a.outer,
+                  channels = a.channels, inner = a.inner, tile = a.tile, tiles = a.tiles, members = a.members,
+                  groups = a.groups;
   const double count = a.count, share = a.share, momentum = a.momentum, eps = a.eps;
   extern __shared__ __align__(16) char smem[];
   __shared__ Shares smem_warps[kThreads / kWarp * (Config::kLast ? kSide : 1)];
@@ -86,9 +93,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, kResident / kThreads)
 
   const Units<Config::kLast, kVector, kSide, kThreads> units(held, static_cast<int>(inner));
   const Parameter<T> old_mean = {running_mean, wide_running_mean != 0}, old_var = {running_var, wide_running_var != 0};
-  const Statistic<T> statistic = {absent,  absent,    absent,   old_mean, old_var,  mean_of,
-                                  rstd_of, next_mean, next_var, count,    share,    momentum, eps};
-  find_affine(held, units, smem_x, static_cast<int>(members), static_cast<int>(tile), groups, false, statistic, smem_affine, smem_sums, smem_warps);
+  const Statistic<T> statistic = {absent,    absent,   absent, old_mean, old_var,  mean_of, rstd_of,
+                                  next_mean, next_var, count,  share,    momentum, eps};
+  find_affine(held, units, smem_x, static_cast<int>(members), static_cast<int>(tile), groups, false, statistic,
+              smem_affine, smem_sums, smem_warps);
   __syncthreads();
 
   const A p = A(a.p), q = A(a.q);

@@ -6,7 +6,8 @@
 
 namespace dnnarray {
 
-// Copies from device to shared memory that no register waits for; an ordinary load and store where the machine or the width has none.
+// Copies from device to shared memory that no register waits for; an ordinary load and store where the machine or the
+// width has none.
 template <int kBytes>
 __device__ __forceinline__ void copy_behind(void* shared, const void* from) {
 #if __CUDA_ARCH__ >= 800
@@ -31,7 +32,8 @@ __device__ __forceinline__ void keep(T* shared, const Vec<T, N>& v) {
   *reinterpret_cast<Vec<T, N>*>(shared) = v;
 }
 
-// Some channels of an array: `pieces` of `run` neighbouring elements, `pitch` apart in memory and one after the other in shared memory.
+// Some channels of an array: `pieces` of `run` neighbouring elements, `pitch` apart in memory and one after the other
+// in shared memory.
 struct Slab {
   long long base, pitch;
   int pieces, run;
@@ -51,7 +53,8 @@ struct Slab {
   }
   template <int kThreads, int kCopy, typename T>
   __device__ __forceinline__ void bring(T* shared, const T* from) const {
-    each<kThreads, kCopy>([&](int here, long long there) { copy_behind<kCopy * sizeof(T)>(shared + here, from + there); });
+    each<kThreads, kCopy>(
+        [&](int here, long long there) { copy_behind<kCopy * sizeof(T)>(shared + here, from + there); });
   }
   template <int kThreads, int kCopy, typename T>
   __device__ __forceinline__ void write(T* to, const T* shared) const {
@@ -59,15 +62,16 @@ struct Slab {
   }
 };
 
-// What a block holds: `tile` channels (whole groups) of a batch index, or, without `per_batch`, of the whole batch. An array is (outer,
-// channels, inner) in memory or, with `last`, (batch, inner, channels). `room` elements of shared memory hold it.
+// What a block holds: `tile` channels (whole groups) of a batch index, or, without `per_batch`, of the whole batch. An
+// array is (outer, channels, inner) in memory or, with `last`, (batch, inner, channels). `room` elements of shared
+// memory hold it.
 struct Held {
   Slab slab;
   long long batch, first;
   int index, mine, room;  // index: the number of the tile in its batch
 
-  __device__ __forceinline__ Held(bool last, long long outer, long long channels, long long inner, long long tile, long long tiles,
-                                  long long per_batch) {
+  __device__ __forceinline__ Held(bool last, long long outer, long long channels, long long inner, long long tile,
+                                  long long tiles, long long per_batch) {
     const unsigned count = static_cast<unsigned>(tiles);  // long division takes longer than the work of a small block
     batch = blockIdx.x / count;
     index = static_cast<int>(blockIdx.x % count);
@@ -84,7 +88,8 @@ struct Held {
   }
 };
 
-// The share of one thread in a unit, a channel (with kLast kVector neighbouring channels) of a slab, walked by kLanes threads in vectors.
+// The share of one thread in a unit, a channel (with kLast kVector neighbouring channels) of a slab, walked by kLanes
+// threads in vectors.
 struct Unit {
   int start, run, vectors, pieces;
 
@@ -125,10 +130,12 @@ struct Units {
         run(held.slab.run),
         pieces(held.slab.pieces) {}
 
-  __device__ __forceinline__ Unit at(int unit) const { return {unit * kOwn * pitch, run, kLast ? 1 : pitch / kVector, pieces}; }
+  __device__ __forceinline__ Unit at(int unit) const {
+    return {unit * kOwn * pitch, run, kLast ? 1 : pitch / kVector, pieces};
+  }
 
-  // Sums of every channel into `sums`: begin(unit, walk) gives what a thread sums with, of(it, v, vectors) its shares of channel v. All
-  // threads of the block must come; `smem` holds a value for each warp and, with kLast, side.
+  // Sums of every channel into `sums`: begin(unit, walk) gives what a thread sums with, of(it, v, vectors) its shares
+  // of channel v. All threads of the block must come; `smem` holds a value for each warp and, with kLast, side.
   template <int kUnroll = 4, typename Begin, typename Of>
   __device__ __forceinline__ void sum(Shares* sums, Shares* smem, Begin begin, Of of) const {
 #pragma unroll 1
@@ -183,7 +190,8 @@ template <typename Weight>
 __device__ __forceinline__ Shares over_members(const Shares* sums, int members, int lane, bool large, Weight weight) {
   Shares all = {0, 0};
 #pragma unroll 1
-  for (int j = lane; j < members; j += large ? kWarp : 1) all.add({weight(j) * sums[j].plain, weight(j) * sums[j].along});
+  for (int j = lane; j < members; j += large ? kWarp : 1)
+    all.add({weight(j) * sums[j].plain, weight(j) * sums[j].along});
   return large ? warp_shares(all) : all;
 }
 
@@ -196,7 +204,8 @@ struct Moving {
 
   __device__ __forceinline__ Moving(const T* from, int first) : data(from) {
 #pragma unroll
-    for (int v = 0; v < kOwn; ++v) own[v] = Shifted<arithmetic_t<T>>(first < 0 ? arithmetic_t<T>(0) : widen(from[first + v]));
+    for (int v = 0; v < kOwn; ++v)
+      own[v] = Shifted<arithmetic_t<T>>(first < 0 ? arithmetic_t<T>(0) : widen(from[first + v]));
   }
   __device__ __forceinline__ void operator()(int at) {
     const auto here = load<T, kVector>(data + at);
@@ -205,7 +214,8 @@ struct Moving {
   }
 };
 
-// Weight and bias of every channel of a slab, to where its coefficients will be: fetched while the copies are under way.
+// Weight and bias of every channel of a slab, to where its coefficients will be: fetched while the copies are under
+// way.
 template <int kThreads, typename T>
 __device__ __forceinline__ void fetch_parameters(const Held& held, const Parameter<T>& weight, const Parameter<T>& bias,
                                                  Affine<arithmetic_t<T>>* affine) {
@@ -215,10 +225,12 @@ __device__ __forceinline__ void fetch_parameters(const Held& held, const Paramet
     affine[j] = {A(0), weight.at(held.first + j, A(1)), bias.at(held.first + j, A(0)), A(0)};
 }
 
-// The coefficients of every channel of a slab of x in shared memory, and the statistics; a barrier is left to the caller.
+// The coefficients of every channel of a slab of x in shared memory, and the statistics; a barrier is left to the
+// caller.
 template <bool kLast, int kVector, int kSide, int kThreads, typename T>
-__device__ __forceinline__ void find_affine(const Held& held, const Units<kLast, kVector, kSide, kThreads>& units, const T* x, int members,
-                                            int tile, long long groups, bool known, const Statistic<T>& statistic, Affine<arithmetic_t<T>>* affine,
+__device__ __forceinline__ void find_affine(const Held& held, const Units<kLast, kVector, kSide, kThreads>& units,
+                                            const T* x, int members, int tile, long long groups, bool known,
+                                            const Statistic<T>& statistic, Affine<arithmetic_t<T>>* affine,
                                             Shares* sums, Shares* smem) {
   using Own = Moving<kLast, kVector, T>;
   const auto origin = [&](int channel) { return double(widen(x[channel / members * members * units.pitch])); };
@@ -231,7 +243,8 @@ __device__ __forceinline__ void find_affine(const Held& held, const Units<kLast,
   each_group<kThreads>(held.mine / members, members, [&](int group, int lane, bool large) {
     const int first = group * members;
     const Shares all = known ? Shares{0, 0} : over_members(sums + first, members, lane, large, [](int) { return 1.0; });
-    const auto found = statistic.find(all, origin(first), held.batch * groups + held.index * (tile / members) + group, lane == 0);
+    const auto found =
+        statistic.find(all, origin(first), held.batch * groups + held.index * (tile / members) + group, lane == 0);
 #pragma unroll 1
     for (int j = lane; j < members; j += large ? kWarp : 1)
       affine[first + j] = found.affine(affine[first + j].scale, affine[first + j].shift);

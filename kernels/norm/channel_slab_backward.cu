@@ -1,9 +1,11 @@
-// The gradient of kernels/norm/channel_slab.cu in one launch that reads grad and x once, for what fits on chip: with z the value before the
-// activation, g = act'(grad, z), dresidual = g, dx = rstd * (g * weight - average(g * weight) - u * average(g * weight * u)),
-// dweight = sum(g * u), dbias = sum(g), u = (x - mean) * rstd. Statistics that were not saved are found from x.
+// The gradient of kernels/norm/channel_slab.cu in one launch that reads grad and x once, for what fits on chip: with z
+// the value before the activation, g = act'(grad, z), dresidual = g, dx = rstd * (g * weight - average(g * weight) - u
+// * average(g * weight * u)), dweight = sum(g * u), dbias = sum(g), u = (x - mean) * rstd. Statistics that were not
+// saved are found from x.
 //
-// Layout:  as in channel_slab.cu, with x, grad and, under an activation, the residual in shared memory. Where statistics belong to a batch
-//          index, each block leaves its share of dweight and dbias, (batch, channels), for kernels/norm/fold.cu.
+// Layout:  as in channel_slab.cu, with x, grad and, under an activation, the residual in shared memory. Where
+//          statistics belong to a batch index, each block leaves its share of dweight and dbias, (batch, channels), for
+//          kernels/norm/fold.cu.
 // Needs:   as channel_slab.cu.
 // Bound:   memory: each input read once, each output written once.
 
@@ -56,7 +58,7 @@ using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
 constexpr int kVector = Config::kVector, kSide = Config::kSide, kThreads = Config::kThreads, kLanes = kThreads / kSide;
-constexpr int kOwn = Config::kLast ? kVector : 1;             // channels of a unit
+constexpr int kOwn = Config::kLast ? kVector : 1;  // channels of a unit
 // Threads of a multiprocessor that registers are shared out to.
 constexpr bool kCurved = !is_same<Config::Activation, Identity>;
 constexpr int kResident = sizeof(A) > 4 ? 256 : kOwn > 1 || kCurved ? 512 : 1024;
@@ -103,23 +105,26 @@ struct Gradient {
   }
 };
 
-// Null: what is absent or not asked for. `per_batch` says that dweight and dbias are shares of a batch index, in the arithmetic dtype.
+// Null: what is absent or not asked for. `per_batch` says that dweight and dbias are shares of a batch index, in the
+//       arithmetic dtype.
 extern "C" __global__ void __launch_bounds__(kThreads, kResident / kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, const T* __restrict__ residual,
                    T* __restrict__ dx, T* __restrict__ dresidual, const __grid_constant__ Arguments a) {
   const void *const weight = a.weight, *const bias = a.bias, *const given_mean = a.given_mean,
-      *const given_rstd = a.given_rstd, *const variance = a.variance;
+                    *const given_rstd = a.given_rstd, *const variance = a.variance;
   void *const dweight = a.dweight, *const dbias = a.dbias, *const dmean = a.dmean, *const dvariance = a.dvariance;
   const long long wide_weight = a.wide_weight, wide_bias = a.wide_bias, wide_mean = a.wide_mean,
-      wide_rstd = a.wide_rstd, wide_variance = a.wide_variance, per_batch = a.per_batch, outer = a.outer,
-      channels = a.channels, inner = a.inner, tile = a.tile, tiles = a.tiles, members = a.members, groups = a.groups;
+                  wide_rstd = a.wide_rstd, wide_variance = a.wide_variance, per_batch = a.per_batch, outer = a.outer,
+                  channels = a.channels, inner = a.inner, tile = a.tile, tiles = a.tiles, members = a.members,
+                  groups = a.groups;
   const double count = a.count, share = a.share, eps = a.eps;
   extern __shared__ __align__(16) char smem[];
   __shared__ Shares smem_warps[kThreads / kWarp * (Config::kLast ? kSide : 1)];
   let_next_kernel_begin();
   const Held held(Config::kLast, outer, channels, inner, tile, tiles, per_batch);
   T* smem_x = reinterpret_cast<T*>(smem);
-  const Arrays arrays = {smem_x, smem_x + held.room, residual != nullptr ? smem_x + 2 * held.room : nullptr, A(a.p), A(a.q)};
+  const Arrays arrays = {smem_x, smem_x + held.room, residual != nullptr ? smem_x + 2 * held.room : nullptr, A(a.p),
+                         A(a.q)};
   Shares* smem_sums = reinterpret_cast<Shares*>(smem_x + (residual != nullptr ? 3 : 2) * held.room);
   Affine<A>* smem_affine = reinterpret_cast<Affine<A>*>(smem_sums + tile);
   Slope<A>* smem_slope = reinterpret_cast<Slope<A>*>(smem_affine + tile);
@@ -134,11 +139,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, kResident / kThreads)
   __syncthreads();
 
   const Units<Config::kLast, kVector, kSide, kThreads> units(held, static_cast<int>(inner));
-  const Parameter<T> mean = {given_mean, wide_mean != 0}, rstd = {given_rstd, wide_rstd != 0}, fixed = {variance, wide_variance != 0};
-  const Statistic<T> statistic = {mean, rstd, fixed, absent, absent, nullptr, nullptr, nullptr, nullptr, count, share, 0.0, eps};
+  const Parameter<T> mean = {given_mean, wide_mean != 0}, rstd = {given_rstd, wide_rstd != 0},
+                     fixed = {variance, wide_variance != 0};
+  const Statistic<T> statistic = {mean,    rstd,    fixed, absent, absent, nullptr, nullptr,
+                                  nullptr, nullptr, count, share,  0.0,    eps};
   const bool known = given_mean != nullptr && (given_rstd != nullptr || variance != nullptr);
   const int of_group = static_cast<int>(members);
-  find_affine(held, units, smem_x, of_group, static_cast<int>(tile), groups, known, statistic, smem_affine, smem_sums, smem_warps);
+  find_affine(held, units, smem_x, of_group, static_cast<int>(tile), groups, known, statistic, smem_affine, smem_sums,
+              smem_warps);
   __syncthreads();
   units.template sum<2>(
       smem_sums, smem_warps, [&](int unit) { return Gradient(arrays, smem_affine + unit * kOwn); },
@@ -147,14 +155,16 @@ extern "C" __global__ void __launch_bounds__(kThreads, kResident / kThreads)
   each_group<kThreads>(held.mine / of_group, of_group, [&](int group, int lane, bool large) {
     const int first = group * of_group;
     const double scale = double(smem_affine[first].rstd);
-    Shares all = over_members(smem_sums + first, of_group, lane, large, [&](int j) { return double(smem_slope[first + j].weight); });
+    Shares all = over_members(smem_sums + first, of_group, lane, large,
+                              [&](int j) { return double(smem_slope[first + j].weight); });
     if (variance != nullptr) all = {0, 0};  // statistics that do not depend on x
     const Slope<A> slope = {A(0), A(all.plain * share), A(scale * scale * all.along * share), A(0)};
 #pragma unroll 1
     for (int j = first + lane; j < first + of_group; j += large ? kWarp : 1) {
       const long long channel = held.first + j, at = held.batch * channels + channel;
       smem_slope[j] = {smem_slope[j].weight, slope.average, slope.slope, A(0)};
-      const double plain = smem_sums[j].plain, along = smem_sums[j].along * scale, factor = double(smem_affine[j].scale);
+      const double plain = smem_sums[j].plain, along = smem_sums[j].along * scale,
+                   factor = double(smem_affine[j].scale);
       if (dweight != nullptr) put<T>(dweight, per_batch || wide_weight, at, A(along));
       if (dbias != nullptr) put<T>(dbias, per_batch || wide_bias, at, A(plain));
       if (dmean != nullptr) put<T>(dmean, wide_mean != 0, at, A(-factor * plain));
@@ -175,8 +185,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, kResident / kThreads)
       for (int v = 0; v < kVector; ++v) {
         const int own = Config::kLast ? v : 0;
         const A g = pieces.before(v, affine[own], arrays), d = pieces.distance(v, affine[own]);
-        const A along = rounded_product(g, slope[own].weight) - slope[own].average;  // 0 where a statistic has a single value
-        const A part = variance != nullptr ? A(0) : slope[own].slope * d;  // given statistics: whatever x and the mean are
+        const A along =
+            rounded_product(g, slope[own].weight) - slope[own].average;  // 0 where a statistic has a single value
+        const A part =
+            variance != nullptr ? A(0) : slope[own].slope * d;  // given statistics: whatever x and the mean are
         pieces.x.at[v] = narrow<T>(affine[own].rstd * (along - part));
         pieces.g.at[v] = narrow<T>(g);
       }

@@ -1,16 +1,18 @@
-// Per channel over a part of the batch and of space: the sums of x and x^2 around the first value of the statistic; or, for the gradient, of
-// g and g * (x - mean), where g is grad before the activation of z = (x - mean) * scale + shift + residual; or (kBoth), where statistics are
-// not known yet and there is no activation, both in one pass, with the first value in the place of the mean. With kMore g itself is a result,
-// the gradient of the residual, so that the last pass need not find it again.
+// Per channel over a part of the batch and of space: the sums of x and x^2 around the first value of the statistic; or,
+// for the gradient, of g and g * (x - mean), where g is grad before the activation of z = (x - mean) * scale + shift +
+// residual; or (kBoth), where statistics are not known yet and there is no activation, both in one pass, with the first
+// value in the place of the mean. With kMore g itself is a result, the gradient of the residual, so that the last pass
+// need not find it again.
 //
-// Layout:  channels first (outer, channels, inner): a block owns a channel of `outer_step` outer indices and `inner_step` inner ones; its
-//          threads walk them in vectors. Channels last (batch, rows, channels): a block owns kSide vectors of channels, thread t the vector
-//          t % kSide of every kThreads / kSide-th row of each `inner_parts`-th stretch of kBatch of these: all blocks read near each other, the
-//          end of the array last, which is worth 2% of the gradient and nothing forward. The results of an instance, a channel or a (batch,
+// Layout:  channels first (outer, channels, inner): a block owns a channel of `outer_step` outer indices and
+//          `inner_step` inner ones; its threads walk them in vectors. Channels last (batch, rows, channels): a block
+//          owns kSide vectors of channels, thread t the vector t % kSide of every kThreads / kSide-th row of each
+//          `inner_parts`-th stretch of kBatch of these: all blocks read near each other, the end of the array last,
+//          which is worth 2% of the gradient and nothing forward. The results of an instance, a channel or a (batch,
 //          channel), lie one after the other, part by part.
 // Needs:   inner (channels last: channels) a multiple of kVector; pointers aligned to kVector elements.
-// Bound:   memory: x (and grad, and residual with an activation) read once, kBatch vectors in flight. Threads sum in the arithmetic type, from
-//          their first number on; sums of threads meet in double, in a fixed order.
+// Bound:   memory: x (and grad, and residual with an activation) read once, kBatch vectors in flight. Threads sum in
+//          the arithmetic type, from their first number on; sums of threads meet in double, in a fixed order.
 
 #include "dnnarray/activation.cuh"
 #include "norm/channels.cuh"
@@ -83,8 +85,8 @@ struct Channel {
 };
 
 // The channels of a thread from `instance` on, with their first values.
-__device__ __forceinline__ void begin(Channel (&own)[kOwn], const A* coefficients, long long mean_step, long long instances, long long instance,
-                                      const A (&first)[kOwn]) {
+__device__ __forceinline__ void begin(Channel (&own)[kOwn], const A* coefficients, long long mean_step,
+                                      long long instances, long long instance, const A (&first)[kOwn]) {
   if constexpr (kMoments) {
 #pragma unroll
     for (int v = 0; v < kOwn; ++v) own[v] = {Shifted<A>(first[v]), A(0), A(1), A(0), A(0), A(0)};
@@ -134,14 +136,15 @@ struct Batch {
         if constexpr (kGradient) widen_all(of_g, g[k]);
         if constexpr (Config::kResidual) widen_all(of_r, r[k]);
 #pragma unroll
-        for (int v = 0; v < kVector; ++v) channels[Config::kLast ? v : 0].add(of_x[v], of_g[v], of_r[v], arrays.p, arrays.q);
+        for (int v = 0; v < kVector; ++v)
+          channels[Config::kLast ? v : 0].add(of_x[v], of_g[v], of_r[v], arrays.p, arrays.q);
         if constexpr (Config::kMore) store(arrays.more + place[k], narrow_all<T, kVector>(of_g));
       }
   }
 };
 
-// The sums over the block of the kSide * kOwn channels of its threads, all of them between two barriers: of(v) gives those of channel v of this
-// thread, put(i, sums) takes those of channel i of the block.
+// The sums over the block of the kSide * kOwn channels of its threads, all of them between two barriers: of(v) gives
+// those of channel v of this thread, put(i, sums) takes those of channel i of the block.
 template <typename Of, typename Put>
 __device__ __forceinline__ void over_block(Shares* smem, Of of, Put put) {
   constexpr int kChannels = kSide * kOwn;
@@ -167,21 +170,26 @@ __device__ __forceinline__ void over_block(Shares* smem, Of of, Put put) {
   __syncthreads();
 }
 
-// The channels of a thread, of which a block's first is `first`, into `slot` of the parts of their instances, the first of which is `batch`.
-__device__ __forceinline__ void write(const Channel (&own)[kOwn], bool mine, const A (&common)[kOwn], long long count, Shares* partial,
-                                      Shares* gradients, long long batch, long long first, long long channels, long long parts, long long slot,
-                                      Shares* smem) {
+// The channels of a thread, of which a block's first is `first`, into `slot` of the parts of their instances, the first
+// of which is `batch`.
+__device__ __forceinline__ void write(const Channel (&own)[kOwn], bool mine, const A (&common)[kOwn], long long count,
+                                      Shares* partial, Shares* gradients, long long batch, long long first,
+                                      long long channels, long long parts, long long slot, Shares* smem) {
   const Shares none = {0, 0};
   const auto into = [&](Shares* to) {
     return [=](int i, const Shares& all) {
       if (first + i < channels) to[(batch + first + i) * parts + slot] = all;
     };
   };
-  if constexpr (kMoments) over_block(smem, [&](int v) { return mine ? around(own[v].moments, common[v], count) : none; }, into(partial));
-  if constexpr (kGradient) over_block(smem, [&](int v) { return mine && count > 0 ? own[v].gradient_shares(common[v]) : none; }, into(gradients));
+  if constexpr (kMoments)
+    over_block(smem, [&](int v) { return mine ? around(own[v].moments, common[v], count) : none; }, into(partial));
+  if constexpr (kGradient)
+    over_block(
+        smem, [&](int v) { return mine && count > 0 ? own[v].gradient_shares(common[v]) : none; }, into(gradients));
 }
 
-// What the statistics of neighbouring channels are summed around: the first value of the first channel of each group of `members`.
+// What the statistics of neighbouring channels are summed around: the first value of the first channel of each group of
+// `members`.
 __device__ __forceinline__ void first_values(A (&to)[kOwn], const T* row, long long channel, long long members) {
   if (members == 1) {
     widen_all(to, load<T, kOwn>(row + channel));
@@ -196,10 +204,12 @@ __device__ __forceinline__ void first_values(A (&to)[kOwn], const T* row, long l
   }
 }
 
-// The vectors of a thread among the rows of its stretches, `step` rows apart: every stretch but the last of all is whole.
+// The vectors of a thread among the rows of its stretches, `step` rows apart: every stretch but the last of all is
+// whole.
 __device__ __forceinline__ int vectors_of(long long row, long long rows, long long step) {
   if (row >= rows) return 0;
-  const unsigned before = static_cast<unsigned>(rows - 1 - row) / static_cast<unsigned>(step);  // stretches before that of the last row
+  const unsigned before =
+      static_cast<unsigned>(rows - 1 - row) / static_cast<unsigned>(step);  // stretches before that of the last row
   const long long left = rows - row - before * step;
   return static_cast<int>(before * kBatch + min((left + kSteps - 1) / kSteps, static_cast<long long>(kBatch)));
 }
@@ -207,22 +217,25 @@ __device__ __forceinline__ int vectors_of(long long row, long long rows, long lo
 // Blocks of a multiprocessor that registers leave room for without a spill; 0 leaves it to the compiler.
 constexpr int kResident = kCurved ? 2 : kOwn <= 4 ? 0 : kThreads == 128 && __CUDA_ARCH__ < 1000 ? 5 : 4;
 
-// `partial` takes the sums of x, `gradients` those of the gradient. Null: grad, residual, more and coefficients where there are none. `per_batch` says that instances are (outer, channel), not channel.
-// Without an activation `coefficients` may be the means alone, `mean_step` numbers apart.
+// `partial` takes the sums of x, `gradients` those of the gradient. Null: grad, residual, more and coefficients where
+// there are none. `per_batch` says that instances are (outer, channel), not channel. Without an activation
+// `coefficients` may be the means alone, `mean_step` numbers apart.
 extern "C" __global__ void __launch_bounds__(kThreads, kResident)
     DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ grad, const T* __restrict__ residual,
                    const A* __restrict__ coefficients, T* __restrict__ more, Shares* __restrict__ partial,
                    Shares* __restrict__ gradients, const __grid_constant__ Arguments a) {
   const long long outer = a.outer, channels = a.channels, inner = a.inner, outer_step = a.outer_step,
-      inner_step = a.inner_step, inner_parts = a.inner_parts, members = a.members, mean_step = a.mean_step,
-      per_batch = a.per_batch;
+                  inner_step = a.inner_step, inner_parts = a.inner_parts, members = a.members, mean_step = a.mean_step,
+                  per_batch = a.per_batch;
   __shared__ Shares smem[kThreads / kWarp * kSide * kOwn];
   let_next_kernel_begin();
   if constexpr (kGradient) coefficients = after_previous_kernel(coefficients);
   const Arrays arrays = {x, grad, residual, more, A(a.p), A(a.q)};
   const unsigned tiles = static_cast<unsigned>(Config::kLast ? (channels / kVector + kSide - 1) / kSide : channels);
-  const unsigned along = static_cast<unsigned>(inner_parts), part = blockIdx.x / tiles;  // long division takes longer than a small block
-  const long long tile = blockIdx.x % tiles, first_outer = part / along * outer_step, first_inner = part % along * inner_step;
+  const unsigned along = static_cast<unsigned>(inner_parts),
+                 part = blockIdx.x / tiles;  // long division takes longer than a small block
+  const long long tile = blockIdx.x % tiles, first_outer = part / along * outer_step,
+                  first_inner = part % along * inner_step;
   const long long end_outer = min(first_outer + outer_step, outer), end_inner = min(first_inner + inner_step, inner);
   const long long instances = per_batch ? outer * channels : channels;
   const long long batch = per_batch ? first_outer * channels : 0, parts = per_batch ? inner_parts : gridDim.x / tiles;
@@ -231,7 +244,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, kResident)
   Batch batched;
   if constexpr (Config::kLast) {
     constexpr int kStretch = kBatch * kSteps;
-    const long long channel = (tile * kSide + threadIdx.x % kSide) * kVector, row = slot * kStretch + threadIdx.x / kSide;
+    const long long channel = (tile * kSide + threadIdx.x % kSide) * kVector,
+                    row = slot * kStretch + threadIdx.x / kSide;
     const bool mine = channel < channels;
     const int count = vectors_of(row, inner, parts * kStretch);
     const long long pitch = kSteps * channels;
@@ -243,7 +257,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, kResident)
     };
     fetch();
     A common[kOwn] = {}, values[kVector] = {}, first[kOwn];
-    if (kMoments && mine) first_values(common, x + first_outer * inner * channels * per_batch, channel, members);  // under way with the others
+    if (kMoments && mine)
+      first_values(common, x + first_outer * inner * channels * per_batch, channel,
+                   members);  // under way with the others
     if (kMoments && left > 0) widen_all(values, batched.x[0]);
 #pragma unroll
     for (int v = 0; v < kOwn; ++v) first[v] = values[v];
@@ -255,7 +271,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, kResident)
     }
     write(own, mine, common, count, partial, gradients, batch, tile * kSide * kVector, channels, parts, slot, smem);
   } else {
-    const int vectors = static_cast<int>((end_inner - first_inner) / kVector), over = kThreads / vectors, rest = kThreads % vectors;
+    const int vectors = static_cast<int>((end_inner - first_inner) / kVector), over = kThreads / vectors,
+              rest = kThreads % vectors;
     long long n = first_outer + threadIdx.x / vectors, count = 0;
     int i = threadIdx.x % vectors;
     const long long base = tile * inner + first_inner, pitch = channels * inner;

@@ -1,4 +1,5 @@
-// Channels in the registers of a block: pieces of neighbouring columns, of which a thread has the same ones of every piece it works on.
+// Channels in the registers of a block: pieces of neighbouring columns, of which a thread has the same ones of every
+// piece it works on.
 #pragma once
 
 #include "dnnarray/core/division.cuh"
@@ -6,20 +7,23 @@
 
 namespace dnnarray {
 
-// What a block of kThreads threads holds of an array of `pieces` of `columns`: `tile` columns of each, in vectors of kVector, `width` columns to a channel
-// and whole channels. A thread has column `column` and the following of the pieces `slot`, `slot` + `step`, ...
+// What a block of kThreads threads holds of an array of `pieces` of `columns`: `tile` columns of each, in vectors of
+// kVector, `width` columns to a channel and whole channels. A thread has column `column` and the following of the
+// pieces `slot`, `slot` + `step`, ...
 template <typename A, int kVector, int kThreads>
 struct ColumnTile {
   static constexpr int kMost = 128;  // channels
   static constexpr int kPart = kVector * sizeof(A) > 16 ? 16 / sizeof(A) : kVector;
-  // A number for each column of the pieces that are worked on at a time, two vectors or more, with a gap behind each so that they begin in different banks.
+  // A number for each column of the pieces that are worked on at a time, two vectors or more, with a gap behind each so
+  // that they begin in different banks.
   using Tables = A[2][kThreads * kVector + kThreads * kPart / 2];
 
   Divisor width;
   int run, step, slot, column, pieces, rows, channels, first_channel;
   long long base, pitch;
 
-  __device__ __forceinline__ ColumnTile(long long all_pieces, long long columns, long long tile, const Divisor& of_channel)
+  __device__ __forceinline__ ColumnTile(long long all_pieces, long long columns, long long tile,
+                                        const Divisor& of_channel)
       : width(of_channel), pieces(static_cast<int>(all_pieces)) {
     const int first = static_cast<int>(blockIdx.x) * static_cast<int>(tile);
     run = min(static_cast<int>(tile), static_cast<int>(columns) - first);
@@ -36,7 +40,9 @@ struct ColumnTile {
   __device__ __forceinline__ bool there(int k) const { return slot + k * step < pieces; }
   __device__ __forceinline__ long long at(int k) const { return base + k * pitch; }
   // The channel of column v of this thread, in the block.
-  __device__ __forceinline__ int channel(int v) const { return static_cast<int>(width.quotient(static_cast<unsigned>(column + v))); }
+  __device__ __forceinline__ int channel(int v) const {
+    return static_cast<int>(width.quotient(static_cast<unsigned>(column + v)));
+  }
 
   // The sums of a thread for its columns, for all threads.
   template <int kCount>
@@ -62,7 +68,8 @@ struct ColumnTile {
     sums[0] = sums[1] = A(0);
 #pragma unroll 2
     for (int i = threadIdx.x % kWarp; i < rows * own; i += kWarp) {
-      const int row = static_cast<int>(width.quotient(static_cast<unsigned>(i))), place = row * (run + kPart - own) + which * own + i;
+      const int row = static_cast<int>(width.quotient(static_cast<unsigned>(i))),
+                place = row * (run + kPart - own) + which * own + i;
 #pragma unroll
       for (int t = 0; t < kCount; ++t) sums[t] += smem[t][place];
     }

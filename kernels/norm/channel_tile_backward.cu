@@ -1,9 +1,12 @@
-// The gradient of batch norm by saved statistics in one launch that reads x and grad once, of channels that fit the registers of a block:
-// dx = rstd * weight * (grad - average(grad) - rstd^2 * average(grad * (x - mean)) * (x - mean)), dweight = rstd * sum(grad * (x - mean)), dbias = sum(grad).
+// The gradient of batch norm by saved statistics in one launch that reads x and grad once, of channels that fit the
+// registers of a block: dx = rstd * weight * (grad - average(grad) - rstd^2 * average(grad * (x - mean)) * (x - mean)),
+// dweight = rstd * sum(grad * (x - mean)), dbias = sum(grad).
 //
 // Layout:  as kernels/norm/channel_tile.cu: a thread has the same kVector columns of each of its pieces.
-// Needs:   runs and columns multiples of kVector elements; at most kVectors pieces a thread, kMost channels a block; pointers aligned to kVector elements.
-// Bound:   memory: x and grad read once, dx written once. Sums in the arithmetic type; threads meet in shared memory, in a fixed order.
+// Needs:   runs and columns multiples of kVector elements; at most kVectors pieces a thread, kMost channels a block;
+//          pointers aligned to kVector elements.
+// Bound:   memory: x and grad read once, dx written once. Sums in the arithmetic type; threads meet in shared memory,
+//          in a fixed order.
 
 #include "norm/channel_tile.cuh"
 
@@ -34,7 +37,8 @@ struct Arguments {
 using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
-constexpr int kVector = Config::kVector, kVectors = Config::kVectors, kThreads = Config::kThreads, kWarps = kThreads / kWarp;
+constexpr int kVector = Config::kVector, kVectors = Config::kVectors, kThreads = Config::kThreads,
+              kWarps = kThreads / kWarp;
 using Tile = ColumnTile<A, kVector, kThreads>;
 
 // Of a channel: dx = grad * scale - average - slope * (x - mean).
@@ -42,14 +46,15 @@ struct Known {
   A mean, scale, average, slope;
 };
 
-// Null: what is absent or not asked for. `wide` has a bit for each of weight, bias, mean and rstd; `tile` of the `columns` of a piece go to a block.
+// Null: what is absent or not asked for. `wide` has a bit for each of weight, bias, mean and rstd; `tile` of the
+//       `columns` of a piece go to a block.
 extern "C" __global__ void __launch_bounds__(kThreads, 512 / kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, T* __restrict__ dx,
                    const __grid_constant__ Arguments a) {
   const void *const weight = a.weight, *const mean_of = a.mean_of, *const rstd_of = a.rstd_of;
   void *const dweight = a.dweight, *const dbias = a.dbias;
   const long long wide = a.wide, pieces = a.pieces, columns = a.columns, tile = a.tile, width_of = a.width_of,
-      width_divisor = a.width_divisor;
+                  width_divisor = a.width_divisor;
   const double share = a.share;
   __shared__ __align__(16) Tile::Tables smem;
   __shared__ Known smem_known[Tile::kMost];
@@ -59,13 +64,16 @@ extern "C" __global__ void __launch_bounds__(kThreads, 512 / kThreads)
 #pragma unroll
   for (int k = 0; k < kVectors; ++k) {
     of_x[k] = of_grad[k] = {};
-    if (place.there(k)) of_x[k] = load_wordwise<T, kVector>(x + place.at(k)), of_grad[k] = load_wordwise<T, kVector>(grad + place.at(k));
+    if (place.there(k))
+      of_x[k] = load_wordwise<T, kVector>(x + place.at(k)), of_grad[k] = load_wordwise<T, kVector>(grad + place.at(k));
   }
-  const Parameter<T> w = {weight, (wide & 1) != 0}, mean = {mean_of, (wide & 4) != 0}, rstd = {rstd_of, (wide & 8) != 0};
+  const Parameter<T> w = {weight, (wide & 1) != 0}, mean = {mean_of, (wide & 4) != 0},
+                     rstd = {rstd_of, (wide & 8) != 0};
   if (threadIdx.x < place.channels) {  // while x and grad are on their way
     const int channel = place.first_channel + static_cast<int>(threadIdx.x);
     const A root = rstd.at(channel, A(1));
-    smem_rstd[threadIdx.x] = root, smem_known[threadIdx.x] = {mean.at(channel, A(0)), root * w.at(channel, A(1)), A(0), A(0)};
+    smem_rstd[threadIdx.x] = root,
+    smem_known[threadIdx.x] = {mean.at(channel, A(0)), root * w.at(channel, A(1)), A(0), A(0)};
   }
   __syncthreads();
 
@@ -109,7 +117,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 512 / kThreads)
     widen_all(g, of_grad[k]);
 #pragma unroll
     for (int v = 0; v < kVector; ++v)
-      values[v] = rounded_product(g[v], known[v].scale) - known[v].average - known[v].slope * (values[v] - known[v].mean);  // 0 for a single value
+      values[v] = rounded_product(g[v], known[v].scale) - known[v].average -
+                  known[v].slope * (values[v] - known[v].mean);  // 0 for a single value
     store(dx + place.at(k), narrow_all<T, kVector>(values));
   }
 }

@@ -12,8 +12,8 @@ constexpr bool is_same = false;
 template <typename A>
 constexpr bool is_same<A, A> = true;
 
-// Two sums in double: of x and x^2 around a shift that all who add them up share (a value of the data itself, so that what cancels is no
-// larger than what is left), or of g and g * (x - mean).
+// Two sums in double: of x and x^2 around a shift that all who add them up share (a value of the data itself, so that
+// what cancels is no larger than what is left), or of g and g * (x - mean).
 struct alignas(16) Shares {
   double plain, along;
 
@@ -24,7 +24,8 @@ struct alignas(16) Shares {
 template <typename A>
 __device__ __forceinline__ Shares around(const Shifted<A>& own, double common, long long count) {
   const double n = double(count), distance = double(own.shift) - common, sum = double(own.sum);
-  return count > 0 ? Shares{sum + n * distance, double(own.square) + distance * (2 * sum + n * distance)} : Shares{0, 0};
+  return count > 0 ? Shares{sum + n * distance, double(own.square) + distance * (2 * sum + n * distance)}
+                   : Shares{0, 0};
 }
 
 // Every lane of kLanes neighbouring ones (or, with kStride, of those with the same lane % kStride) gets the sum.
@@ -36,8 +37,8 @@ __device__ __forceinline__ Shares warp_shares(Shares s) {
   return s;
 }
 
-// One value of each thread; those with the same threadIdx.x % kSide get the sum of theirs, in a fixed order. kThreads and kSide are powers
-// of two, kSide up to 32; `smem` holds kThreads / 32 * kSide values and may be used again at once.
+// One value of each thread; those with the same threadIdx.x % kSide get the sum of theirs, in a fixed order. kThreads
+// and kSide are powers of two, kSide up to 32; `smem` holds kThreads / 32 * kSide values and may be used again at once.
 template <int kSide, int kThreads>
 __device__ __forceinline__ Shares block_shares(Shares s, Shares* smem) {
   s = warp_shares<kWarp, kSide>(s);
@@ -73,8 +74,8 @@ struct alignas(4 * sizeof(A) > 16 ? 16 : 4 * sizeof(A)) Slope {
   A weight, average, slope, unused;
 };
 
-// Arrays of coefficients, four numbers to an instance: one instance after the other where a thread needs one at a time, one number after
-// the other where it needs those of neighbouring channels.
+// Arrays of coefficients, four numbers to an instance: one instance after the other where a thread needs one at a time,
+// one number after the other where it needs those of neighbouring channels.
 template <typename A>
 struct Table {
   A* data;
@@ -97,8 +98,8 @@ __device__ __forceinline__ void read_all(A (&to)[N], const A* from) {
   }
 }
 
-// N neighbours, which no kernel of the program has written, on their way from here on: an ordinary load may end up behind the wait for the kernel
-// before, since neither compiler nor assembler knows what that waits for.
+// N neighbours, which no kernel of the program has written, on their way from here on: an ordinary load may end up
+// behind the wait for the kernel before, since neither compiler nor assembler knows what that waits for.
 template <typename T, int N>
 __device__ __forceinline__ Wordwise<T, N> load_at_once(const T* p) {
   if constexpr (sizeof(T) * N == 16) {
@@ -142,13 +143,15 @@ struct Statistic {
       if (rstd_of != nullptr) rstd_of[statistic] = rstd;
       const double step = count > 0 ? momentum : 0.0;  // of nothing there is nothing to learn
       if (next_mean != nullptr) move_on(next_mean, running_mean, statistic, step, mean);
-      if (next_var != nullptr) move_on(next_var, running_var, statistic, step, spread * (count / (count > 1 ? count - 1 : 1.0)));
+      if (next_var != nullptr)
+        move_on(next_var, running_var, statistic, step, spread * (count / (count > 1 ? count - 1 : 1.0)));
     }
     return {mean, rstd};
   }
 
  private:
-  __device__ __forceinline__ static void move_on(void* next, const Parameter<T>& running, long long statistic, double step, double now) {
+  __device__ __forceinline__ static void move_on(void* next, const Parameter<T>& running, long long statistic,
+                                                 double step, double now) {
     const A old = running.at(statistic, A(0));
     put<T>(next, running.wide, statistic, step == 0 ? old : A((1 - step) * double(old) + step * now));
   }

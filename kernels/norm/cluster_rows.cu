@@ -1,12 +1,14 @@
 // y[r, :] = (s[r, :] - mean) * rstd * weight + bias with s = x (+ residual); rms norm leaves the mean out.
 //
-// Layout:  rows of contiguous columns. A cluster of kBlocks blocks owns a row; thread t of all its threads owns the vectors t, t + kStride,
-//          ..., at most `count`. They are copied to shared memory, to a place where only their own thread looks; every copy is under way
-//          before the first is used. One barrier: each warp sends its sums to all blocks.
-// Needs:   columns a multiple of a vector; pointers aligned to 16 bytes; `count` vectors of shared memory for each array and thread;
-//          kBlocks > 1 from sm_90 on; not for double.
-// Bound:   memory: x (and residual) read once, y (and the sum) written once. weight and bias come from the L2 cache for every row. Two rows
-//          for each block, or blocks that stay and keep weight and bias, were slower: fewer blocks, whose phases follow one another.
+// Layout:  rows of contiguous columns. A cluster of kBlocks blocks owns a row; thread t of all its threads owns the
+//          vectors t, t + kStride, ..., at most `count`. They are copied to shared memory, to a place where only their
+//          own thread looks; every copy is under way before the first is used. One barrier: each warp sends its sums to
+//          all blocks.
+// Needs:   columns a multiple of a vector; pointers aligned to 16 bytes; `count` vectors of shared memory for each
+//          array and thread; kBlocks > 1 from sm_90 on; not for double.
+// Bound:   memory: x (and residual) read once, y (and the sum) written once. weight and bias come from the L2 cache for
+//          every row. Two rows for each block, or blocks that stay and keep weight and bias, were slower: fewer blocks,
+//          whose phases follow one another.
 
 #include "norm/row_statistics.cuh"
 

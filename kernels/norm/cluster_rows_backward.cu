@@ -1,17 +1,20 @@
-// dx[r, :] = rstd * (h - average(h) - u * average(h * u)) (+ the gradient of the sum) with h = grad * weight, u = (s - mean) * rstd;
-// rms norm leaves average(h) out. Beside it each cluster's share of dweight = sum(grad * u) and dbias = sum(grad) over its rows.
+// dx[r, :] = rstd * (h - average(h) - u * average(h * u)) (+ the gradient of the sum) with h = grad * weight, u = (s -
+// mean) * rstd; rms norm leaves average(h) out. Beside it each cluster's share of dweight = sum(grad * u) and dbias =
+// sum(grad) over its rows.
 //
-// Layout:  rows of contiguous columns. Clusters of kBlocks blocks stay and take every so manieth group of rows: one row that all threads of
-//          the cluster share, or, with kLanes, a row for each kLanes threads of a block. Thread t of a row owns its vectors t, t + kStride,
-//          ..., kVectors at the most: of the rows, which are copied to shared memory kStages groups ahead, to a place where only their own
-//          thread looks, and of the running sums of dweight and dbias, in registers. A shared row takes one barrier (two where the
-//          statistics were not saved): each warp sends its sums to all blocks. A row of kLanes, within a warp, needs none.
-//          With kSplit a cluster does not wait at that barrier: the sums of a row are under way while the gradient of the row before is written
-//          and the next row is summed up, for which three rows are on the chip, and the weight as it came.
-//          With kFold such blocks (then kBlocks is 1) are a cluster that adds up its blocks' sums at the end. Cluster c writes them to
-//          dweight[c, :] and dbias[c, :]; kernels/norm/fold.cu adds them up in a fixed order.
-// Needs:   columns a multiple of a vector and at most kStride kVectors vectors; pointers aligned to 16 bytes; shared memory for kStages
-//          groups of rows and the weight as float (kSplit: as it is); kBlocks > 1 and kFold > 1 from sm_90 on; not for double.
+// Layout:  rows of contiguous columns. Clusters of kBlocks blocks stay and take every so manieth group of rows: one row
+//          that all threads of the cluster share, or, with kLanes, a row for each kLanes threads of a block. Thread t
+//          of a row owns its vectors t, t + kStride, ..., kVectors at the most: of the rows, which are copied to shared
+//          memory kStages groups ahead, to a place where only their own thread looks, and of the running sums of
+//          dweight and dbias, in registers. A shared row takes one barrier (two where the statistics were not saved):
+//          each warp sends its sums to all blocks. A row of kLanes, within a warp, needs none. With kSplit a cluster
+//          does not wait at that barrier: the sums of a row are under way while the gradient of the row before is
+//          written and the next row is summed up, for which three rows are on the chip, and the weight as it came. With
+//          kFold such blocks (then kBlocks is 1) are a cluster that adds up its blocks' sums at the end. Cluster c
+//          writes them to dweight[c, :] and dbias[c, :]; kernels/norm/fold.cu adds them up in a fixed order.
+// Needs:   columns a multiple of a vector and at most kStride kVectors vectors; pointers aligned to 16 bytes; shared
+//          memory for kStages groups of rows and the weight as float (kSplit: as it is); kBlocks > 1 and kFold > 1 from
+//          sm_90 on; not for double.
 // Bound:   memory: grad and x read once, dx written once.
 
 #include "dnnarray/core/overlap.cuh"
@@ -52,14 +55,19 @@ struct Arguments {
 using namespace dnnarray;
 using T = Config::Element;
 constexpr int V = 16 / sizeof(T), kBlocks = Config::kBlocks, kThreads = Config::kThreads, kVectors = Config::kVectors;
-constexpr int kLanes = Config::kLanes, kStride = kLanes > 0 ? kLanes : kBlocks * kThreads, kRows = kLanes > 0 ? kThreads / kLanes : 1;
-constexpr int kFold = Config::kFold, kStages = Config::kStages, kArrays = Config::kAdd ? 3 : 2, kSlot = kArrays * kVectors * kThreads;
+constexpr int kLanes = Config::kLanes, kStride = kLanes > 0 ? kLanes : kBlocks * kThreads,
+              kRows = kLanes > 0 ? kThreads / kLanes : 1;
+constexpr int kFold = Config::kFold, kStages = Config::kStages, kArrays = Config::kAdd ? 3 : 2,
+              kSlot = kArrays * kVectors * kThreads;
 constexpr bool kHalf = sizeof(T) == 2, kSplit = Config::kSplit;
-static_assert(!kSplit || (Config::kGiven && kBlocks > 1 && kStages == 3), "rows of a cluster whose statistics were saved");
+static_assert(!kSplit || (Config::kGiven && kBlocks > 1 && kStages == 3),
+              "rows of a cluster whose statistics were saved");
 static_assert(kBlocks == 1 || kFold == 1, "a cluster shares a row, or the sums of its blocks' rows");
 constexpr bool kBias = Config::kCentred && Config::kParameters;
-// Saved statistics come a row ahead, unless the sums of two vectors and the search for those that were not saved fill the 64 registers.
-constexpr bool kAhead = Config::kGiven || kHalf || !kBias || !Config::kAdd || kThreads * Config::kResident < 1024 || kVectors < 2;
+// Saved statistics come a row ahead, unless the sums of two vectors and the search for those that were not saved fill
+// the 64 registers.
+constexpr bool kAhead =
+    Config::kGiven || kHalf || !kBias || !Config::kAdd || kThreads * Config::kResident < 1024 || kVectors < 2;
 
 extern __shared__ __align__(16) Words memory[];
 
@@ -89,8 +97,9 @@ struct Pair {
   }
 };
 
-// This thread's vectors of the weight, widened once (but with kSplit), which stay in shared memory behind the rows: from L2, each row's share of it
-// would cost as much as x, and to widen it for every row two more operations an element.
+// This thread's vectors of the weight, widened once (but with kSplit), which stay in shared memory behind the rows:
+// from L2, each row's share of it would cost as much as x, and to widen it for every row two more operations an
+// element.
 template <bool kNarrow>
 struct KeptAs {
   using type = float;
@@ -153,8 +162,9 @@ __device__ __forceinline__ void sum_over_table(float& average, float& projection
   }
 }
 
-// A statistic of the next row, on its way. Of a row that all threads share one lane fetches it: a value that is the same in all lanes the
-// compiler moves to a uniform register, for which it waits at once, a whole latency for every row.
+// A statistic of the next row, on its way. Of a row that all threads share one lane fetches it: a value that is the
+// same in all lanes the compiler moves to a uniform register, for which it waits at once, a whole latency for every
+// row.
 template <typename P, int kLane, bool kWanted>
 struct Saved {
   const P* from;
@@ -168,7 +178,8 @@ struct Saved {
   __device__ __forceinline__ float get() const { return kLanes > 0 ? value : __shfl_sync(kAllLanes, value, kLane); }
 };
 
-// A row's mean and rstd, and u = (s - mean) * rstd; for half types in one operation, whose rounding is far below that of s.
+// A row's mean and rstd, and u = (s - mean) * rstd; for half types in one operation, whose rounding is far below that
+// of s.
 struct Row {
   float mean, rstd, shift;
 
@@ -192,9 +203,11 @@ struct Line {
   }
 };
 
-// The thread's `count` vectors of a row at `from` go into the running sums and into those of the row, which become those of the warp.
-__device__ __forceinline__ void take_row(const Words* from, int count, const Weights& weights, const Row& row, float (&of_weight)[kVectors][V],
-                                         float (&of_bias)[kVectors][V], float& average, float& projection) {
+// The thread's `count` vectors of a row at `from` go into the running sums and into those of the row, which become
+// those of the warp.
+__device__ __forceinline__ void take_row(const Words* from, int count, const Weights& weights, const Row& row,
+                                         float (&of_weight)[kVectors][V], float (&of_bias)[kVectors][V], float& average,
+                                         float& projection) {
 #pragma unroll
   for (int k = 0; k < kVectors; ++k) {
     if (k >= count) break;
@@ -214,8 +227,8 @@ __device__ __forceinline__ void take_row(const Words* from, int count, const Wei
 }
 
 // The statistics that were not saved.
-__device__ __forceinline__ void find_statistics(Row& row, const Words* from, int count, float share, float eps, int rank, bool has_mean,
-                                                bool has_rstd) {
+__device__ __forceinline__ void find_statistics(Row& row, const Words* from, int count, float share, float eps,
+                                                int rank, bool has_mean, bool has_rstd) {
   __shared__ RowStatistics<T, Config::kCentred, kBlocks, kThreads, kLanes> spread;
   const auto visit = [&](auto f, int limit) {
 #pragma unroll
@@ -259,12 +272,13 @@ __device__ __forceinline__ void each_four(const float (&sums)[kVectors][V], int 
     const int i = own + k * kStride;
     if (i >= vectors) break;
 #pragma unroll
-    for (int j = 0; j < V; j += 4) f(i * V + j, Vec<float, 4>{sums[k][j], sums[k][j + 1], sums[k][j + 2], sums[k][j + 3]});
+    for (int j = 0; j < V; j += 4)
+      f(i * V + j, Vec<float, 4>{sums[k][j], sums[k][j + 1], sums[k][j + 2], sums[k][j + 3]});
   }
 }
 
-// The shares of a block, or of a cluster, each null where nobody asks for it. The rows of a block (kLanes) and the sums of the kFold blocks
-// of a cluster are added up before, in the shared memory that rows and weight leave.
+// The shares of a block, or of a cluster, each null where nobody asks for it. The rows of a block (kLanes) and the sums
+// of the kFold blocks of a cluster are added up before, in the shared memory that rows and weight leave.
 __device__ __forceinline__ void write_shares(float* dweight, float* dbias, const float (&of_weight)[kVectors][V],
                                              const float (&of_bias)[kVectors][V], int own, int vectors) {
   constexpr int kSums = kBias ? 2 : 1;
@@ -275,14 +289,17 @@ __device__ __forceinline__ void write_shares(float* dweight, float* dbias, const
   };
   if constexpr (kLanes == 0 && kFold == 1) {
     each_four(of_weight, own, vectors, [&](int j, const Vec<float, 4>& four) { put_columns(0, j, four); });
-    if constexpr (kBias) each_four(of_bias, own, vectors, [&](int j, const Vec<float, 4>& four) { put_columns(1, j, four); });
+    if constexpr (kBias)
+      each_four(of_bias, own, vectors, [&](int j, const Vec<float, 4>& four) { put_columns(1, j, four); });
   } else {
     float* const together = reinterpret_cast<float*>(memory);  // [sum][row of the block][column]
     const int row = kLanes > 0 ? threadIdx.x / kStride : 0;
     __syncthreads();
-    each_four(of_weight, own, vectors, [&](int j, const Vec<float, 4>& four) { store(together + row * columns + j, four); });
+    each_four(of_weight, own, vectors,
+              [&](int j, const Vec<float, 4>& four) { store(together + row * columns + j, four); });
     if constexpr (kBias)
-      each_four(of_bias, own, vectors, [&](int j, const Vec<float, 4>& four) { store(together + (kRows + row) * columns + j, four); });
+      each_four(of_bias, own, vectors,
+                [&](int j, const Vec<float, 4>& four) { store(together + (kRows + row) * columns + j, four); });
     __syncthreads();
     if constexpr (kRows > 1) {
       for (int j = threadIdx.x * 4; j < columns; j += kThreads * 4) {
@@ -303,14 +320,16 @@ __device__ __forceinline__ void write_shares(float* dweight, float* dbias, const
       for (int j = (blockIdx.x % kFold * kThreads + threadIdx.x) * 4; j < columns; j += kFold * kThreads * 4) {
 #pragma unroll
         for (int s = 0; s < kSums; ++s)
-          put_columns(s, j, sum_four<kFold>([&](int block) { return load_remote(together + s * kRows * columns + j, block); }));
+          put_columns(
+              s, j, sum_four<kFold>([&](int block) { return load_remote(together + s * kRows * columns + j, block); }));
       }
       cluster_arrive_and_wait_relaxed();  // nobody leaves while others read
     }
   }
 }
 
-// Null: grad_sum, residual, weight, dresidual, dweight and dbias where absent, mean_of and rstd_of_row too without kGiven.
+// Null: grad_sum, residual, weight, dresidual, dweight and dbias where absent, mean_of and rstd_of_row too without
+//       kGiven.
 extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks* kFold) __launch_bounds__(kThreads, Config::kResident)
     DNNARRAY_ENTRY(const T* __restrict__ grad_sum, const Config::Weight* __restrict__ weight,
                    const Config::Mean* __restrict__ mean_of, const Config::Rstd* __restrict__ rstd_of_row,
@@ -322,7 +341,8 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks* kFold) __launch_bounds__(kT
   __shared__ Table tables[kLanes > 0 ? 1 : 2];
   let_next_kernel_begin();
   const int rank = blockIdx.x % kBlocks, own = kLanes > 0 ? threadIdx.x % kStride : rank * kThreads + threadIdx.x;
-  const int vectors = static_cast<int>(columns / V), count = own < vectors ? (vectors - own + kStride - 1) / kStride : 0;
+  const int vectors = static_cast<int>(columns / V),
+            count = own < vectors ? (vectors - own + kStride - 1) / kStride : 0;
   const long long step = static_cast<long long>(gridDim.x / kBlocks) * kRows, pitch = step * columns;
   const long long leader = static_cast<long long>(blockIdx.x / kBlocks) * kRows;  // the first row of a group
   const float share = 1.0f / static_cast<float>(columns);
@@ -335,7 +355,8 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks* kFold) __launch_bounds__(kT
   };
   Words* const ring = memory + threadIdx.x;
   const Weights weights = {ring + kStages * kSlot};
-  long long row = leader + (kLanes > 0 ? threadIdx.x / kStride : 0), at = row * columns + own * V;  // this thread's row and first element
+  long long row = leader + (kLanes > 0 ? threadIdx.x / kStride : 0),
+            at = row * columns + own * V;  // this thread's row and first element
 #pragma unroll
   for (int s = 0; s < kStages; ++s) {
 #pragma unroll
@@ -381,7 +402,9 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks* kFold) __launch_bounds__(kT
       if constexpr (!Config::kGiven) {
         find_statistics(of, mine, there, share, static_cast<float>(eps), rank, kAhead && mean_of != nullptr,
                         kAhead && rstd_of_row != nullptr);
-        if constexpr (!kAhead) of.set(mean_of != nullptr ? widen(mean_of[row]) : of.mean, rstd_of_row != nullptr ? widen(rstd_of_row[row]) : of.rstd);
+        if constexpr (!kAhead)
+          of.set(mean_of != nullptr ? widen(mean_of[row]) : of.mean,
+                 rstd_of_row != nullptr ? widen(rstd_of_row[row]) : of.rstd);
       }
       take_row(mine, there, weights, of, of_weight, of_bias, average, projection);
       if constexpr (kLanes == 0) {
@@ -402,7 +425,8 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks* kFold) __launch_bounds__(kT
       float w[V], d[V];
       weights.read(w, k);
 #pragma unroll
-      for (int j = 0; j < V; ++j) d[j] = line.gradient(rounded_product(p.g[j], w[j]), p.s[j]);  // rounded, so that a row of one value gives 0
+      for (int j = 0; j < V; ++j)
+        d[j] = line.gradient(rounded_product(p.g[j], w[j]), p.s[j]);  // rounded, so that a row of one value gives 0
       if (Config::kAdd && grad_sum != nullptr) {
         const Words more = load_words(grad_sum + here);
 #pragma unroll
@@ -419,6 +443,7 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks* kFold) __launch_bounds__(kT
   if constexpr (Config::kParameters) {
     copies_wait<0>();
     const long long start = blockIdx.x / (kBlocks * kFold) * columns;
-    write_shares(dweight != nullptr ? dweight + start : nullptr, dbias != nullptr ? dbias + start : nullptr, of_weight, of_bias, own, vectors);
+    write_shares(dweight != nullptr ? dweight + start : nullptr, dbias != nullptr ? dbias + start : nullptr, of_weight,
+                 of_bias, own, vectors);
   }
 }

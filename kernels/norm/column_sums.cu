@@ -1,7 +1,9 @@
-// Shares of dweight[j] = sum over rows of grad * u and dbias[j] = sum of grad, with u = (x (+ residual) - mean[r]) * rstd[r].
+// Shares of dweight[j] = sum over rows of grad * u and dbias[j] = sum of grad, with u = (x (+ residual) - mean[r]) *
+// rstd[r].
 //
-// Layout:  rows of contiguous columns. A block owns 32 vectors of columns over `rows_step` rows: thread t the vector t % 32 of every
-//          kThreads / 32-th row. Part p of the rows writes dweight[p, :] and dbias[p, :]; kernels/norm/fold.cu adds them up.
+// Layout:  rows of contiguous columns. A block owns 32 vectors of columns over `rows_step` rows: thread t the vector t
+//          % 32 of every kThreads / 32-th row. Part p of the rows writes dweight[p, :] and dbias[p, :];
+//          kernels/norm/fold.cu adds them up.
 // Needs:   columns a multiple of kVector; pointers aligned to kVector elements.
 // Bound:   memory: grad and x read once.
 
@@ -38,7 +40,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   __shared__ A smem[kThreads];
   let_next_kernel_begin();
   const long long tiles = (columns / kVector + kWarp - 1) / kWarp, part = blockIdx.x / tiles;
-  const long long j = (blockIdx.x % tiles * kWarp + threadIdx.x % kWarp) * kVector, end = min((part + 1) * rows_step, rows);
+  const long long j = (blockIdx.x % tiles * kWarp + threadIdx.x % kWarp) * kVector,
+                  end = min((part + 1) * rows_step, rows);
   A of_weight[kVector] = {}, of_bias[kVector] = {};
   if (j < columns) {
 #pragma unroll 4
@@ -57,7 +60,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   }
 #pragma unroll
   for (int v = 0; v < kVector; ++v) {
-    const A w = over_steps<kWarp, kThreads>(of_weight[v], Sum(), smem), b = over_steps<kWarp, kThreads>(of_bias[v], Sum(), smem);
+    const A w = over_steps<kWarp, kThreads>(of_weight[v], Sum(), smem),
+            b = over_steps<kWarp, kThreads>(of_bias[v], Sum(), smem);
     if (j >= columns || threadIdx.x >= kWarp) continue;
     if (dweight != nullptr) dweight[part * columns + j + v] = w;
     if (dbias != nullptr) dbias[part * columns + j + v] = b;

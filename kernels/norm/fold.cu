@@ -1,10 +1,12 @@
-// to[j] = sum over p of partial[p, j]: the second half of the gradients of weight (blockIdx.y 0) and bias (blockIdx.y 1).
+// to[j] = sum over p of partial[p, j]: the second half of the gradients of weight (blockIdx.y 0) and bias (blockIdx.y
+// 1).
 //
-// Layout:  partial is (parts, columns) of the arithmetic dtype. A block owns 32 vectors of columns; its warps take every kRows-th
-//          part and meet in shared memory, in a fixed order: four parts of a warp as they are, those sums in double. No parts give 0.
+// Layout:  partial is (parts, columns) of the arithmetic dtype. A block owns 32 vectors of columns; its warps take
+//          every kRows-th part and meet in shared memory, in a fixed order: four parts of a warp as they are, those
+//          sums in double. No parts give 0.
 // Needs:   columns a multiple of kVector; partial aligned to kVector elements.
-// Bound:   latency: a few megabytes, from the L2 cache where they were just written. Vectors of one element took two to six times as long
-//          for 4096 to 131072 columns, H200, 2026-11-21.
+// Bound:   latency: a few megabytes, from the L2 cache where they were just written. Vectors of one element took two to
+//          six times as long for 4096 to 131072 columns, H200, 2026-11-21.
 
 #include "dnnarray/core/overlap.cuh"
 #include "dnnarray/core/vec.cuh"
@@ -31,7 +33,8 @@ using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
 constexpr int V = Config::kVector, kRows = Config::kRows;
-constexpr int kTogether = 4;  // parts that meet before they are widened, with their loads under way together: conversions to double are slow
+constexpr int kTogether =
+    4;  // parts that meet before they are widened, with their loads under way together: conversions to double are slow
 
 // `wide_*` says that the result has the arithmetic dtype, not that of the data; a null result is not asked for.
 extern "C" __global__ void __launch_bounds__(kWarp* kRows, kRows > 8 ? 1 : 0)
@@ -56,7 +59,8 @@ extern "C" __global__ void __launch_bounds__(kWarp* kRows, kRows > 8 ? 1 : 0)
         if (part + k * kRows < parts) shares[k] = load<A, V>(from + (part + k * kRows) * columns + j);
       }
 #pragma unroll
-      for (int v = 0; v < V; ++v) sums[v] += static_cast<double>((shares[0].at[v] + shares[2].at[v]) + (shares[1].at[v] + shares[3].at[v]));
+      for (int v = 0; v < V; ++v)
+        sums[v] += static_cast<double>((shares[0].at[v] + shares[2].at[v]) + (shares[1].at[v] + shares[3].at[v]));
     }
   }
 #pragma unroll

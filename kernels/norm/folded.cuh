@@ -1,12 +1,13 @@
-// Norms over the channels of channels-last memory in two launches: rows of channels folded, so that vectors are whole whatever the number of channels.
+// Norms over the channels of channels-last memory in two launches: rows of channels folded, so that vectors are whole
+// whatever the number of channels.
 #pragma once
 
 #include "norm/channels.cuh"
 
 namespace dnnarray {
 
-// `fold` rows one after the other are a row of `columns` = fold * channels columns, a multiple of kVector; column c is of channel c % channels. The last row
-// may end early: `left` columns of it are there.
+// `fold` rows one after the other are a row of `columns` = fold * channels columns, a multiple of kVector; column c is
+// of channel c % channels. The last row may end early: `left` columns of it are there.
 struct Folded {
   int columns, channels, rows, left, parts, part;  // parts: of the sums, with so many rows each
 
@@ -17,8 +18,8 @@ struct Folded {
   }
 };
 
-// What a thread of a block has: kVector columns from `column` on, of rows `row`, `row` + kStep, ... before `end`; blocks are slices of kLanes vectors by runs
-// of rows.
+// What a thread of a block has: kVector columns from `column` on, of rows `row`, `row` + kStep, ... before `end`;
+// blocks are slices of kLanes vectors by runs of rows.
 template <typename T, int kVector, int kLanes, int kThreads>
 struct FoldedPlace {
   static constexpr int kSlice = kVector * kLanes, kStep = kThreads / kLanes;
@@ -26,21 +27,28 @@ struct FoldedPlace {
   int first, column, row, end;
 
   __device__ __forceinline__ FoldedPlace(const Folded& of, int rows)
-      : all(of), first(static_cast<int>(blockIdx.x) * kSlice), column(first + static_cast<int>(threadIdx.x) % kLanes * kVector),
-        row(static_cast<int>(blockIdx.y) * rows + static_cast<int>(threadIdx.x) / kLanes), end(min((static_cast<int>(blockIdx.y) + 1) * rows, of.rows)) {
+      : all(of),
+        first(static_cast<int>(blockIdx.x) * kSlice),
+        column(first + static_cast<int>(threadIdx.x) % kLanes * kVector),
+        row(static_cast<int>(blockIdx.y) * rows + static_cast<int>(threadIdx.x) / kLanes),
+        end(min((static_cast<int>(blockIdx.y) + 1) * rows, of.rows)) {
     if (column >= of.columns) end = 0;
   }
   __device__ __forceinline__ bool there(int k) const {
     const int r = row + k * kStep;
     return r < end && (r + 1 < all.rows || column + kVector <= all.left);
   }
-  __device__ __forceinline__ unsigned at(int k) const { return static_cast<unsigned>(row + k * kStep) * static_cast<unsigned>(all.columns) + column; }
+  __device__ __forceinline__ unsigned at(int k) const {
+    return static_cast<unsigned>(row + k * kStep) * static_cast<unsigned>(all.columns) + column;
+  }
   // The vector that is there in part alone, if it is this thread's: how many elements, and where.
   __device__ __forceinline__ int tail() const {
     const bool mine = row < end && end == all.rows && (all.rows - 1 - row) % kStep == 0;
     return mine && column < all.left && column + kVector > all.left ? all.left - column : 0;
   }
-  __device__ __forceinline__ unsigned tail_at() const { return static_cast<unsigned>(all.rows - 1) * static_cast<unsigned>(all.columns) + column; }
+  __device__ __forceinline__ unsigned tail_at() const {
+    return static_cast<unsigned>(all.rows - 1) * static_cast<unsigned>(all.columns) + column;
+  }
   __device__ __forceinline__ int channel(int of_slice) const { return (first + of_slice) % all.channels; }
 
   template <int kVectors>
@@ -53,8 +61,8 @@ struct FoldedPlace {
   }
 };
 
-// Sums of kCount values over the lanes of a warp with the same lane % kLanes. With each exchange each half goes on with half of the values:
-// done(sums, first) gets those from `first` on, some lanes perhaps the same ones.
+// Sums of kCount values over the lanes of a warp with the same lane % kLanes. With each exchange each half goes on with
+// half of the values: done(sums, first) gets those from `first` on, some lanes perhaps the same ones.
 template <int kLanes, int kStride = kWarp / 2, int kCount, typename A, typename F>
 __device__ __forceinline__ void scatter_sums(const A (&values)[kCount], int first, F done) {
   if constexpr (kStride < kLanes) {
@@ -75,15 +83,18 @@ __device__ __forceinline__ void scatter_sums(const A (&values)[kCount], int firs
   }
 }
 
-// Two sums of each column of a slice, over the threads of a block, in a fixed order: thread c gets those of column c of the slice, if there is one.
+// Two sums of each column of a slice, over the threads of a block, in a fixed order: thread c gets those of column c of
+// the slice, if there is one.
 template <int kVector, int kLanes, int kThreads, typename A>
-__device__ __forceinline__ void sum_columns(const A (&sums)[2 * kVector], A& plain, A& along, A (*smem)[2][kVector * kLanes]) {
+__device__ __forceinline__ void sum_columns(const A (&sums)[2 * kVector], A& plain, A& along,
+                                            A (*smem)[2][kVector * kLanes]) {
   constexpr int kWarps = kThreads / kWarp;
   const int column = threadIdx.x % kLanes * kVector;
   scatter_sums<kLanes>(sums, 0, [&](const auto& some, int first) {
     constexpr int kSome = sizeof(some) / sizeof(some[0]);
 #pragma unroll
-    for (int i = 0; i < kSome; ++i) smem[threadIdx.x / kWarp][(first + i) / kVector][column + (first + i) % kVector] = some[i];
+    for (int i = 0; i < kSome; ++i)
+      smem[threadIdx.x / kWarp][(first + i) / kVector][column + (first + i) % kVector] = some[i];
   });
   __syncthreads();
   if (threadIdx.x >= kVector * kLanes) return;

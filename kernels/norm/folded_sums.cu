@@ -1,10 +1,13 @@
-// Batch norm of medium arrays in channels-last memory, the first of two launches (kernels/norm/folded_apply.cu): for each column of the folded rows, of each
-// part of the rows, the distance of the mean from the channel's first value and the sum of squares around that mean; kGradient: the sums of g and of
-// g * (x - mean), with z = (x - mean) * rstd * weight + bias + residual and g = act'(grad, z).
+// Batch norm of medium arrays in channels-last memory, the first of two launches (kernels/norm/folded_apply.cu): for
+// each column of the folded rows, of each part of the rows, the distance of the mean from the channel's first value and
+// the sum of squares around that mean; kGradient: the sums of g and of g * (x - mean), with z = (x - mean) * rstd *
+// weight + bias + residual and g = act'(grad, z).
 //
-// Layout:  block (s, p) takes slice s of kLanes vectors of columns of part p; a thread has the same kVector columns of each of its rows.
+// Layout:  block (s, p) takes slice s of kLanes vectors of columns of part p; a thread has the same kVector columns of
+//          each of its rows.
 // Needs:   columns a multiple of kVector; pointers aligned to 16 bytes; fewer than 2^30 elements; two rows or more.
-// Bound:   memory, or latency: kVectors vectors of each array are under way at once. Sums in the arithmetic type around the mean of a warp, in a fixed order.
+// Bound:   memory, or latency: kVectors vectors of each array are under way at once. Sums in the arithmetic type around
+//          the mean of a warp, in a fixed order.
 
 #include "dnnarray/activation.cuh"
 #include "norm/folded.cuh"
@@ -45,8 +48,10 @@ struct Arguments {
 using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
-constexpr int kVector = Config::kVector, kVectors = Config::kVectors, kThreads = Config::kThreads, kLanes = Config::kLanes;
-constexpr bool kGradient = Config::kGradient, kResidual = Config::kResidual, kCurved = !is_same<Config::Activation, Identity>;
+constexpr int kVector = Config::kVector, kVectors = Config::kVectors, kThreads = Config::kThreads,
+              kLanes = Config::kLanes;
+constexpr bool kGradient = Config::kGradient, kResidual = Config::kResidual,
+               kCurved = !is_same<Config::Activation, Identity>;
 using Place = FoldedPlace<T, kVector, kLanes, kThreads>;
 constexpr int kSlice = Place::kSlice;
 using Pieces = Wordwise<T, kVector>[kVectors];
@@ -75,7 +80,8 @@ __device__ __forceinline__ void find_origin(A (&origin)[kVector], const Place& p
     const A share = A(1) / A(max(count, 1));
 #pragma unroll
     for (int v = 0; v < kVector; ++v) origin[v] *= share;
-    if (count == 0 && place.column < place.all.columns) widen_all(origin, load_wordwise<T, kVector>(x + place.column));  // a row that ends early
+    if (count == 0 && place.column < place.all.columns)
+      widen_all(origin, load_wordwise<T, kVector>(x + place.column));  // a row that ends early
     if (threadIdx.x < kLanes) {
 #pragma unroll
       for (int v = 0; v < kVector; ++v) smem[threadIdx.x * kVector + v] = origin[v];
@@ -129,7 +135,8 @@ __device__ __forceinline__ void sum_values(const Place& place, const T* x, A* pa
   A common[1];
   widen_all(common, nearby);
   const int count = place.all.values(blockIdx.y, column);
-  const double delta = double(plain) / double(max(count, 1)), far = double(smem_origin[threadIdx.x]) - double(common[0]) + delta;
+  const double delta = double(plain) / double(max(count, 1)),
+               far = double(smem_origin[threadIdx.x]) - double(common[0]) + delta;
   const Vec<A, 2> found = {{count > 0 ? A(far) : A(0), A(double(along) - double(plain) * delta)}};
   store(partial + 2 * (static_cast<long long>(blockIdx.y) * place.all.columns + column), found);
 }
@@ -139,15 +146,16 @@ struct Known {
   A mean[kVector], scale[kVector], shift[kVector];
 };
 
-__device__ __forceinline__ void find_known(Known& known, const Place& place, const Parameter<T>& w, const Parameter<T>& b, const Parameter<T>& mean,
-                                           const Parameter<T>& rstd) {
+__device__ __forceinline__ void find_known(Known& known, const Place& place, const Parameter<T>& w,
+                                           const Parameter<T>& b, const Parameter<T>& mean, const Parameter<T>& rstd) {
   __shared__ __align__(16) A smem[kCurved ? 3 : 1][kSlice];
   if (threadIdx.x < kSlice && place.first + static_cast<int>(threadIdx.x) < place.all.columns) {
     const int channel = place.channel(threadIdx.x);
     const auto first = mean.fetch(channel);
     if constexpr (kCurved) {
       const auto second = rstd.fetch(channel), third = w.fetch(channel), fourth = b.fetch(channel);
-      smem[1][threadIdx.x] = rstd.value(second, A(1)) * w.value(third, A(1)), smem[2][threadIdx.x] = b.value(fourth, A(0));
+      smem[1][threadIdx.x] = rstd.value(second, A(1)) * w.value(third, A(1)),
+      smem[2][threadIdx.x] = b.value(fourth, A(0));
     }
     smem[0][threadIdx.x] = mean.value(first, A(0));
   }
@@ -157,8 +165,9 @@ __device__ __forceinline__ void find_known(Known& known, const Place& place, con
   if constexpr (kCurved) read_all(known.scale, smem[1] + own), read_all(known.shift, smem[2] + own);
 }
 
-__device__ __forceinline__ void sum_gradient(const Place& place, const T* grad, const T* x, const T* residual, const Parameter<T>& w,
-                                             const Parameter<T>& b, const Parameter<T>& mean, const Parameter<T>& rstd, A p, A q, A* partial) {
+__device__ __forceinline__ void sum_gradient(const Place& place, const T* grad, const T* x, const T* residual,
+                                             const Parameter<T>& w, const Parameter<T>& b, const Parameter<T>& mean,
+                                             const Parameter<T>& rstd, A p, A q, A* partial) {
   __shared__ A smem[kThreads / kWarp][2][kSlice];
   Wordwise<T, kVector> of_x[kVectors], of_grad[kVectors], more[kResidual ? kVectors : 1];
   place.fetch(of_x, x, 0);
@@ -169,7 +178,9 @@ __device__ __forceinline__ void sum_gradient(const Place& place, const T* grad, 
   A sums[2 * kVector] = {};
   const auto add = [&](int v, A value, A g, A r) {
     const A d = value - known.mean[v];
-    if constexpr (kCurved) g = Config::Activation::gradient(g, kResidual ? d * known.scale[v] + known.shift[v] + r : d * known.scale[v] + known.shift[v], p, q);
+    if constexpr (kCurved)
+      g = Config::Activation::gradient(
+          g, kResidual ? d * known.scale[v] + known.shift[v] + r : d * known.scale[v] + known.shift[v], p, q);
     sums[v] += g;
     sums[kVector + v] += g * d;
   };
@@ -212,7 +223,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 512 / kThreads)
   const Folded all = {a.columns, a.channels, a.rows, a.left, a.parts, a.part};
   const Place place(all, all.part);
   if constexpr (kGradient) {
-    const Parameter<T> w = {a.weight, (a.wide & 1) != 0}, b = {a.bias, (a.wide & 2) != 0}, mean = {a.mean_of, (a.wide & 4) != 0}, rstd = {a.rstd_of, (a.wide & 8) != 0};
+    const Parameter<T> w = {a.weight, (a.wide & 1) != 0}, b = {a.bias, (a.wide & 2) != 0},
+                       mean = {a.mean_of, (a.wide & 4) != 0}, rstd = {a.rstd_of, (a.wide & 8) != 0};
     sum_gradient(place, a.grad, a.x, a.residual, w, b, mean, rstd, A(a.p), A(a.q), a.partial);
   } else {
     sum_values(place, a.x, a.partial);

@@ -1,9 +1,9 @@
 // Local response norm: y = x * d^-beta with d = k + alpha_size * (sum of x^2 over a window of channels around each).
 //
-// Stages:  0 y; 1 terms = grad * x * d^(-beta - 1); 2 dx = grad * d^-beta - 2 * beta * alpha_size * x * (sum of terms over the window turned
-//          round).
-// Layout:  (outer, channels, inner) in memory, any of them 1; a thread owns one element. The neighbours of its window lie `inner` apart, so
-//          that the warps of a block share them in the cache.
+// Stages:  0 y; 1 terms = grad * x * d^(-beta - 1); 2 dx = grad * d^-beta - 2 * beta * alpha_size * x * (sum of terms
+//          over the window turned round).
+// Layout:  (outer, channels, inner) in memory, any of them 1; a thread owns one element. The neighbours of its window
+//          lie `inner` apart, so that the warps of a block share them in the cache.
 // Bound:   memory: x (and grad, terms) read once, the result written once; window loads come from the cache.
 
 #include "dnnarray/core/dtype.cuh"
@@ -47,7 +47,8 @@ __device__ __forceinline__ A inverse_power(A d, A beta) {
 
 // The sum of f over the channels from c - before to c + after that exist.
 template <typename F>
-__device__ __forceinline__ A over_window(long long i, long long c, long long channels, long long inner, long long before, long long after, F f) {
+__device__ __forceinline__ A over_window(long long i, long long c, long long channels, long long inner,
+                                         long long before, long long after, F f) {
   const long long first = c < before ? 0 : c - before, last = c + after < channels ? c + after : channels - 1;
   A sum = A(0);
 #pragma unroll 4
@@ -66,7 +67,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
     const A v = widen(x[at]);
     return v * v;
   };
-  const A d = A(a.k) + A(a.alpha_size) * over_window(i, c, a.channels, a.inner, a.before, a.after, square), here = widen(x[i]);
+  const A d = A(a.k) + A(a.alpha_size) * over_window(i, c, a.channels, a.inner, a.before, a.after, square),
+          here = widen(x[i]);
   const A scale = inverse_power(d, A(a.beta));
   if constexpr (Config::kStage == 0) {
     out[i] = narrow<T>(here * scale);

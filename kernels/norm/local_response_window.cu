@@ -1,11 +1,15 @@
-// Local response norm with a window that is known at compile time: y = x * d^-beta, d = k + alpha_size * (sum of x^2 over the window around
-// each channel); gradient dx = grad * d^-beta - 2 * beta * alpha_size * x * (sum of grad * x * d^(-beta - 1) over the window turned round).
+// Local response norm with a window that is known at compile time: y = x * d^-beta, d = k + alpha_size * (sum of x^2
+// over the window around each channel); gradient dx = grad * d^-beta - 2 * beta * alpha_size * x * (sum of grad * x *
+// d^(-beta - 1) over the window turned round).
 //
-// Layout:  channels first (outer, channels, inner): a thread owns kVector neighbours of an image and walks `steps` times kStep channels, with
-//          those of the next kStages steps on their way to shared memory, where only their own thread looks; x, terms of the sum and unfinished
-//          results of the last channels stay in registers. kLast (outer, channels): a thread owns a vector of channels and fetches those before and after it too, from the cache.
-// Needs:   pointers aligned to kVector elements (kApart: to one); inner (kLast: channels) a multiple of kVector; kLast: what a thread needs of
-//          its neighbours, kWindow / 2 channels on a side (gradient: kWindow - 1), at most kVector; kWide where there are 2^31 threads or more.
+// Layout:  channels first (outer, channels, inner): a thread owns kVector neighbours of an image and walks `steps`
+//          times kStep channels, with those of the next kStages steps on their way to shared memory, where only their
+//          own thread looks; x, terms of the sum and unfinished results of the last channels stay in registers. kLast
+//          (outer, channels): a thread owns a vector of channels and fetches those before and after it too, from the
+//          cache.
+// Needs:   pointers aligned to kVector elements (kApart: to one); inner (kLast: channels) a multiple of kVector; kLast:
+//          what a thread needs of its neighbours, kWindow / 2 channels on a side (gradient: kWindow - 1), at most
+//          kVector; kWide where there are 2^31 threads or more.
 // Bound:   memory: x (and grad) read once, the result written once.
 
 #include "dnnarray/barrier.cuh"
@@ -70,12 +74,16 @@ struct Numbers {
 };
 
 // kTiny says that x may be below the normal numbers, which costs three more instructions.
-__device__ __forceinline__ float reciprocal_root(float x) { return Config::kTiny ? quick_reciprocal_root(x) : quick_reciprocal_root_ftz(x); }
+__device__ __forceinline__ float reciprocal_root(float x) {
+  return Config::kTiny ? quick_reciprocal_root(x) : quick_reciprocal_root_ftz(x);
+}
 __device__ __forceinline__ double reciprocal_root(double x) { return 1 / sqrt(x); }
 // Of the reciprocal root of a float, which is never near the smallest ones.
 __device__ __forceinline__ float root(float r) { return quick_root(r); }
 __device__ __forceinline__ double root(double r) { return sqrt(r); }
-__device__ __forceinline__ float power(float x, float y) { return sizeof(T) == 2 ? quick_exp2(y * quick_log2(x)) : powf(x, y); }
+__device__ __forceinline__ float power(float x, float y) {
+  return sizeof(T) == 2 ? quick_exp2(y * quick_log2(x)) : powf(x, y);
+}
 __device__ __forceinline__ double power(double x, double y) { return pow(x, y); }
 
 // d^-beta and 1 / d, d = k + alpha_size * energy; the usual exponents, kQuarters quarters, by roots.
@@ -90,8 +98,9 @@ struct Scale {
   }
 };
 
-// The sums of kWindow neighbours from each of the first N places on: of kReach of them each is the end of one run and the beginning of the
-// next, so that a sum takes three additions however long the window is. `Of` says what stands at a place, and adds it to a sum.
+// The sums of kWindow neighbours from each of the first N places on: of kReach of them each is the end of one run and
+// the beginning of the next, so that a sum takes three additions however long the window is. `Of` says what stands at a
+// place, and adds it to a sum.
 template <int N, typename Of>
 __device__ __forceinline__ void over_windows(const Of& of, A (&sums)[N]) {
 #pragma unroll
@@ -121,10 +130,11 @@ struct Terms {
   __device__ __forceinline__ A plus(A sum, int i) const { return sum + term[i]; }
 };
 
-// Channels last: the results of kVector channels from those of `held`, which begin kVector channels before; `inside` says which exist.
+// Channels last: the results of kVector channels from those of `held`, which begin kVector channels before; `inside`
+// says which exist.
 template <typename Inside>
-__device__ __forceinline__ void at_once(const Vec<T, kVector> (&x)[3], const Vec<T, kVector> (&g)[3], Inside inside, const Numbers& n,
-                                        A (&out)[kVector]) {
+__device__ __forceinline__ void at_once(const Vec<T, kVector> (&x)[3], const Vec<T, kVector> (&g)[3], Inside inside,
+                                        const Numbers& n, A (&out)[kVector]) {
   constexpr int kTerms = kGradient ? kVector + kReach : kVector, kFirst = kVector - (kGradient ? kAfter : 0);
   A wide_x[3][kVector], wide_g[3][kVector], around[kTerms + kReach], energy[kTerms], terms[kVector + kReach];
 #pragma unroll
@@ -133,7 +143,8 @@ __device__ __forceinline__ void at_once(const Vec<T, kVector> (&x)[3], const Vec
     if constexpr (kGradient) widen_all(wide_g[side], g[side]);
   }
 #pragma unroll
-  for (int j = 0; j < kTerms + kReach; ++j) around[j] = wide_x[(kFirst - kBefore + j) / kVector][(kFirst - kBefore + j) % kVector];
+  for (int j = 0; j < kTerms + kReach; ++j)
+    around[j] = wide_x[(kFirst - kBefore + j) / kVector][(kFirst - kBefore + j) % kVector];
   over_windows(Squares{around}, energy);
 #pragma unroll
   for (int t = 0; t < kTerms; ++t) {
@@ -156,15 +167,17 @@ __device__ __forceinline__ void at_once(const Vec<T, kVector> (&x)[3], const Vec
   }
 }
 
-// Channels first: what one element keeps from step to step. After a step its last channel is `ahead` channels behind the last x.
+// Channels first: what one element keeps from step to step. After a step its last channel is `ahead` channels behind
+// the last x.
 struct Walk {
   A x[kReach + kStep], terms[kReach + kStep], scaled[kBefore + kStep];
 
-  // kStep channels on: their x, and the gradients of the channels kAfter before them, of which `exist` says which there are. Gives results
-  // for the channels kAfter (gradient: kWindow - 1) before. A channel that is not there has x = grad = 0 and so no term, but where its d is 0,
-  // and nothing that is not a number reaches its neighbours through it that does not through their own windows.
-  __device__ __forceinline__ void step(const A (&new_x)[kStep], const A (&new_g)[kStep], const bool (&exist)[kStep], const Numbers& n,
-                                       A (&out)[kStep]) {
+  // kStep channels on: their x, and the gradients of the channels kAfter before them, of which `exist` says which there
+  // are. Gives results for the channels kAfter (gradient: kWindow - 1) before. A channel that is not there has x = grad
+  // = 0 and so no term, but where its d is 0, and nothing that is not a number reaches its neighbours through it that
+  // does not through their own windows.
+  __device__ __forceinline__ void step(const A (&new_x)[kStep], const A (&new_g)[kStep], const bool (&exist)[kStep],
+                                       const Numbers& n, A (&out)[kStep]) {
     A energy[kStep];
 #pragma unroll
     for (int j = 0; j < kStep; ++j) x[kReach + j] = new_x[j];
@@ -248,18 +261,21 @@ struct Stretch {
 };
 
 template <typename Coming>
-__device__ __forceinline__ void walk(Coming coming, int ahead, const T* __restrict__ grad, const T* __restrict__ x, T* __restrict__ out,
-                                     const Stretch& own, const Numbers& numbers) {
+__device__ __forceinline__ void walk(Coming coming, int ahead, const T* __restrict__ grad, const T* __restrict__ x,
+                                     T* __restrict__ out, const Stretch& own, const Numbers& numbers) {
   constexpr int kBehind = kGradient ? kReach : kAfter;  // channels from the last x to the last result
-  int c = own.first - kBefore - (kGradient ? kAfter : 0), at = c;  // the first x that a result needs, and the next one to be brought
+  int c = own.first - kBefore - (kGradient ? kAfter : 0),
+      at = c;  // the first x that a result needs, and the next one to be brought
   const unsigned all_x = min(own.all, own.end + kBehind), all_g = min(own.all, own.end + kBehind - kAfter);
-  const T *next_x = x + own.base + c * own.inner, *next_g = kGradient ? grad + own.base + (c - kAfter) * own.inner : nullptr;
+  const T *next_x = x + own.base + c * own.inner,
+          *next_g = kGradient ? grad + own.base + (c - kAfter) * own.inner : nullptr;
   T* to = out + own.base + (c - kBehind) * own.inner;
   const auto bring = [&] {  // x from channel `at` on, grad from kAfter before
 #pragma unroll
     for (int j = 0; j < kStep; ++j) {
       coming.bring(0, j, next_x + j * own.inner, static_cast<unsigned>(at + j) < all_x);
-      if constexpr (kGradient) coming.bring(1, j, next_g + j * own.inner, static_cast<unsigned>(at + j - kAfter) < all_g);
+      if constexpr (kGradient)
+        coming.bring(1, j, next_g + j * own.inner, static_cast<unsigned>(at + j - kAfter) < all_g);
     }
     coming.next();
     at += kStep, next_x += kStep * own.inner, next_g += kGradient ? kStep * own.inner : 0;
@@ -295,8 +311,8 @@ __device__ __forceinline__ void walk(Coming coming, int ahead, const T* __restri
   }
 }
 
-// `steps`: how many times kStep channels a thread takes, channels first. `by_vectors`, `by_parts`: the divisors for the vectors of an image (kLast: of a
-// row) and for the stretches that its channels are cut into.
+// `steps`: how many times kStep channels a thread takes, channels first. `by_vectors`, `by_parts`: the divisors for the
+// vectors of an image (kLast: of a row) and for the stretches that its channels are cut into.
 extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
     DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, T* __restrict__ out,
                    const __grid_constant__ Arguments a) {
@@ -305,7 +321,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
   if constexpr (Config::kLast) {
     const long long i = thread * kVector;
     if (i >= a.size) return;
-    const int vectors = static_cast<int>(a.channels / kVector), c = static_cast<int>(split_index<Config::kWide>(thread, vectors, a.by_vectors).remainder);
+    const int vectors = static_cast<int>(a.channels / kVector),
+              c = static_cast<int>(split_index<Config::kWide>(thread, vectors, a.by_vectors).remainder);
     const bool here[3] = {c > 0, true, c + 1 < vectors};
     Vec<T, kVector> of_x[3], of_g[3];
 #pragma unroll
@@ -327,7 +344,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
     const Divided image = split_index<Config::kWide>(thread, a.inner / kVector, a.by_vectors);
     const Divided part = split_index<Config::kWide>(image.quotient, (all + stretch - 1) / stretch, a.by_parts);
     const int first = static_cast<int>(part.remainder) * stretch;
-    const Stretch own = {part.quotient * a.channels * a.inner + image.remainder * kVector, a.inner, all, first, min(first + stretch, all)};
+    const Stretch own = {part.quotient * a.channels * a.inner + image.remainder * kVector, a.inner, all, first,
+                         min(first + stretch, all)};
     if (own.base >= a.size) return;
     if constexpr (kQueue) {
       __shared__ Queue::Place smem_stages[kStages];

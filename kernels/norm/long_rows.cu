@@ -1,8 +1,9 @@
-// Layer and RMS norm over rows of any length: y = (s - mean) * rstd * weight + bias with s = x (+ residual), and the gradient
-// dx = rstd * (h - average(h) - u * average(h * u)) (+ the gradient of the sum) with h = grad * weight, u = (s - mean) * rstd.
+// Layer and RMS norm over rows of any length: y = (s - mean) * rstd * weight + bias with s = x (+ residual), and the
+// gradient dx = rstd * (h - average(h) - u * average(h * u)) (+ the gradient of the sum) with h = grad * weight, u = (s
+// - mean) * rstd.
 //
-// Layout:  rows of contiguous columns, a block per row, thread t the vectors t, t + kThreads, ...; the last round runs backwards, so that it
-//          begins with what is still in the cache.
+// Layout:  rows of contiguous columns, a block per row, thread t the vectors t, t + kThreads, ...; the last round runs
+//          backwards, so that it begins with what is still in the cache.
 // Needs:   columns a multiple of kVector; pointers aligned to kVector elements.
 // Bound:   memory: x (and grad) read twice, the second time from the L2 cache as far as the rows at work fit there.
 
@@ -83,7 +84,8 @@ __device__ __forceinline__ void write(T* to, long long at, const Values& values)
 }
 
 // The moments of the row, for rms norm around 0.
-__device__ __forceinline__ Moments statistics(const T* x, const T* residual, long long start, long long columns, Moments* smem) {
+__device__ __forceinline__ Moments statistics(const T* x, const T* residual, long long start, long long columns,
+                                              Moments* smem) {
   const long long first = static_cast<long long>(threadIdx.x) * kVector;
   Shifted<A> sums(Config::kCentred && first < columns ? input(x, residual, start + first).at[0] : A(0));
   long long count = 0;
@@ -114,7 +116,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   const long long row = blockIdx.x, start = row * a.columns;
   const double n = a.columns > 0 ? double(a.columns) : 1.0;
   Moments found = {0, 0, 0};
-  if (a.given_rstd == nullptr || (Config::kCentred && a.given_mean == nullptr)) found = statistics(x, residual, start, a.columns, smem);
+  if (a.given_rstd == nullptr || (Config::kCentred && a.given_mean == nullptr))
+    found = statistics(x, residual, start, a.columns, smem);
   const A mean = Config::kCentred ? saved_mean.at(row, A(found.mean)) : A(0);
   const A rstd = saved_rstd.at(row, A(1.0 / sqrt(found.square / n + a.eps)));
   if (threadIdx.x == 0) {

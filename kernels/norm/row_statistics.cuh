@@ -6,9 +6,9 @@
 
 namespace dnnarray {
 
-// Each warp sums around the mean of its first values; the warps' sums meet around that of the first one. So nothing is lost where a row lies
-// far from 0, and little where it has outliers. Without kCentred everything is summed around 0. With kLanes a row belongs to so many lanes
-// of a warp, and there is no barrier.
+// Each warp sums around the mean of its first values; the warps' sums meet around that of the first one. So nothing is
+// lost where a row lies far from 0, and little where it has outliers. Without kCentred everything is summed around 0.
+// With kLanes a row belongs to so many lanes of a warp, and there is no barrier.
 template <typename T, bool kCentred, int kBlocks, int kThreads, int kLanes = 0>
 struct RowStatistics {
   using Table = Gathered<kBlocks, kThreads, kCentred ? 4 : 1>;
@@ -19,11 +19,12 @@ struct RowStatistics {
     float centre, count, distance, square;
   };
 
-  // `visit(f, limit)` calls f(value) for each value of the thread's vectors, at the most `limit` of these; there are `own` of V values each,
-  // one value being `share` of the row. Gives the mean in two parts, of which the second is small, and rstd. Another barrier of the cluster
-  // must lie between two calls.
+  // `visit(f, limit)` calls f(value) for each value of the thread's vectors, at the most `limit` of these; there are
+  // `own` of V values each, one value being `share` of the row. Gives the mean in two parts, of which the second is
+  // small, and rstd. Another barrier of the cluster must lie between two calls.
   template <int V, typename Visit>
-  __device__ __forceinline__ void find(const Visit& visit, int own, float share, float eps, int rank, float& mean, float& delta, float& rstd) {
+  __device__ __forceinline__ void find(const Visit& visit, int own, float share, float eps, int rank, float& mean,
+                                       float& delta, float& rstd) {
     Part part = sums<V>(visit, own);
     if constexpr (kLanes == 0) {
       send(part, rank);
@@ -33,7 +34,8 @@ struct RowStatistics {
     result(part, share, eps, mean, delta, rstd);
   }
 
-  // The same in pieces, for who has something else to do before all have sent theirs: a barrier lies between `send` and `gathered`.
+  // The same in pieces, for who has something else to do before all have sent theirs: a barrier lies between `send` and
+  // `gathered`.
   template <int V, typename Visit>
   static __device__ __forceinline__ Part sums(const Visit& visit, int own) {
     constexpr int kTogether = kLanes > 0 ? kLanes : kWarp;
@@ -52,7 +54,8 @@ struct RowStatistics {
           part.distance += d, part.square += d * d;
         },
         own);
-    part.distance = kCentred ? warp_sum<kTogether>(part.distance) : 0.0f, part.square = warp_sum<kTogether>(part.square);
+    part.distance = kCentred ? warp_sum<kTogether>(part.distance) : 0.0f,
+    part.square = warp_sum<kTogether>(part.square);
     return part;
   }
 
@@ -72,13 +75,15 @@ struct RowStatistics {
     if constexpr (kCentred) {
       const auto shift = [&](int i) { return table.at[2][i] > 0 ? table.at[1][i] - table.at[1][0] : 0.0f; };
       all.distance = Table::reduce(Sum(), [&](int i) { return table.at[3][i] + table.at[2][i] * shift(i); });
-      all.square += Table::reduce(Sum(), [&](int i) { return shift(i) * (2.0f * table.at[3][i] + shift(i) * table.at[2][i]); });
+      all.square +=
+          Table::reduce(Sum(), [&](int i) { return shift(i) * (2.0f * table.at[3][i] + shift(i) * table.at[2][i]); });
       all.centre = table.at[1][0];
     }
     return all;
   }
 
-  static __device__ __forceinline__ void result(const Part& all, float share, float eps, float& mean, float& delta, float& rstd) {
+  static __device__ __forceinline__ void result(const Part& all, float share, float eps, float& mean, float& delta,
+                                                float& rstd) {
     mean = all.centre, delta = all.distance * share;
     rstd = rstd_for<T>(all.square * share - delta * delta, eps);
   }

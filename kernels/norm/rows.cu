@@ -1,13 +1,15 @@
 // y[r, :] = act((s[r, :] - mean) * rstd * weight + bias) with s = x (+ residual); rms norm leaves the mean out.
 //
-// Layout:  rows of contiguous columns. kLanes threads hold a row in registers, thread l the vectors l, l + kLanes, ...; kThreads / kLanes rows
-//          a block. weight and bias run along the columns, or (kImages, group norm) there is one value for each image of `space` columns, and
-//          every `groups` rows the same ones again; 1 says that a vector holds no more than one border of images, 2 that it may hold any number.
+// Layout:  rows of contiguous columns. kLanes threads hold a row in registers, thread l the vectors l, l + kLanes, ...;
+//          kThreads / kLanes rows a block. weight and bias run along the columns, or (kImages, group norm) there is one
+//          value for each image of `space` columns, and every `groups` rows the same ones again; 1 says that a vector
+//          holds no more than one border of images, 2 that it may hold any number.
 // Needs:   columns a multiple of kVector and at most kLanes * kVectors * kVector; pointers aligned to kVector elements.
-// Bound:   memory: x (and residual) read once, y (and the sum) written once. H200, 2026-11-21, 16384 x 4096: layer norm 3,975 GB/s float32,
-//          3,823 bfloat16, rms norm after an addition 4,062 and 4,009, of 4,235 copied.
-// Maths:   the mean, then the distances from it, whose own mean corrects the first (which rounds where x is far from 0). With kFull, where every
-//          thread has as many values, one round of sums: the distances from the row's first value, then mean and squares of each thread, merged.
+// Bound:   memory: x (and residual) read once, y (and the sum) written once. H200, 2026-11-21, 16384 x 4096: layer norm
+//          3,975 GB/s float32, 3,823 bfloat16, rms norm after an addition 4,062 and 4,009, of 4,235 copied.
+// Maths:   the mean, then the distances from it, whose own mean corrects the first (which rounds where x is far from
+//          0). With kFull, where every thread has as many values, one round of sums: the distances from the row's first
+//          value, then mean and squares of each thread, merged.
 
 #include "dnnarray/activation.cuh"
 #include "dnnarray/core/division.cuh"
@@ -49,17 +51,21 @@ struct Arguments {
 using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
-constexpr int kVector = Config::kVector, kVectors = Config::kVectors, kLanes = Config::kLanes, kThreads = Config::kThreads;
+constexpr int kVector = Config::kVector, kVectors = Config::kVectors, kLanes = Config::kLanes,
+              kThreads = Config::kThreads;
 
 constexpr bool kFull = Config::kFull && Config::kCentred;
-constexpr bool kEarly = Config::kImages == 0 && kVectors * kVector <= 16;  // whether there are registers for weight and bias of a whole row
-constexpr bool kAhead = kEarly && !Config::kAdd;                           // whether all is read before anything is written
+constexpr bool kEarly =
+    Config::kImages == 0 && kVectors * kVector <= 16;  // whether there are registers for weight and bias of a whole row
+constexpr bool kAhead = kEarly && !Config::kAdd;       // whether all is read before anything is written
 
 struct Registers {
   A at[kVectors][kVector];
 };
 
-__device__ __forceinline__ long long column(int k) { return static_cast<long long>(k * kLanes + threadIdx.x % kLanes) * kVector; }
+__device__ __forceinline__ long long column(int k) {
+  return static_cast<long long>(k * kLanes + threadIdx.x % kLanes) * kVector;
+}
 
 __device__ __forceinline__ A sum_over_row(A value, A* smem) {
   if constexpr (kLanes <= kWarp) {
@@ -78,8 +84,10 @@ __device__ __forceinline__ void sum_over_row(A& first, A& second, A* smem) {
   }
 }
 
-// The row that begins at x, `start` elements into the others, in registers, 0 past its end; with a residual the sum is written on the way.
-__device__ __forceinline__ Registers read(const T* x, const T* residual, T* sum, long long start, long long columns, bool mine) {
+// The row that begins at x, `start` elements into the others, in registers, 0 past its end; with a residual the sum is
+// written on the way.
+__device__ __forceinline__ Registers read(const T* x, const T* residual, T* sum, long long start, long long columns,
+                                          bool mine) {
   Registers reg;
 #pragma unroll
   for (int k = 0; k < kVectors; ++k) {
@@ -102,7 +110,8 @@ __device__ __forceinline__ Registers read(const T* x, const T* residual, T* sum,
 }
 
 // The same as `statistics` for kFull, with `origin` some value of the row.
-__device__ __forceinline__ void statistics_at_once(Registers& reg, A origin, A share, A eps, A& mean, A& rstd, A* smem) {
+__device__ __forceinline__ void statistics_at_once(Registers& reg, A origin, A share, A eps, A& mean, A& rstd,
+                                                   A* smem) {
   A square = A(0);
   mean = A(0);
 #pragma unroll
@@ -133,12 +142,14 @@ __device__ __forceinline__ void statistics_at_once(Registers& reg, A origin, A s
 }
 
 // Leaves the distances from the mean over their root mean square in the registers; gives the mean and rstd.
-__device__ __forceinline__ void statistics(Registers& reg, long long columns, A share, A eps, A& mean, A& rstd, A* smem) {
+__device__ __forceinline__ void statistics(Registers& reg, long long columns, A share, A eps, A& mean, A& rstd,
+                                           A* smem) {
   A distance = A(0), square = A(0);
   mean = A(0);
   if constexpr (Config::kCentred) {
 #pragma unroll
-    for (int k = 0; k < kVectors; ++k) {  // a vector's sum by itself: one addition after the other is what a short row waits for
+    for (int k = 0; k < kVectors;
+         ++k) {  // a vector's sum by itself: one addition after the other is what a short row waits for
       A of_vector = reg.at[k][0];
 #pragma unroll
       for (int v = 1; v < kVector; ++v) of_vector += reg.at[k][v];
@@ -173,12 +184,14 @@ __device__ __forceinline__ void statistics(Registers& reg, long long columns, A 
 
 // A vector of weight or bias for the columns from j on.
 template <typename P>
-__device__ __forceinline__ void parameter(A (&to)[kVector], const P* p, A absent, long long j, long long columns, unsigned first, const Divisor& space) {
+__device__ __forceinline__ void parameter(A (&to)[kVector], const P* p, A absent, long long j, long long columns,
+                                          unsigned first, const Divisor& space) {
   if (p == nullptr) {
 #pragma unroll
     for (int v = 0; v < kVector; ++v) to[v] = absent;
   } else if constexpr (Config::kImages > 0) {
-    unsigned channel = space.quotient(static_cast<unsigned>(j)), left = (channel + 1) * space.n - static_cast<unsigned>(j);
+    unsigned channel = space.quotient(static_cast<unsigned>(j)),
+             left = (channel + 1) * space.n - static_cast<unsigned>(j);
     if constexpr (Config::kImages == 1) {
       const A own = widen(p[first + channel]), next = widen(p[first + channel + (j + left < columns)]);
 #pragma unroll
@@ -227,15 +240,17 @@ struct Early {
   }
 };
 
-// `share` is 1 / columns. `mean_of` and `rstd_of_row` are null where nobody asks for the statistics; `first` of a row is its first channel. What every
-// configuration reads comes first: each further 64 bytes of arguments are a miss of the constant cache, 0.05 us of a small array.
-extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || Config::kImages > 0 || (kEarly && kVectors > 2))
+// `share` is 1 / columns. `mean_of` and `rstd_of_row` are null where nobody asks for the statistics; `first` of a row
+// is its first channel. What every configuration reads comes first: each further 64 bytes of arguments are a miss of
+// the constant cache, 0.05 us of a small array.
+extern "C" __global__ void __launch_bounds__(kThreads,
+                                             sizeof(T) == 8 || Config::kImages > 0 || (kEarly && kVectors > 2))
     DNNARRAY_ENTRY(const T* __restrict__ x, const Config::Weight* __restrict__ weight,
                    const Config::Bias* __restrict__ bias, T* __restrict__ y, const T* __restrict__ residual,
                    T* __restrict__ sum, const __grid_constant__ Arguments a) {
   A *const mean_of = a.mean_of, *const rstd_of_row = a.rstd_of_row;
   const long long rows = a.rows, columns = a.columns, groups = a.groups, space = a.space,
-      space_divisor = a.space_divisor;
+                  space_divisor = a.space_divisor;
   const double share = a.share, eps = a.eps;
   __shared__ A smem[2 * kThreads / kWarp];
   begin_ahead();
@@ -243,7 +258,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || Config:
   const bool mine = wanted < rows;
   const long long row = mine ? wanted : rows - 1;
   const Divisor image(space, space_divisor);
-  const unsigned first = Config::kImages > 0 ? static_cast<unsigned>(row) % static_cast<unsigned>(groups) * image.quotient(static_cast<unsigned>(columns)) : 0;
+  const unsigned first = Config::kImages > 0 ? static_cast<unsigned>(row) % static_cast<unsigned>(groups) *
+                                                   image.quotient(static_cast<unsigned>(columns))
+                                             : 0;
   const T* from = x + row * columns;
   if constexpr (kAhead) take_after_previous_kernel(from, weight, bias);
   Early<Config::Weight> early_weight(weight, columns);

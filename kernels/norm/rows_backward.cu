@@ -1,15 +1,17 @@
-// dx[r, :] = rstd * (h - average(h) - u * average(h * u)) (+ the gradient of the sum) with h = grad * weight, u = (s - mean) * rstd;
-// rms norm leaves average(h) out. Beside it each block's share of dweight = sum(grad * u) and dbias = sum(grad) over the rows.
+// dx[r, :] = rstd * (h - average(h) - u * average(h * u)) (+ the gradient of the sum) with h = grad * weight, u = (s -
+// mean) * rstd; rms norm leaves average(h) out. Beside it each block's share of dweight = sum(grad * u) and dbias =
+// sum(grad) over the rows.
 //
-// Layout:  rows of contiguous columns. Blocks stay and take every gridDim.x-th group of kThreads / kLanes rows; kLanes threads hold a row
-//          in registers, thread l the vectors l, l + kLanes, ..., and for the same columns the running sums of dweight and dbias. The next
-//          row is on its way from memory while one is worked on.
-//          All blocks are at work at once, kResident to a multiprocessor: one more round of blocks would take as long as the first.
-//          Block b writes its sums to partial[b, :]; kernels/norm/fold.cu adds them up in a fixed order.
-//          With kOnce, for small arrays, a block has one group of rows.
-//          With kSide, for small arrays whose statistics were saved, the first blocks are of columns in place of that: each adds up dweight and
-//          dbias of kSide vectors of columns over all rows, which are read twice then, and nobody waits for anybody. Where they were not saved, a
-//          launch of rows leaves them behind, and one of columns alone (kBehind) has its vectors on their way meanwhile.
+// Layout:  rows of contiguous columns. Blocks stay and take every gridDim.x-th group of kThreads / kLanes rows; kLanes
+//          threads hold a row in registers, thread l the vectors l, l + kLanes, ..., and for the same columns the
+//          running sums of dweight and dbias. The next row is on its way from memory while one is worked on. All blocks
+//          are at work at once, kResident to a multiprocessor: one more round of blocks would take as long as the
+//          first. Block b writes its sums to partial[b, :]; kernels/norm/fold.cu adds them up in a fixed order. With
+//          kOnce, for small arrays, a block has one group of rows. With kSide, for small arrays whose statistics were
+//          saved, the first blocks are of columns in place of that: each adds up dweight and dbias of kSide vectors of
+//          columns over all rows, which are read twice then, and nobody waits for anybody. Where they were not saved, a
+//          launch of rows leaves them behind, and one of columns alone (kBehind) has its vectors on their way
+//          meanwhile.
 // Needs:   columns a multiple of kVector and at most kLanes * kVectors * kVector; pointers aligned to kVector elements.
 // Bound:   memory: grad and x read once, dx written once.
 
@@ -54,18 +56,22 @@ struct Arguments {
 using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
-constexpr int kVector = Config::kVector, kVectors = Config::kVectors, kLanes = Config::kLanes, kThreads = Config::kThreads;
+constexpr int kVector = Config::kVector, kVectors = Config::kVectors, kLanes = Config::kLanes,
+              kThreads = Config::kThreads;
 constexpr int kRows = kThreads / kLanes, kValues = kVectors * kVector;
 constexpr bool kOnce = Config::kOnce, kApart = Config::kSide > 0;
 constexpr int kSide = kApart ? Config::kSide : 1;
 static_assert(kApart || !Config::kBehind, "only columns wait for rows");
-static_assert(!kApart || (kOnce && !Config::kParameters && !Config::kAdd), "sums of whole columns, or shares of the blocks");
+static_assert(!kApart || (kOnce && !Config::kParameters && !Config::kAdd),
+              "sums of whole columns, or shares of the blocks");
 
 struct Registers {
   A at[kVectors][kVector] = {};
 };
 
-__device__ __forceinline__ long long column(int k) { return static_cast<long long>(k * kLanes + threadIdx.x % kLanes) * kVector; }
+__device__ __forceinline__ long long column(int k) {
+  return static_cast<long long>(k * kLanes + threadIdx.x % kLanes) * kVector;
+}
 
 __device__ __forceinline__ void sum_over_row(A& first, A& second, A* smem) {
   if constexpr (kLanes <= kWarp) {
@@ -120,7 +126,8 @@ __device__ __forceinline__ void unpack(const Row& row, Registers& grad, Register
 }
 
 // The statistics that the forward did not save.
-__device__ __forceinline__ void find_statistics(const Registers& x, long long columns, A share, A eps, A& mean, A& rstd, A* smem) {
+__device__ __forceinline__ void find_statistics(const Registers& x, long long columns, A share, A eps, A& mean, A& rstd,
+                                                A* smem) {
   A sum = A(0), unused = A(0), distance = A(0), square = A(0);
   if constexpr (Config::kCentred) {
 #pragma unroll
@@ -146,9 +153,11 @@ __device__ __forceinline__ void find_statistics(const Registers& x, long long co
   mean += delta;
 }
 
-// The weight of this thread's columns. Blocks that stay read it again for every row, from the L1; with kOnce it is on its way with the row.
+// The weight of this thread's columns. Blocks that stay read it again for every row, from the L1; with kOnce it is on
+// its way with the row.
 struct Weights {
-  static constexpr int kPiece = kVector * sizeof(Config::Weight) > 16 ? 16 / sizeof(Config::Weight) : kVector, kPieces = kVector / kPiece;
+  static constexpr int kPiece = kVector * sizeof(Config::Weight) > 16 ? 16 / sizeof(Config::Weight) : kVector,
+                       kPieces = kVector / kPiece;
   using Piece = Vec<Config::Weight, kPiece>;
   const Config::Weight* from;
   Piece kept[kOnce ? kVectors * kPieces : 1];
@@ -159,7 +168,9 @@ struct Weights {
     for (int i = 0; i < kVectors * kPieces; ++i)
       if (column(i / kPieces) < columns) kept[i] = piece(i);
   }
-  __device__ __forceinline__ Piece piece(int i) const { return load<Config::Weight, kPiece>(from + column(i / kPieces) + i % kPieces * kPiece); }
+  __device__ __forceinline__ Piece piece(int i) const {
+    return load<Config::Weight, kPiece>(from + column(i / kPieces) + i % kPieces * kPiece);
+  }
   __device__ __forceinline__ void read(A (&to)[kVector], int k) const {
 #pragma unroll
     for (int part = 0; part < kPieces; ++part) {
@@ -180,7 +191,8 @@ __device__ __forceinline__ void write_share(A* partial, const Registers& sums, l
 #pragma unroll
     for (int k = 0; k < kVectors; ++k)
 #pragma unroll
-      for (int v = 0; v < kVector; ++v) smem_sums[threadIdx.x / kLanes][(k * kVector + v) * kLanes + lane] = sums.at[k][v];
+      for (int v = 0; v < kVector; ++v)
+        smem_sums[threadIdx.x / kLanes][(k * kVector + v) * kLanes + lane] = sums.at[k][v];
     __syncthreads();
     for (int i = threadIdx.x; i < kLanes * kValues; i += kThreads) {
       const int value = i / kLanes, j = (value / kVector * kLanes + i % kLanes) * kVector + value % kVector;
@@ -202,12 +214,15 @@ __device__ __forceinline__ void write_share(A* partial, const Registers& sums, l
   }
 }
 
-// dweight and dbias of the kSide vectors of columns of this block: kSide neighbouring threads take every kSlots-th row, and meet in shared memory.
-__device__ __forceinline__ void add_columns(Arrays from, void* dweight, void* dbias, bool wide_weight, bool wide_bias, long long rows,
-                                            long long columns) {
+// dweight and dbias of the kSide vectors of columns of this block: kSide neighbouring threads take every kSlots-th row,
+// and meet in shared memory.
+__device__ __forceinline__ void add_columns(Arrays from, void* dweight, void* dbias, bool wide_weight, bool wide_bias,
+                                            long long rows, long long columns) {
   constexpr int kSlots = kThreads / kSide, kColumns = kSide * kVector, kSums = 2 * kColumns;
   constexpr int kFlight = 4;  // that a thread has under way
-  constexpr int kTogether = kThreads / kSums < 1 ? 1 : kThreads / kSums < kWarp ? kThreads / kSums : kWarp;  // threads that add up one sum
+  constexpr int kTogether = kThreads / kSums < 1       ? 1
+                            : kThreads / kSums < kWarp ? kThreads / kSums
+                                                       : kWarp;  // threads that add up one sum
   __shared__ __align__(16) A smem[kSlots][2][kColumns];
   const int own = threadIdx.x % kSide * kVector, slot = threadIdx.x / kSide;
   const long long first = static_cast<long long>(blockIdx.x) * kColumns;
@@ -223,7 +238,8 @@ __device__ __forceinline__ void add_columns(Arrays from, void* dweight, void* db
         const long long at = row * columns + first + own;
         grad[k] = load_wordwise<T, kVector>(from.grad + at), x[k] = load_wordwise<T, kVector>(from.x + at);
       }
-      if constexpr (Config::kBehind) from.rstd = after_previous_kernel(from.rstd), from.mean = after_previous_kernel(from.mean);
+      if constexpr (Config::kBehind)
+        from.rstd = after_previous_kernel(from.rstd), from.mean = after_previous_kernel(from.mean);
 #pragma unroll
       for (int k = 0; k < kFlight; ++k) {
         const int row = r + k * kSlots;
@@ -265,14 +281,15 @@ __device__ __forceinline__ long long row_of(long long group, long long rows) {
   return min(group * kRows + threadIdx.x / kLanes, rows - 1);
 }
 
-// dweight and dbias are the blocks' shares, in the arithmetic dtype, or with kSide the results; found_mean and found_rstd take the statistics for
-// a launch behind this one. Null: grad_sum, residual, weight, mean_of, rstd_of_row, dresidual, dweight, dbias, found_mean and found_rstd where absent.
+// dweight and dbias are the blocks' shares, in the arithmetic dtype, or with kSide the results; found_mean and
+// found_rstd take the statistics for a launch behind this one. Null: grad_sum, residual, weight, mean_of, rstd_of_row,
+// dresidual, dweight, dbias, found_mean and found_rstd where absent.
 extern "C" __global__ void __launch_bounds__(kThreads, Config::kResident)
     DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ grad_sum, const T* __restrict__ x,
                    const T* __restrict__ residual, const Config::Weight* __restrict__ weight, T* __restrict__ dx,
                    T* __restrict__ dresidual, const __grid_constant__ Arguments a) {
-  const Config::Mean *const mean_of = a.mean_of;
-  const Config::Rstd *const rstd_of_row = a.rstd_of_row;
+  const Config::Mean* const mean_of = a.mean_of;
+  const Config::Rstd* const rstd_of_row = a.rstd_of_row;
   void *const dweight = a.dweight, *const dbias = a.dbias;
   A *const found_mean = a.found_mean, *const found_rstd = a.found_rstd;
   const long long rows = a.rows, columns = a.columns, wide_weight = a.wide_weight, wide_bias = a.wide_bias;
@@ -284,7 +301,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, Config::kResident)
   const Arrays arrays = {grad, x, residual, mean_of, rstd_of_row};
   long long first = blockIdx.x, step = gridDim.x;
   if constexpr (kApart) {
-    const unsigned sums = (static_cast<unsigned>(columns) + kSide * kVector - 1) / (kSide * kVector);  // blocks of columns
+    const unsigned sums =
+        (static_cast<unsigned>(columns) + kSide * kVector - 1) / (kSide * kVector);  // blocks of columns
     if (Config::kBehind || blockIdx.x < sums) {
       add_columns(arrays, dweight, dbias, wide_weight != 0, wide_bias != 0, rows, columns);
       return;
@@ -302,7 +320,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, Config::kResident)
     const A saved_mean = fetched.mean, saved_rstd = fetched.rstd;
     if (!kOnce && (group + step) * kRows < rows) fetch(fetched, arrays, row_of(group + step, rows), columns);
     A mean = A(0), rstd = A(0);
-    if (!kApart && ((Config::kCentred && mean_of == nullptr) || rstd_of_row == nullptr)) find_statistics(u, columns, share, A(eps), mean, rstd, smem);
+    if (!kApart && ((Config::kCentred && mean_of == nullptr) || rstd_of_row == nullptr))
+      find_statistics(u, columns, share, A(eps), mean, rstd, smem);
     if (Config::kCentred && mean_of != nullptr) mean = saved_mean;
     if (rstd_of_row != nullptr) rstd = saved_rstd;
     if (found_rstd != nullptr && mine && threadIdx.x % kLanes == 0) {

@@ -17,8 +17,9 @@ __device__ __forceinline__ A rstd_of(A variance, A eps) {
   return A(1) / root_of((variance < A(0) ? A(0) : variance) + eps);
 }
 
-// The same without root or division, which every thread of a row would wait for: to within 2e-7 of the result where that is rounded to a half
-// type T; for float one step of Newton's method brings it to the rounding of the exact formula, except from 0 and infinity, which are right as they are.
+// The same without root or division, which every thread of a row would wait for: to within 2e-7 of the result where
+// that is rounded to a half type T; for float one step of Newton's method brings it to the rounding of the exact
+// formula, except from 0 and infinity, which are right as they are.
 template <typename T>
 __device__ __forceinline__ arithmetic_t<T> rstd_for(arithmetic_t<T> variance, arithmetic_t<T> eps) {
   if constexpr (sizeof(T) == 8) {
@@ -32,19 +33,22 @@ __device__ __forceinline__ arithmetic_t<T> rstd_for(arithmetic_t<T> variance, ar
   }
 }
 
-// The mean and the sum of squared distances from it, of kLanes times `count` numbers, from those of `count` numbers of each of kLanes neighbouring
-// lanes: two sets of equally many meet exactly, in one round in place of one for the mean and one for the distances. All lanes get the same bits.
+// The mean and the sum of squared distances from it, of kLanes times `count` numbers, from those of `count` numbers of
+// each of kLanes neighbouring lanes: two sets of equally many meet exactly, in one round in place of one for the mean
+// and one for the distances. All lanes get the same bits.
 template <int kLanes, typename A>
 __device__ __forceinline__ void merge_lanes(A& mean, A& square, A count) {
 #pragma unroll
   for (int lane = 1; lane < kLanes; lane *= 2, count += count) {
-    const A other = __shfl_xor_sync(kAllLanes, mean, lane), more = __shfl_xor_sync(kAllLanes, square, lane), distance = other - mean;
+    const A other = __shfl_xor_sync(kAllLanes, mean, lane), more = __shfl_xor_sync(kAllLanes, square, lane),
+            distance = other - mean;
     mean = A(0.5) * (mean + other);
     square += more + distance * distance * (A(0.5) * count);
   }
 }
 
-// The same over kLanes neighbouring lanes of a warp, or over a whole block of kLanes threads; `smem` holds two values for each warp, for this call alone.
+// The same over kLanes neighbouring lanes of a warp, or over a whole block of kLanes threads; `smem` holds two values
+// for each warp, for this call alone.
 template <int kLanes, typename A>
 __device__ __forceinline__ void merge_evenly(A& mean, A& square, A count, A* smem) {
   if constexpr (kLanes <= kWarp) {
@@ -97,8 +101,8 @@ __device__ __forceinline__ void put(void* data, bool wide, long long i, arithmet
   }
 }
 
-// How many numbers, their mean, and the sum of their squared distances from it. In double, so that the mean of numbers far from 0 keeps
-// the digits that their distances from it need.
+// How many numbers, their mean, and the sum of their squared distances from it. In double, so that the mean of numbers
+// far from 0 keeps the digits that their distances from it need.
 struct Moments {
   double count, mean, square;
 };
@@ -141,8 +145,8 @@ struct Shifted {
   }
 };
 
-// One value of each thread with the same threadIdx.x % kSide becomes the merge of all of them, in a fixed order. kThreads / kSide is a power
-// of two; `smem` holds a value for each thread.
+// One value of each thread with the same threadIdx.x % kSide becomes the merge of all of them, in a fixed order.
+// kThreads / kSide is a power of two; `smem` holds a value for each thread.
 template <int kSide, int kThreads, typename V, typename Merge>
 __device__ __forceinline__ V over_steps(V mine, Merge merged, V* smem) {
   smem[threadIdx.x] = mine;

@@ -1,12 +1,16 @@
-// y[r, :] = (s[r, :] - mean) * rstd * weight + bias with s = x (+ residual), for long rows; rms norm leaves the mean out.
+// y[r, :] = (s[r, :] - mean) * rstd * weight + bias with s = x (+ residual), for long rows; rms norm leaves the mean
+// out.
 //
-// Layout:  rows of contiguous columns. A cluster of kBlocks blocks stays and takes every so-manieth row; thread t of all its threads owns the
-//          vectors t, t + kStride, ... of each row, and keeps weight and bias of these in registers. Rows come to one of three places in shared
-//          memory, where only their own thread looks. The sums of row i + 1 are taken before those of row i are asked for, so that nobody
-//          waits for the other blocks while there is work.
-// Needs:   columns a multiple of a vector, at the most kVectors vectors for a thread; pointers aligned to 16 bytes; weight and bias of type T;
-//          3 kVectors vectors of shared memory for each thread; sm_90; not for double; kAdd: T is float.
-// Bound:   memory: x (and residual) read once, y (and the sum) written once. Without staying weight and bias come from the L2 as often as x.
+// Layout:  rows of contiguous columns. A cluster of kBlocks blocks stays and takes every so-manieth row; thread t of
+//          all its threads owns the vectors t, t + kStride, ... of each row, and keeps weight and bias of these in
+//          registers. Rows come to one of three places in shared memory, where only their own thread looks. The sums of
+//          row i + 1 are taken before those of row i are asked for, so that nobody waits for the other blocks while
+//          there is work.
+// Needs:   columns a multiple of a vector, at the most kVectors vectors for a thread; pointers aligned to 16 bytes;
+//          weight and bias of type T; 3 kVectors vectors of shared memory for each thread; sm_90; not for double; kAdd:
+//          T is float.
+// Bound:   memory: x (and residual) read once, y (and the sum) written once. Without staying weight and bias come from
+//          the L2 as often as x.
 
 #include "norm/row_statistics.cuh"
 
@@ -133,8 +137,8 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads,
   const long long first = blockIdx.x / kBlocks, step = gridDim.x / kBlocks;
   const Rows rows = {first, step, (a.rows - first + step - 1) / step, columns, own, mine};
   const float share = 1.0f / static_cast<float>(columns);
-  // The places of the row that is written, of the one whose sums are under way, and of the one after. kAdd: the residual of a row comes to the place
-  // behind that of x, which is free as soon as the sum of the two is there.
+  // The places of the row that is written, of the one whose sums are under way, and of the one after. kAdd: the
+  // residual of a row comes to the place behind that of x, which is free as soon as the sum of the two is there.
   Words *here = memory + threadIdx.x, *next = here + kVectors * kThreads, *last = next + kVectors * kThreads;
   rows.bring(x, 0, here);
   rows.bring(kAdd ? residual : x, kAdd ? 0 : 1, next);
@@ -165,7 +169,8 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads,
     float mean, delta, rstd;
     Statistics::result(statistics[i % 2].gathered(), share, static_cast<float>(eps), mean, delta, rstd);
     if (more) {
-      statistics[(i + 1) % 2].send(part, rank);  // whose last reader was there before it arrived at the barrier that has just been waited for
+      statistics[(i + 1) % 2].send(
+          part, rank);  // whose last reader was there before it arrived at the barrier that has just been waited for
       cluster_arrive();
     }
     if (own == 0) {

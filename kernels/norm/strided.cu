@@ -1,8 +1,10 @@
-// Layer and RMS norm over any axes, y = (s - mean) * rstd * weight + bias with s = x (+ residual), and the gradient with respect to s.
+// Layer and RMS norm over any axes, y = (s - mean) * rstd * weight + bias with s = x (+ residual), and the gradient
+// with respect to s.
 //
-// Layout:  any strides, the same for all arrays of the shape of x; `kept` and `along` are the axes that statistics keep and sum over, in C
-//          order, and weight and bias run along the latter. A block owns kSide neighbouring statistics, thread t the side t % kSide and every
-//          kThreads / kSide-th element: kSide is 32 where neighbours of the kept axes are neighbours in memory, else 1.
+// Layout:  any strides, the same for all arrays of the shape of x; `kept` and `along` are the axes that statistics keep
+//          and sum over, in C order, and weight and bias run along the latter. A block owns kSide neighbouring
+//          statistics, thread t the side t % kSide and every kThreads / kSide-th element: kSide is 32 where neighbours
+//          of the kept axes are neighbours in memory, else 1.
 // Needs:   at most four kept and four summed axes (neighbours that are one axis in memory count as one).
 // Bound:   memory, with x read twice (three times in the gradient); the general path, not the fast one.
 
@@ -56,17 +58,17 @@ struct Pair {
   double average, projection;
 };
 
-// Forward: out is y and more the sum; gradient: out is dx and more dresidual, `grad_sum` is added to both, and the statistics that the
+// Forward: out is y and more the sum; gradient: out is dx and more dresidual, `grad_sum` is added to both, and the
+//          statistics that the
 // gradients of the parameters need are written. Absent arrays are null.
-extern "C" __global__ void __launch_bounds__(kThreads, 1)
-    DNNARRAY_ENTRY(const __grid_constant__ Arguments a) {
+extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(const __grid_constant__ Arguments a) {
   const T *const grad = a.grad, *const grad_sum = a.grad_sum, *const x = a.x, *const residual = a.residual;
   const void *const weight = a.weight, *const bias = a.bias, *const given_mean = a.given_mean,
-      *const given_rstd = a.given_rstd;
+                    *const given_rstd = a.given_rstd;
   T *const out = a.out, *const more = a.more;
   A *const mean_of = a.mean_of, *const rstd_of_row = a.rstd_of_row;
   const long long wide_weight = a.wide_weight, wide_bias = a.wide_bias, wide_mean = a.wide_mean,
-      wide_rstd = a.wide_rstd, statistics = a.statistics, count = a.count;
+                  wide_rstd = a.wide_rstd, statistics = a.statistics, count = a.count;
   const double eps = a.eps;
   const Axes kept = a.kept, along = a.along;
   __shared__ Moments smem[kThreads];
@@ -77,7 +79,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   const long long statistic = mine ? wanted : statistics - 1, base = kept.offset(statistic);
   const int first = threadIdx.x / kSide;
 
-  const bool sample = Config::kCentred && first < count;  // rms norm leaves the shift at 0: its moments are those around 0
+  const bool sample =
+      Config::kCentred && first < count;  // rms norm leaves the shift at 0: its moments are those around 0
   Shifted<A> sums(sample ? value(x, residual, base + along.offset(first)) : A(0));
   if (given_rstd == nullptr || (Config::kCentred && given_mean == nullptr))
     for (long long i = first; i < count; i += kSteps) {
@@ -88,8 +91,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         sums.square += s * s;
       }
     }
-  const Moments own = Config::kCentred ? sums.moments((count - first + kSteps - 1) / kSteps) : Moments{1, 0, double(sums.square)};
-  const Moments found = over_steps<kSide, kThreads>(own, [](const Moments& p, const Moments& q) { return merge(p, q); }, smem);
+  const Moments own =
+      Config::kCentred ? sums.moments((count - first + kSteps - 1) / kSteps) : Moments{1, 0, double(sums.square)};
+  const Moments found =
+      over_steps<kSide, kThreads>(own, [](const Moments& p, const Moments& q) { return merge(p, q); }, smem);
   const double n = count > 0 ? double(count) : 1.0;
   const A mean = Config::kCentred ? saved_mean.at(statistic, A(found.mean)) : A(0);
   const A rstd = saved_rstd.at(statistic, A(1.0 / sqrt(found.square / n + eps)));
@@ -114,7 +119,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       average += h;
       projection += h * ((value(x, residual, at) - mean) * rstd);
     }
-    const auto add = [](const Pair& p, const Pair& q) { return Pair{p.average + q.average, p.projection + q.projection}; };
+    const auto add = [](const Pair& p, const Pair& q) {
+      return Pair{p.average + q.average, p.projection + q.projection};
+    };
     const Pair all = over_steps<kSide, kThreads>(Pair{average, projection}, add, reinterpret_cast<Pair*>(smem));
     average = Config::kCentred ? A(all.average / n) : A(0);
     projection = A(all.projection / n);

@@ -1,7 +1,9 @@
-// dweight[i] = sum over the statistics s of grad * u and dbias[i] = sum of grad, with u = (x (+ residual) - mean[s]) * rstd[s].
+// dweight[i] = sum over the statistics s of grad * u and dbias[i] = sum of grad, with u = (x (+ residual) - mean[s]) *
+// rstd[s].
 //
-// Layout:  as in strided.cu, turned round: a block owns kSide neighbouring parameters, thread t the side t % kSide and every
-//          kThreads / kSide-th statistic: kSide is 32 where neighbours of the summed axes are neighbours in memory, else 1.
+// Layout:  as in strided.cu, turned round: a block owns kSide neighbouring parameters, thread t the side t % kSide and
+//          every kThreads / kSide-th statistic: kSide is 32 where neighbours of the summed axes are neighbours in
+//          memory, else 1.
 // Bound:   memory: grad and x read once.
 
 #include "norm/axes.cuh"
@@ -37,8 +39,7 @@ using A = arithmetic_t<T>;
 constexpr int kSide = Config::kSide, kThreads = Config::kThreads, kSteps = kThreads / kSide;
 
 // `mean` is null for rms norm; dweight and dbias where they are not asked for.
-extern "C" __global__ void __launch_bounds__(kThreads)
-    DNNARRAY_ENTRY(const __grid_constant__ Arguments a) {
+extern "C" __global__ void __launch_bounds__(kThreads) DNNARRAY_ENTRY(const __grid_constant__ Arguments a) {
   const T *const grad = a.grad, *const x = a.x, *const residual = a.residual;
   const A *const mean = a.mean, *const rstd = a.rstd;
   void *const dweight = a.dweight, *const dbias = a.dbias;

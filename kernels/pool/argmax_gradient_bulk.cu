@@ -1,16 +1,21 @@
-// Gradient of maximum pooling over small windows that overlap, in channels-first memory, where the maxima are sought, in one pass: blocks that stay fetch
-// long runs of rows of a plane, or all of it, and what the windows over them say, into shared memory by TMA, one after the other.
+// Gradient of maximum pooling over small windows that overlap, in channels-first memory, where the maxima are sought,
+// in one pass: blocks that stay fetch long runs of rows of a plane, or all of it, and what the windows over them say,
+// into shared memory by TMA, one after the other.
 //
-// Of a row of x, each window along it has a maximum; of the rows of a window, the first that has the largest of these gets the window's gradient, and of
-// that row's elements in the window the first that is equal to its maximum gets what the row got: so two searches of kWindow elements do for kWindow^2.
-// All that overlaps down the columns stays in registers, and what a thread has for the columns beside its own goes to its neighbour lanes.
+// Of a row of x, each window along it has a maximum; of the rows of a window, the first that has the largest of these
+// gets the window's gradient, and of that row's elements in the window the first that is equal to its maximum gets what
+// the row got: so two searches of kWindow elements do for kWindow^2. All that overlaps down the columns stays in
+// registers, and what a thread has for the columns beside its own goes to its neighbour lanes.
 //
-// Layout:  kLanes lanes have a row, kColumns columns and the windows that begin there each; a warp has 32 / kLanes strips of rows, which it walks down at
-//          once, and a block's strips are a tile. Half types go two windows at a time (PairedRow); where a warp met an infinity or a NaN, it walks its
-//          strips again (ExactRow). In which order an element's gradients are summed depends on kColumns alone, not on tiles.
-// Needs:   sm_90; whole vectors in a row of x and of windows, as many windows in a row as the stride says, rows of x of multiples of 16 bytes, planes
-//          of windows too, of at most 4,096 rows; padding of at most window - stride along a row; dilation 1; an even number of windows of a thread.
-// Bound:   memory: grad and x read about once, dx written once; half types the ALU pipe as well: comparisons and selections.
+// Layout:  kLanes lanes have a row, kColumns columns and the windows that begin there each; a warp has 32 / kLanes
+//          strips of rows, which it walks down at once, and a block's strips are a tile. Half types go two windows at a
+//          time (PairedRow); where a warp met an infinity or a NaN, it walks its strips again (ExactRow). In which
+//          order an element's gradients are summed depends on kColumns alone, not on tiles.
+// Needs:   sm_90; whole vectors in a row of x and of windows, as many windows in a row as the stride says, rows of x of
+//          multiples of 16 bytes, planes of windows too, of at most 4,096 rows; padding of at most window - stride
+//          along a row; dilation 1; an even number of windows of a thread.
+// Bound:   memory: grad and x read about once, dx written once; half types the ALU pipe as well: comparisons and
+//          selections.
 
 #include "pool/window.cuh"
 
@@ -60,14 +65,19 @@ struct Read {
 template <typename Row>
 struct Walk : Strip {
   static constexpr int kTurn = Row::kExact && kHalves ? 1 : kTurns;  // what is seldom done is short
-  const char *x, *grad, *head;  // in shared memory: the row that is read next, and the row of windows; what stands for those that there are not
-  int width, x_row, grad_row;   // elements and bytes
+  const char *x, *grad,
+      // in shared memory: the row that is read next, and the row of windows; what stands for those that there are not
+      *head;
+  int width, x_row, grad_row;  // elements and bytes
   Row rows[kWindowH];
   Read next;
   unsigned special = 0;
 
-  __device__ __forceinline__ Walk(const Strip& strip, const Tiles& tiles, const Tile& t, const char* smem, const char* box) : Strip(strip), head(smem) {
-    width = tiles.w.extent, x_row = width * static_cast<int>(sizeof(T)), grad_row = tiles.w.outputs * static_cast<int>(sizeof(T));
+  __device__ __forceinline__ Walk(const Strip& strip, const Tiles& tiles, const Tile& t, const char* smem,
+                                  const char* box)
+      : Strip(strip), head(smem) {
+    width = tiles.w.extent, x_row = width * static_cast<int>(sizeof(T)),
+    grad_row = tiles.w.outputs * static_cast<int>(sizeof(T));
     x = box + (h - t.top) * x_row + place.group * kColumns * static_cast<int>(sizeof(T));
     grad = windows_at<T>(box + tiles.room, p, t.top_window, tiles.w.outputs, place);
   }
@@ -177,9 +187,11 @@ __device__ __forceinline__ void walk_down(const Given&... given) {
   Walk<ExactRow>(given...)();
 }
 
-// Arguments as of Tiles: how many there are, and of a plane; rows of windows of a strip; bytes of a stage for rows of x, and of a stage; both axes.
+// Arguments as of Tiles: how many there are, and of a plane; rows of windows of a strip; bytes of a stage for rows of
+// x, and of a stage; both axes.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
-    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, T* __restrict__ dx, const __grid_constant__ Arguments a) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, T* __restrict__ dx,
+                   const __grid_constant__ Arguments a) {
   extern __shared__ __align__(128) char smem[];
   const Tiles tiles(a);
   const Place place(tiles.w.extent);
@@ -192,5 +204,6 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
     run.ask(to, barrier);
     windows.ask(to + tiles.room, barrier);
   };
-  through(tiles, smem, smem + kHead, ask, [&](const Tile& t, const char* box) { walk_down<T>(Strip(tiles, t, place, dx), tiles, t, smem, box); });
+  through(tiles, smem, smem + kHead, ask,
+          [&](const Tile& t, const char* box) { walk_down<T>(Strip(tiles, t, place, dx), tiles, t, smem, box); });
 }

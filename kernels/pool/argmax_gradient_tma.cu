@@ -1,12 +1,16 @@
-// The gradient of argmax_gradient.cu in channels-last memory, where the maxima are sought, by blocks that walk down their rows together: a ring in shared memory
-// holds the next kStages rows of x (kStrideH at a time) and of windows, which TMA brings, so that enough is under way whatever registers the
-// threads take (kEarly: a box gives way before the maxima in it are sought); and a thread seeks the maxima of its own windows alone, which it adds to the sums of its neighbours too (argmax_walk.cuh).
+// The gradient of argmax_gradient.cu in channels-last memory, where the maxima are sought, by blocks that walk down
+// their rows together: a ring in shared memory holds the next kStages rows of x (kStrideH at a time) and of windows,
+// which TMA brings, so that enough is under way whatever registers the threads take (kEarly: a box gives way before the
+// maxima in it are sought); and a thread seeks the maxima of its own windows alone, which it adds to the sums of its
+// neighbours too (argmax_walk.cuh).
 //
-// Layout:  lanes are neighbouring words of channels, and warps stand beside each other along a row, of which each has kColumns columns. A box is a row of
-//          all of them with what stands beside; outside of the array it is zeros. The first thread asks for the boxes, and barriers count their bytes.
-//          Where a row takes several blocks, these overlap by a warp at each end, which only finds what its neighbour gets.
+// Layout:  lanes are neighbouring words of channels, and warps stand beside each other along a row, of which each has
+//          kColumns columns. A box is a row of all of them with what stands beside; outside of the array it is zeros.
+//          The first thread asks for the boxes, and barriers count their bytes. Where a row takes several blocks, these
+//          overlap by a warp at each end, which only finds what its neighbour gets.
 // Needs:   sm_90; pixels of multiples of 16 bytes, padding of at most window - stride; otherwise as argmax_gradient.cu.
-// Bound:   memory: grad and x read about once, dx written once; shared memory, of which the sums take most, leaves 14 to 28 warps to a multiprocessor.
+// Bound:   memory: grad and x read about once, dx written once; shared memory, of which the sums take most, leaves 14
+//          to 28 warps to a multiprocessor.
 
 #include "dnnarray/tma.cuh"
 #include "pool/window.cuh"
@@ -56,7 +60,8 @@ constexpr int kOpening = (kKept + kStrideH - 1) / kStrideH;       // boxes of x 
 constexpr int kSkipped = kOpening * kStrideH - kKept;             // rows of the first box that no window wants
 static_assert(kShares && !kGiven, "what there is a ring for");
 
-// What a box of the ring holds: rows of x, then a row of windows. All bytes are whole lines of 128, at which boxes begin.
+// What a box of the ring holds: rows of x, then a row of windows. All bytes are whole lines of 128, at which boxes
+// begin.
 constexpr int kRowOfX = ((kAlong * kOwn - 1) * kStrideW + kWindowW) * kPixel;
 constexpr int kBytesOfX = kRowOfX * kStrideH * static_cast<int>(sizeof(T));
 constexpr int kBytesOfGrad = kAlong * kOwn * kPixel * static_cast<int>(sizeof(T)), kBytes = kBytesOfX + kBytesOfGrad;
@@ -67,7 +72,7 @@ struct Feed {
   const TensorMap *x, *grad;
   unsigned boxes, full;                // in shared memory: the ring, and its barriers
   int column, window, plane, channel;  // where boxes begin
-  int h, p, from, count;               // of the next box; the first row of windows that is wanted, and how many boxes follow
+  int h, p, from, count;  // of the next box; the first row of windows that is wanted, and how many boxes follow
   Ring<kStages> ring;
 
   __device__ __forceinline__ void ask() {
@@ -89,7 +94,9 @@ struct Taken {
   Ring<kStages> ring;
 
   __device__ __forceinline__ void wait() const { barrier_wait(full + 8 * ring.stage, ring.parity); }
-  __device__ __forceinline__ const T* at(int bytes) const { return reinterpret_cast<const T*>(own + ring.stage * kBytes + bytes); }
+  __device__ __forceinline__ const T* at(int bytes) const {
+    return reinterpret_cast<const T*>(own + ring.stage * kBytes + bytes);
+  }
   __device__ __forceinline__ Line row(int r, int group) const {
     Line line;
     const T* const from = at(0) + r * kRowOfX + group * kColumns * kPixel;
@@ -114,8 +121,10 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
   const unsigned by_chunk = blockIdx.x / a.chunks, chunk = blockIdx.x - by_chunk * a.chunks;
   const unsigned by_tile = by_chunk / a.tiles, tile = by_chunk - by_tile * a.tiles;
   const unsigned plane = by_tile / a.strips, strip = by_tile - plane * a.strips;
-  const int group = group_of(threadIdx.x / kWarp), lane = threadIdx.x % kWarp * kPart, channel = static_cast<int>(chunk) * kPixel + lane;
-  const int overlap = a.tiles > 1, first_group = static_cast<int>(tile) * (kAlong - 2 * overlap) - overlap, q = (first_group + group) * kOwn;
+  const int group = group_of(threadIdx.x / kWarp), lane = threadIdx.x % kWarp * kPart,
+            channel = static_cast<int>(chunk) * kPixel + lane;
+  const int overlap = a.tiles > 1, first_group = static_cast<int>(tile) * (kAlong - 2 * overlap) - overlap,
+            q = (first_group + group) * kOwn;
   const int first = static_cast<int>(strip) * a.steps, p = first - (kRows - 1), h = p * kStrideH - axis_h.before;
   const int last = min(first + a.steps, (axis_h.extent + axis_h.before + kStrideH - 1) / kStrideH) - 1;
 
@@ -137,7 +146,11 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
   Walk walk(smem);
   Source& source = walk.source;
   source.height = axis_h.extent, source.width = axis_w.extent, source.outputs_w = axis_w.outputs;
-  source.outputs_h = q < 0 ? 0 : axis_h.outputs;  // windows before the first would give nothing, but to the neighbour's columns while it gives too
+  source.outputs_h =
+      q < 0 ? 0
+            : axis_h
+                  // windows before the first would give nothing, but to the neighbour's columns while it gives too
+                  .outputs;
   source.q = q, source.column = static_cast<int>(a.channels);
   have(source.column);
   source.inner = source.has_column(0) && source.has_column(kSeen - 1);
@@ -145,7 +158,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
   const long long row = static_cast<long long>(plane) * axis_h.extent + h;
   walk.dx = dx + row * source.x_row + static_cast<long long>(q * kStrideW - kMoved) * source.column + channel;
   const bool idle = channel >= a.channels || group < overlap || group >= kAlong - overlap;
-  walk.h = h, walk.p = p, walk.first = idle ? last + 1 : first, walk.count = axis_w.extent - q * kStrideW, walk.last = last;
+  walk.h = h, walk.p = p, walk.first = idle ? last + 1 : first, walk.count = axis_w.extent - q * kStrideW,
+  walk.last = last;
 
   Taken taken;
   taken.own = smem + kSums + lane * sizeof(T), taken.full = feed.full;

@@ -1,16 +1,21 @@
-// How a thread of the gradient of maxima walks down its strip: the sums that it has in shared memory, what a row of windows gives them, and the rows that are
-// complete, which are written. By the kernel's Config, like argmax_rows.cuh; how rows are read is the kernel's affair.
+// How a thread of the gradient of maxima walks down its strip: the sums that it has in shared memory, what a row of
+// windows gives them, and the rows that are complete, which are written. By the kernel's Config, like argmax_rows.cuh;
+// how rows are read is the kernel's affair.
 #pragma once
 
 #include "pool/argmax_rows.cuh"
 
 namespace dnnarray {
 
-// The sums of a thread: kValues of each number, as far apart as there are threads that have that number's sum to themselves, so that lanes meet in no bank.
+// The sums of a thread: kValues of each number, as far apart as there are threads that have that number's sum to
+// themselves, so that lanes meet in no bank.
 struct Sums {
   static constexpr int kApart = kShares ? kWarp : Config::kThreads;
   char* all;
-  int own, apart;  // bytes to the thread's own, and from one number to the next; not known to the compiler, so that an address is one product
+  int own,
+      // bytes to the thread's own, and from one number to the next; not known to the compiler, so that an address is
+      // one product
+      apart;
 
   __device__ __forceinline__ explicit Sums(char* smem) : all(smem) {
     const int thread = threadIdx.x, lane = kShares ? thread % kWarp : thread;
@@ -22,8 +27,12 @@ struct Sums {
       have(own);
     }
   }
-  __device__ __forceinline__ float* of(int number) const { return reinterpret_cast<float*>(all + (own + number * apart)); }
-  static __device__ __forceinline__ float& at(float* sums, int number, int v) { return sums[(number * kValues + v) * kApart]; }
+  __device__ __forceinline__ float* of(int number) const {
+    return reinterpret_cast<float*>(all + (own + number * apart));
+  }
+  static __device__ __forceinline__ float& at(float* sums, int number, int v) {
+    return sums[(number * kValues + v) * kApart];
+  }
   static __device__ __forceinline__ void clear(float* row) {
 #pragma unroll
     for (int c = 0; c < kColumns; ++c)
@@ -74,7 +83,8 @@ struct Gifts {
     const long long place = static_cast<long long>(saved);
     return place >> 31 == 0 ? static_cast<int>(place) : -1;
   }
-  // What was read is taken out of its words now, so that the next row may come into the same registers; the compiler would copy them first.
+  // What was read is taken out of its words now, so that the next row may come into the same registers; the compiler
+  // would copy them first.
   __device__ __forceinline__ void hold() {
 #pragma unroll
     for (int b = 0; b < kWindows; ++b)
@@ -98,8 +108,8 @@ struct Gifts {
 #pragma unroll
       for (int v = 0; v < kValues; ++v) numbers[b][v] = best.of[b][v].where() % kRound;
   }
-  // Positions in the plane to numbers; a place that is not in its window or not in an own column is nowhere. `h` and `row` are of the windows' first row,
-  // w of the first own column.
+  // Positions in the plane to numbers; a place that is not in its window or not in an own column is nowhere. `h` and
+  // `row` are of the windows' first row, w of the first own column.
   __device__ __forceinline__ void place(const Divider& by_width, int h, int row, int w) {
 #pragma unroll
     for (int b = 0; b < kWindows; ++b)
@@ -121,7 +131,8 @@ struct Gifts {
     return last > first_own(b) ? last - first_own(b) : 0;
   }
 
-  // Windows that do not overlap together; the order of each sum is fixed by where the element stands among the thread's columns.
+  // Windows that do not overlap together; the order of each sum is fixed by where the element stands among the thread's
+  // columns.
   __device__ __forceinline__ void add(const Sums& sums, int begin, int end) const {
     constexpr int kApart = (kWindowW + kStrideW - 1) / kStrideW;
     float* to[kWindows][kValues];
@@ -165,11 +176,13 @@ __device__ __forceinline__ void put(T* dx, const float (&sums)[kColumns][kValues
 struct Walk {
   Source source;
   Sums sums;
-  T* dx;                                             // row h
-  int h, p, first, last, count;                      // rows of windows that are written, and columns
-  unsigned place;                                    // of the row that is found next
-  unsigned odd = 0;                                  // rows with places that are turned, as bits from h on
-  Bests open[kRows > 1 && !kGiven ? kRows - 1 : 1];  // of the rows of windows from p on: over their rows up to the one that is found next
+  T* dx;                         // row h
+  int h, p, first, last, count;  // rows of windows that are written, and columns
+  unsigned place;                // of the row that is found next
+  unsigned odd = 0;              // rows with places that are turned, as bits from h on
+  Bests open[kRows > 1 && !kGiven
+                 ? kRows - 1
+                 : 1];  // of the rows of windows from p on: over their rows up to the one that is found next
 
   __device__ __forceinline__ explicit Walk(char* smem) : sums(smem) {}
   __device__ __forceinline__ Bests found(const Ordered& line, int r) {
@@ -179,7 +192,9 @@ struct Walk {
     return bests;
   }
   // The same with another row of x, number r from h on, which is in the row of windows p + j.
-  static __device__ __forceinline__ Bests with(const Bests& open, const Bests& row, int r, int j) { return r == j * kStrideH ? row : open.before(row); }
+  static __device__ __forceinline__ Bests with(const Bests& open, const Bests& row, int r, int j) {
+    return r == j * kStrideH ? row : open.before(row);
+  }
 
   __device__ __forceinline__ void begin() {
     place = kTop;
@@ -212,11 +227,12 @@ struct Walk {
     return all[0];
   }
 
-  // Adds what a row of windows gives where neighbours share. The windows of the left half of one thread have no column in common with those of another, nor
-  // have those of the right half: all of a block give with one half at a time.
+  // Adds what a row of windows gives where neighbours share. The windows of the left half of one thread have no column
+  // in common with those of another, nor have those of the right half: all of a block give with one half at a time.
   __device__ __forceinline__ void give_in_turn(const Gifts& gifts, bool gives) {
     constexpr int kHalf = kOwn / 2;
-    static_assert(!kShares || ((kHalf - 1) * kStrideW + kWindowW <= kColumns && kHalf * kStrideW >= kMargin + kBeyond), "halves apart");
+    static_assert(!kShares || ((kHalf - 1) * kStrideW + kWindowW <= kColumns && kHalf * kStrideW >= kMargin + kBeyond),
+                  "halves apart");
     if constexpr (!Config::kEarly) __syncthreads();  // all have taken the sums of rows that gave way
     if (gives) gifts.add(sums, 0, kHalf);
     __syncthreads();

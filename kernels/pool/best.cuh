@@ -1,4 +1,5 @@
-// The largest of several elements and its code, for maxima that are told where they stand: of equal ones the first. Of halves by twos, from sm_90 on.
+// The largest of several elements and its code, for maxima that are told where they stand: of equal ones the first. Of
+// halves by twos, from sm_90 on.
 #pragma once
 
 #include "dnnarray/tensor_core.cuh"
@@ -6,7 +7,8 @@
 
 namespace dnnarray {
 
-// Of NaN the code is some code, and of what is outside of x it is outside too: a result that is to be looked at again tells by `watch`. `kAlways` says that any may be.
+// Of NaN the code is some code, and of what is outside of x it is outside too: a result that is to be looked at again
+// tells by `watch`. `kAlways` says that any may be.
 template <typename T, bool kPair, bool kMagnitude>
 struct Best {
   using A = typename Number<T>::type;

@@ -1,9 +1,11 @@
-// Maxima of small windows that overlap, in channels-first memory, and where they stand: blocks that stay fetch long runs of a plane's rows, or all of it, into
-// shared memory by TMA, one after the other, so that memory is asked for each element about once.
+// Maxima of small windows that overlap, in channels-first memory, and where they stand: blocks that stay fetch long
+// runs of a plane's rows, or all of it, into shared memory by TMA, one after the other, so that memory is asked for
+// each element about once.
 //
-// Layout:  kLanes lanes have a row, kColumns columns and the windows that begin there each; a warp has 32 / kLanes strips of rows of windows, which it walks
-//          down at once, and a block's strips are a tile. What is read of a row stays as the best of each window in it, merged into those of the windows that are
-//          still open. A window whose maximum is not finite is looked at again, element by element.
+// Layout:  kLanes lanes have a row, kColumns columns and the windows that begin there each; a warp has 32 / kLanes
+//          strips of rows of windows, which it walks down at once, and a block's strips are a tile. What is read of a
+//          row stays as the best of each window in it, merged into those of the windows that are still open. A window
+//          whose maximum is not finite is looked at again, element by element.
 // Needs:   as argmax_gradient_bulk.cu, but for planes of windows of any size; planes below 2^31.
 // Bound:   memory: x read about once, y and places written once.
 
@@ -59,7 +61,8 @@ struct Spans {
     Span t;
     t.plane = at.quotient, t.first = at.rest * kStrips * steps;
     const int last = min(t.first + kStrips * steps, h.outputs) - 1;
-    t.top = max(t.first * kStrideH - h.before, 0), t.rows = min(last * kStrideH - h.before + kWindowH, h.extent) - t.top;
+    t.top = max(t.first * kStrideH - h.before, 0),
+    t.rows = min(last * kStrideH - h.before + kWindowH, h.extent) - t.top;
     return t;
   }
 };
@@ -72,12 +75,16 @@ struct Walk {
   long long at;  // of the results
   Entry open[kRows][kOwn];
 
-  __device__ __forceinline__ Walk(const Spans& all, const Span& t, const Place& its, const char* tile) : place(its), spans(all), box(tile), top(t.top) {
-    p = t.first + static_cast<int>(threadIdx.x) / kLanes * all.steps, end = min(p + all.steps, all.h.outputs), h = p * kStrideH - all.h.before;
+  __device__ __forceinline__ Walk(const Spans& all, const Span& t, const Place& its, const char* tile)
+      : place(its), spans(all), box(tile), top(t.top) {
+    p = t.first + static_cast<int>(threadIdx.x) / kLanes * all.steps, end = min(p + all.steps, all.h.outputs),
+    h = p * kStrideH - all.h.before;
     at = (t.plane * all.h.outputs + p) * all.w.outputs + place.group * kOwn;
   }
   __device__ __forceinline__ int column() const { return place.group * kColumns - kMargin; }
-  __device__ __forceinline__ const T* row_at(int row) const { return reinterpret_cast<const T*>(box) + (row - top) * spans.w.extent; }
+  __device__ __forceinline__ const T* row_at(int row) const {
+    return reinterpret_cast<const T*>(box) + (row - top) * spans.w.extent;
+  }
 
   // The best of each window in a row of x.
   __device__ __forceinline__ void read(Entry (&best)[kOwn], int row) const {
@@ -100,7 +107,8 @@ struct Walk {
     for (int b = 0; b < kOwn; ++b) {
       best[b] = Entry(__uint_as_float(words[b * kStrideW]), b * kStrideW);
 #pragma unroll
-      for (int s = 1; s < kWindowW; ++s) best[b].meet(Entry(__uint_as_float(words[b * kStrideW + s]), b * kStrideW + s));
+      for (int s = 1; s < kWindowW; ++s)
+        best[b].meet(Entry(__uint_as_float(words[b * kStrideW + s]), b * kStrideW + s));
       best[b].code += first;
       if (!there) best[b].value = __uint_as_float(kLowest);
     }
@@ -172,14 +180,17 @@ struct Walk {
 
 // How many tiles there are, and of a plane; rows of windows of a strip; bytes of a tile; both axes.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
-    DNNARRAY_ENTRY(const T* __restrict__ x, T* __restrict__ y, long long* __restrict__ indices, const __grid_constant__ Arguments a) {
+    DNNARRAY_ENTRY(const T* __restrict__ x, T* __restrict__ y, long long* __restrict__ indices,
+                   const __grid_constant__ Arguments a) {
   extern __shared__ __align__(128) char smem[];
-  const Spans spans{a.total, a.tiles, a.steps, a.stage, Axis<false>(a.h, kWindowH, kStrideH), Axis<false>(a.w, kWindowW, kStrideW)};
+  const Spans spans{
+      a.total, a.tiles, a.steps, a.stage, Axis<false>(a.h, kWindowH, kStrideH), Axis<false>(a.w, kWindowW, kStrideW)};
   const Place place(spans.w.extent);
   const auto ask = [&](const Span& t, unsigned to, unsigned barrier) {
     const Run run(x, t.plane * spans.h.extent, t.top, t.rows, spans.w.extent);
     barrier_expect(barrier, run.bytes);
     run.ask(to, barrier);
   };
-  through(spans, smem, smem + kHead, ask, [&](const Span& t, const char* box) { Walk(spans, t, place, box)(y, indices); });
+  through(spans, smem, smem + kHead, ask,
+          [&](const Span& t, const char* box) { Walk(spans, t, place, box)(y, indices); });
 }

@@ -1,5 +1,5 @@
-// A row of x in the gradient of maxima by long runs of rows (argmax_gradient_bulk.cu): what a thread sees of it, the largest of each of its windows there, and
-// what the row gets of their gradients.
+// A row of x in the gradient of maxima by long runs of rows (argmax_gradient_bulk.cu): what a thread sees of it, the
+// largest of each of its windows there, and what the row gets of their gradients.
 #pragma once
 
 #include "dnnarray/ptx/extremes.cuh"
@@ -23,15 +23,13 @@ __device__ __forceinline__ void look_beside(unsigned (&words)[kWords], const Pla
 #pragma unroll
   for (int i = 0; i < kRight; ++i) words[kLeft + kBody + i] = place.from_right(words[kLeft + i], nothing);
 }
-__device__ __forceinline__ bool is_special(unsigned special) { return (special & (kHalves ? 0x7fff7fffu : 0x7fffffffu)) != 0; }
+__device__ __forceinline__ bool is_special(unsigned special) {
+  return (special & (kHalves ? 0x7fff7fffu : 0x7fffffffu)) != 0;
+}
 
 // Of two pairs of halves, the larger of each; what is NaN is smaller than all else.
-__device__ __forceinline__ unsigned larger_number(unsigned a, unsigned b, float16_t) {
-  return max_f16x2(a, b);
-}
-__device__ __forceinline__ unsigned larger_number(unsigned a, unsigned b, bfloat16_t) {
-  return max_bf16x2(a, b);
-}
+__device__ __forceinline__ unsigned larger_number(unsigned a, unsigned b, float16_t) { return max_f16x2(a, b); }
+__device__ __forceinline__ unsigned larger_number(unsigned a, unsigned b, bfloat16_t) { return max_bf16x2(a, b); }
 
 // A sum; whether something was added yet is known as the kernel is compiled.
 struct Total {
@@ -77,7 +75,8 @@ struct ExactRow {
     }
   }
   // What is special is told row by row here.
-  __device__ __forceinline__ void open(const unsigned (&raw)[kBody], const Place& place, int row, bool there, unsigned&) {
+  __device__ __forceinline__ void open(const unsigned (&raw)[kBody], const Place& place, int row, bool there,
+                                       unsigned&) {
     unsigned special = 0, words[kWords];
 #pragma unroll
     for (int i = 0; i < kBody; ++i) {
@@ -116,7 +115,8 @@ struct ExactRow {
   }
 };
 
-// The same of half types, two windows at once, where all is finite: what does not exist is NaN, which is neither larger than nor equal to anything.
+// The same of half types, two windows at once, where all is finite: what does not exist is NaN, which is neither larger
+// than nor equal to anything.
 template <typename Half>
 struct PairedRow {
   static constexpr bool kExact = false;
@@ -128,7 +128,8 @@ struct PairedRow {
     if (a.word == b.word) return words[a.word];
     return __byte_perm(words[a.word], words[b.word], (a.part ? 0x32 : 0x10) | (b.part ? 0x7600 : 0x5400));
   }
-  __device__ __forceinline__ void open(const unsigned (&raw)[kBody], const Place& place, int, bool there, unsigned& special) {
+  __device__ __forceinline__ void open(const unsigned (&raw)[kBody], const Place& place, int, bool there,
+                                       unsigned& special) {
     unsigned words[kWords];
 #pragma unroll
     for (int i = 0; i < kBody; ++i) words[kLeft + i] = raw[i];
@@ -150,7 +151,9 @@ struct PairedRow {
   using Most = unsigned;
   __device__ __forceinline__ Most most(int k) const { return best[k]; }
   __device__ __forceinline__ Most most(Most before, int k) const { return larger_number(before, best[k], Half{}); }
-  __device__ __forceinline__ void give_row(Gifts& gifts, Most most, int k) { gifts.give(most, best[k], share[2 * k], share[2 * k + 1], Half{}); }
+  __device__ __forceinline__ void give_row(Gifts& gifts, Most most, int k) {
+    gifts.give(most, best[k], share[2 * k], share[2 * k + 1], Half{});
+  }
   __device__ __forceinline__ void give_column(Gifts& gifts, int k, int i, Total& to_a, Total& to_b) const {
     gifts.give(best[k], pairs[i], to_a, to_b, Half{});
   }

@@ -1,5 +1,5 @@
-// What the gradients of maxima by long runs of rows have in common: a block's tile of a plane, how its runs come into shared memory, and how lanes beside
-// each other write a row. By the kernel's Config: kernels include it behind that.
+// What the gradients of maxima by long runs of rows have in common: a block's tile of a plane, how its runs come into
+// shared memory, and how lanes beside each other write a row. By the kernel's Config: kernels include it behind that.
 #pragma once
 
 #include "pool/bulk_copy.cuh"
@@ -10,22 +10,28 @@ namespace dnnarray {
 
 using T = Config::Element;
 constexpr bool kHalves = sizeof(T) == 2;
-constexpr int kWindowH = Config::kWindowH, kStrideH = Config::kStrideH, kWindowW = Config::kWindowW, kStrideW = Config::kStrideW;
+constexpr int kWindowH = Config::kWindowH, kStrideH = Config::kStrideH, kWindowW = Config::kWindowW,
+              kStrideW = Config::kStrideW;
 constexpr int kColumns = Config::kColumns, kLanes = Config::kLanes, kStages = Config::kStages;
 constexpr int kPart = kHalves ? 2 : 1, kMost = 16 / sizeof(T), kVector = kColumns < kMost ? kColumns : kMost;
-constexpr int kOwn = kColumns / kStrideW, kMargin = Config::kBefore, kBeyond = kWindowW - kStrideW - kMargin, kSeen = kMargin + kColumns + kBeyond;
-constexpr int kLeft = (kMargin + kPart - 1) / kPart, kBody = kColumns / kPart, kRight = (kBeyond + kPart - 1) / kPart, kWords = kLeft + kBody + kRight;
-constexpr int kRows = (kWindowH - 1) / kStrideH + 1, kKept = kWindowH - kStrideH;  // rows of windows over a row of x; rows that windows share
+constexpr int kOwn = kColumns / kStrideW, kMargin = Config::kBefore, kBeyond = kWindowW - kStrideW - kMargin,
+              kSeen = kMargin + kColumns + kBeyond;
+constexpr int kLeft = (kMargin + kPart - 1) / kPart, kBody = kColumns / kPart, kRight = (kBeyond + kPart - 1) / kPart,
+              kWords = kLeft + kBody + kRight;
+constexpr int kRows = (kWindowH - 1) / kStrideH + 1,
+              kKept = kWindowH - kStrideH;  // rows of windows over a row of x; rows that windows share
 constexpr int kStrips = Config::kThreads / kLanes;
 // Shared memory begins with the barriers, and with what stands for rows of windows and of x that there are not.
 constexpr int kHead = 128, kZerosAt = kHead - 64, kNothingAt = kHead - 32;
 constexpr unsigned kNothing = 0x7fff7fffu;  // NaN
-static_assert(kKept >= 0 && kBeyond >= 0 && kLeft <= kBody && kRight <= kBody && kColumns % kStrideW == 0, "neighbours are beside each other");
+static_assert(kKept >= 0 && kBeyond >= 0 && kLeft <= kBody && kRight <= kBody && kColumns % kStrideW == 0,
+              "neighbours are beside each other");
 
 // What a block writes of a plane, and reads for that.
 struct Tile {
   long long plane;
-  int first, last, top, rows, top_window, windows;  // rows of windows below which it writes; rows of x, and of windows, that it reads
+  int first, last, top, rows, top_window,
+      windows;  // rows of windows below which it writes; rows of x, and of windows, that it reads
 };
 // All of them, of which a block has every gridDim.x-th.
 struct Tiles {
@@ -36,7 +42,13 @@ struct Tiles {
 
   template <typename Arguments>
   __device__ __forceinline__ explicit Tiles(const Arguments& a)
-      : total(a.total), by_tiles(a.tiles), steps(a.steps), room(a.room), stage(a.stage), h(a.h, kWindowH, kStrideH), w(a.w, kWindowW, kStrideW) {}
+      : total(a.total),
+        by_tiles(a.tiles),
+        steps(a.steps),
+        room(a.room),
+        stage(a.stage),
+        h(a.h, kWindowH, kStrideH),
+        w(a.w, kWindowW, kStrideW) {}
 
   __device__ __forceinline__ Tile operator()(long long number) const {
     const auto at = by_tiles(number);
@@ -77,9 +89,11 @@ struct Place {
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) own[c] = sums[kMargin + c];
 #pragma unroll
-    for (int i = 0; i < kMargin; ++i) own[kColumns - kMargin + i] += __uint_as_float(from_right(__float_as_uint(sums[i]), 0));
+    for (int i = 0; i < kMargin; ++i)
+      own[kColumns - kMargin + i] += __uint_as_float(from_right(__float_as_uint(sums[i]), 0));
 #pragma unroll
-    for (int i = 0; i < kBeyond; ++i) own[i] += __uint_as_float(from_left(__float_as_uint(sums[kMargin + kColumns + i]), 0));
+    for (int i = 0; i < kBeyond; ++i)
+      own[i] += __uint_as_float(from_left(__float_as_uint(sums[kMargin + kColumns + i]), 0));
   }
 };
 
@@ -93,7 +107,8 @@ __device__ __forceinline__ void put(T* dx, const float (&own)[kColumns]) {
   }
 }
 
-// Rows of an array that follow each other, as a run: from the multiple of 16 bytes before the first to that behind the last.
+// Rows of an array that follow each other, as a run: from the multiple of 16 bytes before the first to that behind the
+// last.
 struct Run {
   const char* from;
   unsigned skipped, bytes;
@@ -109,8 +124,8 @@ struct Run {
   }
 };
 
-
-// A thread's strip of a tile: it walks down so many steps, a row of windows each; below the first ones nothing is complete that it writes.
+// A thread's strip of a tile: it walks down so many steps, a row of windows each; below the first ones nothing is
+// complete that it writes.
 struct Strip {
   Place place;
   T* dx;                // row h
@@ -128,13 +143,15 @@ struct Strip {
   }
   // Row `r` of windows, the thread's own, of rows that are in a box from row `top` on.
   template <typename U>
-  static __device__ __forceinline__ const char* windows_at(const char* box, int r, int top, int outputs, const Place& place) {
+  static __device__ __forceinline__ const char* windows_at(const char* box, int r, int top, int outputs,
+                                                           const Place& place) {
     const int row = outputs * static_cast<int>(sizeof(U));
     return box + top * row % 16 + (r - top) * row + place.group * kOwn * static_cast<int>(sizeof(U));
   }
 };
 
-// Walks through a block's tiles, of which kStages are under way: `ask` (tile, address, barrier) asks for what is read, `walk` (tile, box) does the rest.
+// Walks through a block's tiles, of which kStages are under way: `ask` (tile, address, barrier) asks for what is read,
+// `walk` (tile, box) does the rest.
 template <typename AllTiles, typename Ask, typename Each>
 __device__ __forceinline__ void through(const AllTiles& tiles, char* smem, char* boxes, Ask ask, Each walk) {
   const unsigned full = smem_address(smem), to = smem_address(boxes);

@@ -1,11 +1,11 @@
 // Pooling: y = the maximum (with its place), mean or Lp norm of the elements of x in each window.
 //
-// Layout:  memory in any dense order, given by strides. A thread owns one window of kVector neighbouring channels (channels-last) or
-//          of one channel. A block owns kRows output rows by kColumns neighbours (window and channels, the channels fastest), so that
-//          overlapping windows meet in the first-level cache.
+// Layout:  memory in any dense order, given by strides. A thread owns one window of kVector neighbouring channels
+//          (channels-last) or of one channel. A block owns kRows output rows by kColumns neighbours (window and
+//          channels, the channels fastest), so that overlapping windows meet in the first-level cache.
 // Needs:   pointers and the channel extent aligned to kVector elements; padded extents and windows below 2^30.
-// Bound:   memory: x read once, y written once. Windows of 2 or 3 (kWindow) have all loads in flight at once, others those of a row of up to kFlight
-//          taps; where both are 0, loops.
+// Bound:   memory: x read once, y written once. Windows of 2 or 3 (kWindow) have all loads in flight at once, others
+//          those of a row of up to kFlight taps; where both are 0, loops.
 
 #include "pool/window.cuh"
 
@@ -44,7 +44,8 @@ using N = Number<T>;
 using A = N::type;
 using Place = Config::Place;
 constexpr int kVector = Config::kVector, kRow = Config::kFlight;
-constexpr int kFlight = sizeof(T) * kVector < 16 ? 8 : 4;  // loads under way at once, of rows that are not fetched as a whole
+constexpr int kFlight =
+    sizeof(T) * kVector < 16 ? 8 : 4;  // loads under way at once, of rows that are not fetched as a whole
 using V = Vec<T, kVector>;
 using WindowAxis = Axis<Config::kAdaptive>;
 
@@ -99,7 +100,8 @@ struct Window {
       for (int r = 0; r < kSide; ++r)
 #pragma unroll
         for (int s = 0; s < kSide; ++s)
-          if (r >= h.first && r < h.last && s >= w.first && s < w.last) reg_x[r][s] = load<T, kVector>(x + r * h_step + s * w_step);
+          if (r >= h.first && r < h.last && s >= w.first && s < w.last)
+            reg_x[r][s] = load<T, kVector>(x + r * h_step + s * w_step);
 #pragma unroll
       for (int r = 0; r < kSide; ++r)
 #pragma unroll
@@ -127,23 +129,29 @@ struct Window {
 };
 
 // `y` gets values, `places` int64 positions or the number of the tap; the one that is not asked for is not touched.
-extern "C" __global__ void __launch_bounds__(Config::kColumns * Config::kRows, 4)
-    DNNARRAY_ENTRY(const T* __restrict__ x, Config::Result* __restrict__ y, long long* __restrict__ indices, const __grid_constant__ Arguments a) {
+extern "C" __global__ void __launch_bounds__(Config::kColumns* Config::kRows, 4)
+    DNNARRAY_ENTRY(const T* __restrict__ x, Config::Result* __restrict__ y, long long* __restrict__ indices,
+                   const __grid_constant__ Arguments a) {
   const WindowAxis axis_d = a.d, axis_h = a.h, axis_w = a.w;
   const int planes = a.planes, inner = a.inner;
   const Strides sx = a.x_strides, sy = a.y_strides;
-  const Split column = split(static_cast<long long>(blockIdx.x) * Config::kColumns + threadIdx.x % Config::kColumns, inner);
+  const Split column =
+      split(static_cast<long long>(blockIdx.x) * Config::kColumns + threadIdx.x % Config::kColumns, inner);
   if (column.quotient >= axis_w.outputs) return;
   const int q = static_cast<int>(column.quotient);
   const Taps w = axis_w.taps(q);
 
-  for (long long row = static_cast<long long>(blockIdx.y) * Config::kRows + threadIdx.x / Config::kColumns; row < a.rows;
-       row += static_cast<long long>(gridDim.y) * Config::kRows) {
-    const Split by_h = split(row, axis_h.outputs), by_d = split(by_h.quotient, axis_d.outputs), by_c = split(by_d.quotient, planes);
+  for (long long row = static_cast<long long>(blockIdx.y) * Config::kRows + threadIdx.x / Config::kColumns;
+       row < a.rows; row += static_cast<long long>(gridDim.y) * Config::kRows) {
+    const Split by_h = split(row, axis_h.outputs), by_d = split(by_h.quotient, axis_d.outputs),
+                by_c = split(by_d.quotient, planes);
     const Taps h = axis_h.taps(by_h.rest), d = axis_d.taps(by_d.rest);
-    const T* from = x + by_c.quotient * sx.n + by_c.rest * sx.c + d.start * sx.d + h.start * sx.h + w.start * sx.w + column.rest * kVector;
-    const long long to = by_c.quotient * sy.n + by_c.rest * sy.c + by_d.rest * sy.d + by_h.rest * sy.h + q * sy.w + column.rest * kVector;
-    const Window window{from, axis_d.dilation * sx.d, axis_h.dilation * sx.h, axis_w.dilation * sx.w, d, h, w, axis_h.window, axis_w.window};
+    const T* from = x + by_c.quotient * sx.n + by_c.rest * sx.c + d.start * sx.d + h.start * sx.h + w.start * sx.w +
+                    column.rest * kVector;
+    const long long to = by_c.quotient * sy.n + by_c.rest * sy.c + by_d.rest * sy.d + by_h.rest * sy.h + q * sy.w +
+                         column.rest * kVector;
+    const Window window{from, axis_d.dilation * sx.d, axis_h.dilation * sx.h, axis_w.dilation * sx.w, d, h,
+                        w,    axis_h.window,          axis_w.window};
 
     const auto place_of = [&](int o, int r, int s) {
       if constexpr (kReduction == kTap) return (Place(o) * axis_h.window + r) * axis_w.window + s;
@@ -156,7 +164,8 @@ extern "C" __global__ void __launch_bounds__(Config::kColumns * Config::kRows, 4
     Accumulator result(kReduction == kMean || Config::kMagnitude ? A(0) : N::lowest(), first);
     if constexpr (kReduction == kMean) {
       window.each([&](const V& v, int, int, int) { result.add(v); });
-      const A share = inverse(A(axis_d.count(d, a.padded)) * A(axis_h.count(h, a.padded)) * A(axis_w.count(w, a.padded)));
+      const A share =
+          inverse(A(axis_d.count(d, a.padded)) * A(axis_h.count(h, a.padded)) * A(axis_w.count(w, a.padded)));
 #pragma unroll
       for (int j = 0; j < kVector; ++j) result.value[j] *= share;
     } else {

@@ -1,8 +1,10 @@
-// Gradient of maximum pooling whose windows are small and do not overlap, in one pass: dx = grad where a window's maximum stands, else 0.
+// Gradient of maximum pooling whose windows are small and do not overlap, in one pass: dx = grad where a window's
+// maximum stands, else 0.
 //
-// Layout:  as in small_windows.cu; a thread reads the windows that it owns, finds their maxima and writes all of its columns, also those that no
-//          window looks at.
-// Needs:   as small_windows.cu, grad aligned to kPiece; no padding before the columns, and strides of at least the window.
+// Layout:  as in small_windows.cu; a thread reads the windows that it owns, finds their maxima and writes all of its
+//          columns, also those that no window looks at.
+// Needs:   as small_windows.cu, grad aligned to kPiece; no padding before the columns, and strides of at least the
+//          window.
 // Bound:   memory: x and grad read once, dx written once.
 
 #ifndef DNNARRAY_CONFIG
@@ -57,7 +59,8 @@ __device__ __forceinline__ Vec<T, kResults> gradients(const T* grad, int q, int 
 }
 
 // Vector v of row r of what the windows give to their elements.
-__device__ __forceinline__ Vec<T, kWide> given(const Vec<T, kResults>& grad, const int (&taps)[kResults], int r, int v) {
+__device__ __forceinline__ Vec<T, kWide> given(const Vec<T, kResults>& grad, const int (&taps)[kResults], int r,
+                                               int v) {
   Vec<T, kWide> dx{};
 #pragma unroll
   for (int j = 0; j < kWide; ++j) {
@@ -69,7 +72,8 @@ __device__ __forceinline__ Vec<T, kWide> given(const Vec<T, kResults>& grad, con
 
 // Arguments as in small_windows.cu; threads are shared out over the elements of x.
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, T* __restrict__ dx, const __grid_constant__ Arguments a) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, T* __restrict__ dx,
+                   const __grid_constant__ Arguments a) {
   const long long thread = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
   if (thread >= a.total) return;
   const Share<Config> share(thread, a.among);
@@ -95,7 +99,9 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
         const int c = v * (kLast ? 1 : kWide);
-        if (source.inside(h + r, c)) store(dx + corner + static_cast<long long>(h + r) * row + static_cast<long long>(c) * column, given(reg_grad, taps, r, v));
+        if (source.inside(h + r, c))
+          store(dx + corner + static_cast<long long>(h + r) * row + static_cast<long long>(c) * column,
+                given(reg_grad, taps, r, v));
       }
   }
 }

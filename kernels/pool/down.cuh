@@ -1,11 +1,13 @@
-// Columns of a window reduced down the rows of x, in channels-first memory: sums, or maxima with the rows in which they stand.
+// Columns of a window reduced down the rows of x, in channels-first memory: sums, or maxima with the rows in which they
+// stand.
 #pragma once
 
 #include "pool/plane.cuh"
 
 namespace dnnarray {
 
-// C is the Config of a kernel. kReduction is as in direct.cu; a thread has kWide neighbouring columns, and kFlight loads under way at once.
+// C is the Config of a kernel. kReduction is as in direct.cu; a thread has kWide neighbouring columns, and kFlight
+// loads under way at once.
 template <typename C>
 struct Down {
   using T = typename C::Element;

@@ -1,9 +1,10 @@
 // Gradient of pooling: dx = the sum over the windows that cover an element of what it gets of their gradient.
 //
 // Maximum: all of it if the window's maximum stands here; mean: its share; Lp norm: sign(x) (|x| / y)^(p - 1).
-// Layout:  as in direct.cu; a thread owns kVector neighbouring channels of one element of x and sums over windows in a fixed order,
-//          so that the bits are the same from run to run.
-// Needs:   as direct.cu; at most kCover windows over an element along the last two axes (0: any number), and then no third axis.
+// Layout:  as in direct.cu; a thread owns kVector neighbouring channels of one element of x and sums over windows in a
+//          fixed order, so that the bits are the same from run to run.
+// Needs:   as direct.cu; at most kCover windows over an element along the last two axes (0: any number), and then no
+//          third axis.
 // Bound:   memory: x, grad and what was saved read once, dx written once.
 
 #include "pool/window.cuh"
@@ -44,8 +45,8 @@ constexpr int kVector = Config::kVector;
 using V = Vec<T, kVector>;
 using WindowAxis = Axis<Config::kAdaptive>;
 
-// What kRule says of the saved array: the number of the tap with the maximum (kSmall: as small_windows.cu has it); its flat position in space; nothing
-// (mean); the norm.
+// What kRule says of the saved array: the number of the tap with the maximum (kSmall: as small_windows.cu has it); its
+// flat position in space; nothing (mean); the norm.
 constexpr int kTap = 0, kPlace = 1, kMean = 2, kNorm = 3;
 constexpr int kRule = Config::kRule;
 constexpr bool kReadsX = kRule == kNorm || Config::kMagnitude;
@@ -65,7 +66,8 @@ struct Hit {
   A share;
 };
 __device__ __forceinline__ Hit hit(const WindowAxis& axis, int place, int window, bool padded) {
-  return {window, axis.tap_at(place, window), kRule == kMean ? inverse(A(axis.count(axis.taps(window), padded))) : A(1)};
+  return {window, axis.tap_at(place, window),
+          kRule == kMean ? inverse(A(axis.count(axis.taps(window), padded))) : A(1)};
 }
 
 struct Element {
@@ -81,7 +83,8 @@ struct Element {
     const long long at = od.window * y.d + oh.window * y.h + ow.window * y.w;
     e.grad = load<T, kVector>(grad + at);
     if constexpr (kRule != kMean) e.saved = load_wide<Saved, kVector>(saved + at);
-    if constexpr (kRule == kTap) e.tap = Config::kSmall ? tap_code(oh.tap, ow.tap) : (od.tap * h.window + oh.tap) * w.window + ow.tap;
+    if constexpr (kRule == kTap)
+      e.tap = Config::kSmall ? tap_code(oh.tap, ow.tap) : (od.tap * h.window + oh.tap) * w.window + ow.tap;
     if constexpr (kRule == kMean) e.share = od.share * oh.share * ow.share;
     return e;
   }
@@ -99,24 +102,28 @@ __device__ __forceinline__ void add(A (&sum)[kVector], const Entry& e, const V& 
   }
 }
 
-extern "C" __global__ void __launch_bounds__(Config::kColumns * Config::kRows, sizeof(A) == 8 ? 2 : 4)
-    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, const Saved* __restrict__ saved, T* __restrict__ dx, const __grid_constant__ Arguments a) {
+extern "C" __global__ void __launch_bounds__(Config::kColumns* Config::kRows, sizeof(A) == 8 ? 2 : 4)
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, const Saved* __restrict__ saved,
+                   T* __restrict__ dx, const __grid_constant__ Arguments a) {
   const WindowAxis axis_d = a.d, axis_h = a.h, axis_w = a.w;
   const int planes = a.planes, inner = a.inner;
   const Strides sx = a.x_strides, sy = a.y_strides;
   const bool padded = a.padded;
-  const Split column = split(static_cast<long long>(blockIdx.x) * Config::kColumns + threadIdx.x % Config::kColumns, inner);
+  const Split column =
+      split(static_cast<long long>(blockIdx.x) * Config::kColumns + threadIdx.x % Config::kColumns, inner);
   if (column.quotient >= axis_w.extent) return;
   const int place_w = static_cast<int>(column.quotient);
   const Cover w = axis_w.cover(place_w);
   const A p = A(a.p);
 
-  for (long long row = static_cast<long long>(blockIdx.y) * Config::kRows + threadIdx.x / Config::kColumns; row < a.rows;
-       row += static_cast<long long>(gridDim.y) * Config::kRows) {
-    const Split by_h = split(row, axis_h.extent), by_d = split(by_h.quotient, axis_d.extent), by_c = split(by_d.quotient, planes);
+  for (long long row = static_cast<long long>(blockIdx.y) * Config::kRows + threadIdx.x / Config::kColumns;
+       row < a.rows; row += static_cast<long long>(gridDim.y) * Config::kRows) {
+    const Split by_h = split(row, axis_h.extent), by_d = split(by_h.quotient, axis_d.extent),
+                by_c = split(by_d.quotient, planes);
     const int place_h = by_h.rest, place_d = by_d.rest;
     const long long place = (static_cast<long long>(place_d) * axis_h.extent + place_h) * axis_w.extent + place_w;
-    const long long at = by_c.quotient * sx.n + by_c.rest * sx.c + place_d * sx.d + place_h * sx.h + place_w * sx.w + column.rest * kVector;
+    const long long at = by_c.quotient * sx.n + by_c.rest * sx.c + place_d * sx.d + place_h * sx.h + place_w * sx.w +
+                         column.rest * kVector;
     const long long from = by_c.quotient * sy.n + by_c.rest * sy.c + column.rest * kVector;
     const Element element{grad + from, saved + from, sy, axis_h, axis_w};
     const Cover h = axis_h.cover(place_h);

@@ -1,7 +1,7 @@
 // Gradient of pooling in channels-last memory, as gather.cu, with the windows fetched once for several columns.
 //
-// Layout:  x is (outer, D, H, W, inner). A thread owns kWide channels of kColumns neighbouring columns of a row. It goes over the windows that
-//          meet them, in a fixed order; which columns lie in a window is a word of bits.
+// Layout:  x is (outer, D, H, W, inner). A thread owns kWide channels of kColumns neighbouring columns of a row. It
+//          goes over the windows that meet them, in a fixed order; which columns lie in a window is a word of bits.
 // Needs:   pointers and the channels aligned to kWide elements; dilation 1.
 // Bound:   memory: dx written once, the rest is small or shared by neighbours.
 
@@ -48,9 +48,10 @@ struct CodeOf<true> {
 };
 using Code = CodeOf<kRule == kPlace>::type;
 
-// What one window gives to the columns inside; of a maximum, to the one that `number`, the tap or the place of column 0, says.
-__device__ __forceinline__ void add(A (&sum)[kColumns][kWide], const Vec<T, kWide>& grad, const Vec<Saved, kWide>& saved, A share,
-                                    Code number, unsigned columns) {
+// What one window gives to the columns inside; of a maximum, to the one that `number`, the tap or the place of column
+// 0, says.
+__device__ __forceinline__ void add(A (&sum)[kColumns][kWide], const Vec<T, kWide>& grad,
+                                    const Vec<Saved, kWide>& saved, A share, Code number, unsigned columns) {
 #pragma unroll
   for (int v = 0; v < kWide; ++v) {
     const A g = kRule == kMean ? widen(grad.at[v]) * share : widen(grad.at[v]);
@@ -61,14 +62,18 @@ __device__ __forceinline__ void add(A (&sum)[kColumns][kWide], const Vec<T, kWid
   }
 }
 
-// `total` counts threads; `inner` are the vectors of channels, `groups` the threads along W, `heights` and `depths` the extents along H and D.
-extern "C" __global__ void __launch_bounds__(Config::kThreads, 4) DNNARRAY_ENTRY(const T* __restrict__ grad, const Saved* __restrict__ saved, T* __restrict__ dx, const __grid_constant__ Arguments a) {
+// `total` counts threads; `inner` are the vectors of channels, `groups` the threads along W, `heights` and `depths` the
+// extents along H and D.
+extern "C" __global__ void __launch_bounds__(Config::kThreads, 4)
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const Saved* __restrict__ saved, T* __restrict__ dx,
+                   const __grid_constant__ Arguments a) {
   const long long thread = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
   if (thread >= a.total) return;
   const WindowAxis axis_d = a.d, axis_h = a.h, axis_w = a.w;
   const Split vector = a.inner(thread), along = a.groups(vector.quotient);
   const Split down = a.heights(along.quotient), deep = a.depths(down.quotient);
-  const int d = deep.rest, h = down.rest, w = along.rest * kColumns, channel = vector.rest * kWide, column = a.inner.divisor * kWide;
+  const int d = deep.rest, h = down.rest, w = along.rest * kColumns, channel = vector.rest * kWide,
+            column = a.inner.divisor * kWide;
   const int first = axis_w.cover(w).first, last = axis_w.cover(min(w + kColumns, axis_w.extent) - 1).last;
   const Cover over_d = axis_d.cover(d), over_h = axis_h.cover(h);
   const Code place = static_cast<Code>((static_cast<long long>(d) * axis_h.extent + h) * axis_w.extent + w);
@@ -89,7 +94,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, 4) DNNARRAY_ENTRY
         Vec<Saved, kWide> reg_saved{};
         if constexpr (kRule != kMean) reg_saved = load_wide<Saved, kWide>(saved + at);
         const A share = kRule == kMean ? inverse(count * A(axis_w.count(in_w, a.padded))) : A(1);
-        add(sum, reg_grad, reg_saved, share, kRule == kPlace ? place : row + w - in_w.start, columns_inside<kColumns>(in_w, w));
+        add(sum, reg_grad, reg_saved, share, kRule == kPlace ? place : row + w - in_w.start,
+            columns_inside<kColumns>(in_w, w));
       }
     }
   }

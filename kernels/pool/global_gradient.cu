@@ -1,7 +1,10 @@
-// Gradient of the mean of whole planes in channels-first memory: every element of a plane gets the same share of its gradient.
+// Gradient of the mean of whole planes in channels-first memory: every element of a plane gets the same share of its
+// gradient.
 //
-// Layout:  x is (planes, length). A thread writes kSteps vectors of kWide elements, those of a block beside each other; a vector meets one plane, or two (kTwo).
-// Needs:   dx aligned to kWide elements; planes of at least kWide elements, of whole vectors where not kTwo; below 2^30.
+// Layout:  x is (planes, length). A thread writes kSteps vectors of kWide elements, those of a block beside each other;
+//          a vector meets one plane, or two (kTwo).
+// Needs:   dx aligned to kWide elements; planes of at least kWide elements, of whole vectors where not kTwo; below
+//          2^30.
 // Bound:   memory: dx written once.
 
 #include "dnnarray/core/overlap.cuh"

@@ -1,9 +1,11 @@
 // Pooling of everything to one element: y[o, i] = the maximum (with its place), mean or Lp norm over l of x[o, l, i].
 //
-// Layout:  x is (outer, length, inner), y is (outer, inner), dense. inner > 1 (channels-last): a thread owns kVector neighbours of inner,
-//          kLanes threads stand beside each other and kTaps threads share the length. inner = 1 (channels-first): kTaps threads share a row,
-//          each taking vectors along it, and a block has kLanes rows. The threads of a sum meet in shared memory, in a fixed order.
-// Needs:   pointers and the inner extent (or the length, where inner is 1) aligned to kVector elements; length below 2^30.
+// Layout:  x is (outer, length, inner), y is (outer, inner), dense. inner > 1 (channels-last): a thread owns kVector
+//          neighbours of inner, kLanes threads stand beside each other and kTaps threads share the length. inner = 1
+//          (channels-first): kTaps threads share a row, each taking vectors along it, and a block has kLanes rows. The
+//          threads of a sum meet in shared memory, in a fixed order.
+// Needs:   pointers and the inner extent (or the length, where inner is 1) aligned to kVector elements; length below
+//          2^30.
 // Bound:   memory: x read once.
 
 #include "dnnarray/core/overlap.cuh"
@@ -52,7 +54,9 @@ constexpr int kPad = kOwned > 1 ? 4 : 0;
 __shared__ A smem_values[kOwned][kAWarp ? 1 : kTaps * kLanes + kPad];
 __shared__ int smem_places[kPlaces ? kOwned : 1][kPlaces && !kAWarp ? kTaps * kLanes : 1];
 
-__device__ __forceinline__ P stored(int j, int i) { return {smem_values[j][i], kPlaces ? smem_places[kPlaces ? j : 0][kPlaces ? i : 0] : 0}; }
+__device__ __forceinline__ P stored(int j, int i) {
+  return {smem_values[j][i], kPlaces ? smem_places[kPlaces ? j : 0][kPlaces ? i : 0] : 0};
+}
 __device__ __forceinline__ void keep(const P& part, int j, int i) {
   smem_values[j][i] = part.value;
   if constexpr (kPlaces) smem_places[j][i] = part.place;
@@ -84,7 +88,8 @@ __device__ __forceinline__ void meet(P (&own)[kOwned], int tap, int lane) {
   }
 }
 
-// The mean of each of the block's results, a thread at a time: parts are added in their order, and neighbours written by neighbours.
+// The mean of each of the block's results, a thread at a time: parts are added in their order, and neighbours written
+// by neighbours.
 __device__ __forceinline__ void put_means(R* y, const P (&own)[kOwned], int tap, int lane, int count, A length) {
 #pragma unroll
   for (int j = 0; j < kOwned; ++j) smem_values[j][tap * kLanes + lane] = own[j].value;
@@ -98,9 +103,11 @@ __device__ __forceinline__ void put_means(R* y, const P (&own)[kOwned], int tap,
   __syncthreads();
 }
 
-// own = the reduction of what this thread sees; term(x, j) is the summand or the candidate. kUnroll loads are in flight at once.
+// own = the reduction of what this thread sees; term(x, j) is the summand or the candidate. kUnroll loads are in flight
+// at once.
 template <bool kSum, typename Term>
-__device__ __forceinline__ void reduce(P (&own)[kOwned], const T* x, long long step, int vectors, int tap, bool inside, Term term) {
+__device__ __forceinline__ void reduce(P (&own)[kOwned], const T* x, long long step, int vectors, int tap, bool inside,
+                                       Term term) {
 #pragma unroll
   for (int j = 0; j < kOwned; ++j) own[j] = {kSum || Config::kMagnitude ? A(0) : N::lowest(), kNowhere};
   if (!inside) return;
@@ -126,18 +133,22 @@ __device__ __forceinline__ void reduce(P (&own)[kOwned], const T* x, long long s
 
 // `columns` is the number of rows, or of vectors of inner for all outer; `inner` counts vectors.
 // Where 512 threads or float64 meet the limit of registers, one block must do: a second would cost spills.
-extern "C" __global__ void __launch_bounds__(kTaps * kLanes, kTaps * kLanes >= 512 || sizeof(A) == 8 ? 1 : 0)
-    DNNARRAY_ENTRY(const T* __restrict__ x, R* __restrict__ y, long long* __restrict__ indices, const __grid_constant__ Arguments a) {
+extern "C" __global__ void __launch_bounds__(kTaps* kLanes, kTaps* kLanes >= 512 || sizeof(A) == 8 ? 1 : 0)
+    DNNARRAY_ENTRY(const T* __restrict__ x, R* __restrict__ y, long long* __restrict__ indices,
+                   const __grid_constant__ Arguments a) {
   begin_ahead();
-  const int tid = threadIdx.x, tap = Config::kAlong ? tid % kTaps : tid / kLanes, lane = Config::kAlong ? tid / kTaps : tid % kLanes;
+  const int tid = threadIdx.x, tap = Config::kAlong ? tid % kTaps : tid / kLanes,
+            lane = Config::kAlong ? tid / kTaps : tid % kLanes;
   const A p = A(a.p);
   const long long columns = a.columns, length = a.length, inner = a.inner;
   const int vectors = static_cast<int>(Config::kAlong ? length / kVector : length);
-  for (long long first = static_cast<long long>(blockIdx.x) * kLanes; first < columns; first += static_cast<long long>(gridDim.x) * kLanes) {
+  for (long long first = static_cast<long long>(blockIdx.x) * kLanes; first < columns;
+       first += static_cast<long long>(gridDim.x) * kLanes) {
     const long long column = first + lane;
     const bool inside = column < columns;
     const Split by_inner = split(column, static_cast<int>(inner));
-    const T* from = x + (Config::kAlong ? column * length : (by_inner.quotient * length * inner + by_inner.rest) * kVector);
+    const T* from =
+        x + (Config::kAlong ? column * length : (by_inner.quotient * length * inner + by_inner.rest) * kVector);
     take_after_previous_kernel(from);
     const long long step = Config::kAlong ? kVector : inner * kVector;
 
@@ -145,7 +156,8 @@ extern "C" __global__ void __launch_bounds__(kTaps * kLanes, kTaps * kLanes >= 5
     if constexpr (kReduction == kMean) {
       reduce<true>(own, from, step, vectors, tap, inside, [](A v, int) { return v; });
       if constexpr (!Config::kAlong) {
-        put_means(y + first * kOwned, own, tap, lane, static_cast<int>(min(columns - first, static_cast<long long>(kLanes))) * kOwned, A(length));
+        put_means(y + first * kOwned, own, tap, lane,
+                  static_cast<int>(min(columns - first, static_cast<long long>(kLanes))) * kOwned, A(length));
         continue;
       }
       meet<true>(own, tap, lane);
@@ -165,13 +177,15 @@ extern "C" __global__ void __launch_bounds__(kTaps * kLanes, kTaps * kLanes >= 5
         meet<false>(own, tap, lane);
 #pragma unroll
         for (int j = 0; j < kOwned; ++j) scale[j] = scale_of(own[j].value);
-        reduce<true>(own, from, step, vectors, tap, inside, [&](A v, int j) { return power<A>(magnitude(v) / scale[j], p); });
+        reduce<true>(own, from, step, vectors, tap, inside,
+                     [&](A v, int j) { return power<A>(magnitude(v) / scale[j], p); });
         meet<true>(own, tap, lane);
       }
 #pragma unroll
       for (int j = 0; j < kOwned; ++j) own[j].value = scale[j] * root(own[j].value, p);
     } else {
-      reduce<false>(own, from, step, vectors, tap, inside, [](A v, int) { return Config::kMagnitude ? magnitude(v) : v; });
+      reduce<false>(own, from, step, vectors, tap, inside,
+                    [](A v, int) { return Config::kMagnitude ? magnitude(v) : v; });
       meet<false>(own, tap, lane);
     }
 

@@ -1,7 +1,9 @@
-// The gradient of argmax_gradient_bulk.cu where the places of the maxima are given: long runs of rows of windows, with their places, come into shared memory by
-// TMA, and each window adds its gradient to one of the sums that its thread has there for the rows and columns under its windows.
+// The gradient of argmax_gradient_bulk.cu where the places of the maxima are given: long runs of rows of windows, with
+// their places, come into shared memory by TMA, and each window adds its gradient to one of the sums that its thread
+// has there for the rows and columns under its windows.
 //
-// Layout:  as argmax_gradient_bulk.cu; sums lie as far apart as there are threads, so that lanes meet in no bank. Sums of kWindowH rows take turns.
+// Layout:  as argmax_gradient_bulk.cu; sums lie as far apart as there are threads, so that lanes meet in no bank. Sums
+//          of kWindowH rows take turns.
 // Needs:   as argmax_gradient_bulk.cu; planes below 2^29. A place that is not in its window is nowhere.
 // Bound:   memory: grad and places read about once, dx written once.
 
@@ -41,8 +43,11 @@ struct Arguments {
 using namespace dnnarray;
 
 using Saved = Config::Saved;
-constexpr int kSums = kWindowH * kSeen, kSumBytes = (kSums + 1) * Config::kThreads * static_cast<int>(sizeof(float));  // one for what is nowhere
-constexpr int kNamed = kOwn * static_cast<int>(sizeof(Saved)) < 16 ? kOwn : 16 / static_cast<int>(sizeof(Saved));      // places that are read together
+constexpr int kSums = kWindowH * kSeen,
+              kSumBytes = (kSums + 1) * Config::kThreads * static_cast<int>(sizeof(float));  // one for what is nowhere
+constexpr int kNamed = kOwn * static_cast<int>(sizeof(Saved)) < 16
+                           ? kOwn
+                           : 16 / static_cast<int>(sizeof(Saved));  // places that are read together
 
 struct Walk : Strip {
   const char *grad, *places;  // of the row of windows, in shared memory
@@ -50,10 +55,12 @@ struct Walk : Strip {
   int base = 0;  // sums of row h begin with this number
   int width, column, grad_row, places_row;
 
-  __device__ __forceinline__ Walk(const Strip& strip, const Tiles& tiles, const Tile& t, char* smem, const char* box) : Strip(strip) {
+  __device__ __forceinline__ Walk(const Strip& strip, const Tiles& tiles, const Tile& t, char* smem, const char* box)
+      : Strip(strip) {
     sums = reinterpret_cast<float*>(smem + kHead) + threadIdx.x;
     width = tiles.w.extent, column = place.group * kColumns - kMargin;
-    grad_row = tiles.w.outputs * static_cast<int>(sizeof(T)), places_row = tiles.w.outputs * static_cast<int>(sizeof(Saved));
+    grad_row = tiles.w.outputs * static_cast<int>(sizeof(T)),
+    places_row = tiles.w.outputs * static_cast<int>(sizeof(Saved));
     places = windows_at<Saved>(box, p, t.top_window, tiles.w.outputs, place);
     grad = windows_at<T>(box + tiles.room, p, t.top_window, tiles.w.outputs, place);
   }
@@ -65,7 +72,8 @@ struct Walk : Strip {
     const int row = static_cast<int>(__umulhi(static_cast<unsigned>(named), by_width.magic) >> by_width.shift);
     const int r = row - h, c = named - row * by_width.divisor - column - b * kStrideW;
     const int at = base + r * kSeen;
-    return named >= 0 && within(r, kWindowH) && within(c, kWindowW) ? (at < kSums ? at : at - kSums) + b * kStrideW + c : kSums;
+    return named >= 0 && within(r, kWindowH) && within(c, kWindowW) ? (at < kSums ? at : at - kSums) + b * kStrideW + c
+                                                                    : kSums;
   }
   __device__ __forceinline__ void give(const Divider& by_width) {
     float given[kOwn];
@@ -115,7 +123,8 @@ struct Walk : Strip {
 
 // Arguments as of Tiles; `room` bytes of a stage are for places, and positions in the plane are divided by its `width`.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
-    DNNARRAY_ENTRY(const T* __restrict__ grad, const Saved* __restrict__ places, T* __restrict__ dx, const __grid_constant__ Arguments a) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const Saved* __restrict__ places, T* __restrict__ dx,
+                   const __grid_constant__ Arguments a) {
   extern __shared__ __align__(128) char smem[];
   const Tiles tiles(a);
   const Divider by_width = a.width;

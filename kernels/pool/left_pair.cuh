@@ -1,4 +1,5 @@
-// A row of what a Strip sees, with the two halves to the left of its vectors as a word: two strided loads of two bytes cost the first-level cache twice as many look-ups.
+// A row of what a Strip sees, with the two halves to the left of its vectors as a word: two strided loads of two bytes
+// cost the first-level cache twice as many look-ups.
 #pragma once
 
 #include "pool/strip.cuh"
@@ -7,7 +8,8 @@ namespace dnnarray {
 
 // Whether there are two such halves. (What neighbouring lanes lend is read otherwise.)
 template <typename S>
-constexpr bool kLeftPair = sizeof(typename S::T) == 2 && !Number<typename S::T>::kInteger && !S::kLast && S::kLeft == 2 && S::kWide % 2 == 0 && !S::kLends;
+constexpr bool kLeftPair = sizeof(typename S::T) == 2 && !Number<typename S::T>::kInteger && !S::kLast &&
+                           S::kLeft == 2 && S::kWide % 2 == 0 && !S::kLends;
 
 template <typename S>
 __device__ __forceinline__ typename S::Row read_with_left_pair(const S& source, int h) {

@@ -1,7 +1,9 @@
-// Gradient of mean pooling over two axes where no row lies in more than two rows of windows: dx = the sum over an element's windows of their share.
+// Gradient of mean pooling over two axes where no row lies in more than two rows of windows: dx = the sum over an
+// element's windows of their share.
 //
-// Layout:  a thread owns kWide neighbours, columns in channels-first and channels in channels-last memory, and walks down `rows` rows. What the
-//          windows of a row give to its columns changes only where one begins, so that it is kept for the last two rows of windows.
+// Layout:  a thread owns kWide neighbours, columns in channels-first and channels in channels-last memory, and walks
+//          down `rows` rows. What the windows of a row give to its columns changes only where one begins, so that it is
+//          kept for the last two rows of windows.
 // Needs:   pointers and W (or the channels) aligned to kWide elements; dilation 1; planes below 2^31.
 // Bound:   memory: dx written once; grad is small, and neighbours meet in the caches.
 
@@ -32,10 +34,12 @@ using T = Config::Element;
 using A = arithmetic_t<T>;
 using WindowAxis = Axis<Config::kAdaptive>;
 constexpr bool kLast = Config::kLast;
-constexpr int kWide = Config::kWide, kMost = Config::kMost, kColumns = kLast ? 1 : kWide;  // columns of x that a thread has
+constexpr int kWide = Config::kWide, kMost = Config::kMost,
+              kColumns = kLast ? 1 : kWide;  // columns of x that a thread has
 using Values = A[kWide];
 
-// The windows of a row that meet the thread's columns, kMost at the most: which of its columns lie in each, as bits, and what share they get.
+// The windows of a row that meet the thread's columns, kMost at the most: which of its columns lie in each, as bits,
+// and what share they get.
 struct Across {
   int q;  // the first of them
   unsigned bits[kMost];
@@ -50,7 +54,8 @@ struct Across {
     }
   }
 
-  // What a row of windows gives to the thread's elements; `grad` is the window that is the first of them, `column` the distance between two.
+  // What a row of windows gives to the thread's elements; `grad` is the window that is the first of them, `column` the
+  // distance between two.
   __device__ __forceinline__ void give(Values& y, const T* grad, int column, A down) const {
     constexpr int kLoaded = kLast ? kWide : 1;
     Vec<T, kLoaded> reg_grad[kMost] = {};

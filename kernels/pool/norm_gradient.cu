@@ -1,8 +1,10 @@
-// Gradient of pooling by the L1 or L2 norm in channels-first memory, with windows of up to 3 x 3, in one pass: dx = the sum over the windows that cover an element of their
-// gradient times sign(x) (L1) or x / norm (L2), which are x times the sum of gradient / norm.
+// Gradient of pooling by the L1 or L2 norm in channels-first memory, with windows of up to 3 x 3, in one pass: dx = the
+// sum over the windows that cover an element of their gradient times sign(x) (L1) or x / norm (L2), which are x times
+// the sum of gradient / norm.
 //
-// Layout:  as in small_windows_gradient.cu: a thread owns kGroup x kStrideW columns and walks down kSteps rows of tiles. It reads all windows that meet its columns, and begins
-//          with the rows of windows above its first tile, so that each norm is computed anew by the few threads that need it and never stored. kAtOnce: it asks for
+// Layout:  as in small_windows_gradient.cu: a thread owns kGroup x kStrideW columns and walks down kSteps rows of
+//          tiles. It reads all windows that meet its columns, and begins with the rows of windows above its first tile,
+//          so that each norm is computed anew by the few threads that need it and never stored. kAtOnce: it asks for
 //          all rows before it uses one, without a branch between, behind which each would be waited for.
 //          (Channels-last: norm_gradient_channels_last.cu.)
 // Needs:   pointers and W aligned to kWide elements, grad to kPiece; dilation 1; planes below 2^31.
@@ -39,11 +41,14 @@ struct Arguments {
 
 using namespace dnnarray;
 constexpr int kWide = Config::kWide, kPiece = Config::kPiece, kSteps = Config::kSteps, kExponent = Config::kExponent;
-constexpr int kWindowH = Config::kWindowH, kStrideH = Config::kStrideH, kWindowW = Config::kWindowW, kStrideW = Config::kStrideW;
+constexpr int kWindowH = Config::kWindowH, kStrideH = Config::kStrideH, kWindowW = Config::kWindowW,
+              kStrideW = Config::kStrideW;
 
-// Rows of windows over a tile but for the first; windows that meet the thread's own columns, of which the first begins kLeft columns before these.
+// Rows of windows over a tile but for the first; windows that meet the thread's own columns, of which the first begins
+// kLeft columns before these.
 constexpr int kBack = (kWindowH - 1) / kStrideH, kOwn = Config::kGroup, kColumns = kOwn * kStrideW;
-constexpr int kWindowsLeft = (kWindowW - 1 - Config::kBefore) / kStrideW, kWindowsRight = (Config::kBefore + kStrideW - 1) / kStrideW;
+constexpr int kWindowsLeft = (kWindowW - 1 - Config::kBefore) / kStrideW,
+              kWindowsRight = (Config::kBefore + kStrideW - 1) / kStrideW;
 constexpr int kWindows = kWindowsLeft + kOwn + kWindowsRight, kLeft = kWindowsLeft * kStrideW + Config::kBefore;
 constexpr int kEnd = (kWindows - 1) * kStrideW + kWindowW - kLeft, kRight = kEnd > kColumns ? kEnd - kColumns : 0;
 constexpr int kRows = kWindowH > kStrideH ? kWindowH : kStrideH, kAll = kRows + (kBack + kSteps - 1) * kStrideH;
@@ -84,7 +89,9 @@ constexpr int kBlocks = Config::kBlocks == 8 && __CUDA_ARCH__ != 900 ? 4 : Confi
 // Whether sums begin with 0. In float32 those that do not take fewer instructions but longer (133 us for 126).
 constexpr bool kFromZero = sizeof(T) > 2;
 
-__device__ __forceinline__ A element(const S::Row& row, int c) { return S::N::widened(row.cell(S::cell_of(0, c + kLeft))); }
+__device__ __forceinline__ A element(const S::Row& row, int c) {
+  return S::N::widened(row.cell(S::cell_of(0, c + kLeft)));
+}
 
 // A row of x.
 __device__ __forceinline__ S::Row read_row(const S& source, int h) {
@@ -139,7 +146,8 @@ struct Task {
   int q, first, count;  // the first own window and tile; columns that are written
 
   __device__ __forceinline__ bool there(int p, int b) const {
-    return static_cast<unsigned>(p) < static_cast<unsigned>(h.outputs) && static_cast<unsigned>(q + b - kWindowsLeft) < static_cast<unsigned>(w.outputs);
+    return static_cast<unsigned>(p) < static_cast<unsigned>(h.outputs) &&
+           static_cast<unsigned>(q + b - kWindowsLeft) < static_cast<unsigned>(w.outputs);
   }
 
   // Of windows that do not exist, 0.
@@ -166,7 +174,8 @@ struct Task {
     bool any = false;
 #pragma unroll 1
     for (; windows != 0; windows &= windows - 1) {
-      any |= source.largest<kWindowH, kWindowW>(p * kStrideH - h.before, (__ffs(windows) - 1) * kStrideW - kLeft, 0) != A(0);
+      any |= source.largest<kWindowH, kWindowW>(p * kStrideH - h.before, (__ffs(windows) - 1) * kStrideW - kLeft, 0) !=
+             A(0);
     }
     return any;
   }
@@ -178,7 +187,8 @@ struct Task {
     for (int row = top; row < end; ++row)
 #pragma unroll 1
       for (int c = 0; c < count; ++c) {
-        dx[static_cast<long long>(row) * source.row + c] = narrow<T>(source.exact_slope<kWindowH, kWindowW>(grad, h, w, q, row, c, 0));
+        dx[static_cast<long long>(row) * source.row + c] =
+            narrow<T>(source.exact_slope<kWindowH, kWindowW>(grad, h, w, q, row, c, 0));
       }
   }
 };
@@ -190,9 +200,10 @@ __device__ __forceinline__ A squares(const Line (&lines)[kWindowH], int b) {
   return sum;
 }
 
-// What the windows of row p give to the thread's columns, each sum to be multiplied by the element; `lines` are of their rows of x. Bits tell where
-// a norm may have left the range.
-__device__ __forceinline__ unsigned give(A (&given)[kColumns], const Task& task, const Said& said, const Line (&lines)[kWindowH], int p) {
+// What the windows of row p give to the thread's columns, each sum to be multiplied by the element; `lines` are of
+// their rows of x. Bits tell where a norm may have left the range.
+__device__ __forceinline__ unsigned give(A (&given)[kColumns], const Task& task, const Said& said,
+                                         const Line (&lines)[kWindowH], int p) {
   A slope[kWindows];
   unsigned odd = 0;
 #pragma unroll
@@ -220,7 +231,8 @@ __device__ __forceinline__ unsigned give(A (&given)[kColumns], const Task& task,
 }
 
 // Row i of a tile.
-__device__ __forceinline__ void put(const Task& task, const S::Row& x, const A (&given)[kBack + 1][kColumns], int i, int row) {
+__device__ __forceinline__ void put(const Task& task, const S::Row& x, const A (&given)[kBack + 1][kColumns], int i,
+                                    int row) {
 #pragma unroll
   for (int c = 0; c < kColumns; c += kWide) {
     A y[kWide];
@@ -240,7 +252,8 @@ __device__ __forceinline__ void put(const Task& task, const S::Row& x, const A (
 
 // Arguments as in small_windows.cu; threads are shared out over the elements of x.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, kBlocks)
-    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, T* __restrict__ dx, const __grid_constant__ Arguments a) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, T* __restrict__ dx,
+                   const __grid_constant__ Arguments a) {
   const Axis<false> axis_h(a.h, kWindowH, kStrideH), axis_w(a.w, kWindowW, kStrideW);
   const auto task_of = [&](unsigned tid) {
     const long long thread = static_cast<long long>(blockIdx.x) * Config::kThreads + tid;
@@ -275,10 +288,12 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, kBlocks)
       if (r < kWindowH) lines[r] = Line(rows[i * kStrideH + r]);
     }
     if (!kAtOnce) said[i] = task.read(tile);
-    odd |= static_cast<Bits>(give(given[0], task, said[i], lines, tile)) << i * kWindows % (8 * static_cast<int>(sizeof(Bits)));
+    odd |= static_cast<Bits>(give(given[0], task, said[i], lines, tile))
+           << i * kWindows % (8 * static_cast<int>(sizeof(Bits)));
 #pragma unroll
     for (int r = 0; r < kStrideH && i >= kBack; ++r) {
-      if (static_cast<unsigned>(top + r) < static_cast<unsigned>(axis_h.extent)) put(task, rows[i * kStrideH + r], given, r, top + r);
+      if (static_cast<unsigned>(top + r) < static_cast<unsigned>(axis_h.extent))
+        put(task, rows[i * kStrideH + r], given, r, top + r);
     }
 #pragma unroll
     for (int r = 0; r + kStrideH < kWindowH; ++r) lines[r] = lines[r + kStrideH];
@@ -291,7 +306,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, kBlocks)
     const Task late = task_of(late_thread());
     bool again = false;
 #pragma unroll 1
-    for (int i = 0; i < kBack + kSteps; ++i, odd >>= kWindows) again |= late.holds(late.first - kBack + i, static_cast<unsigned>(odd & ((Bits(1) << kWindows) - 1)));
+    for (int i = 0; i < kBack + kSteps; ++i, odd >>= kWindows)
+      again |= late.holds(late.first - kBack + i, static_cast<unsigned>(odd & ((Bits(1) << kWindows) - 1)));
     if (again) late.repair();
   }
 }

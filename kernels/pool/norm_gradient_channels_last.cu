@@ -1,11 +1,14 @@
-// Gradient of pooling by the L1 or L2 norm in channels-last memory, with windows of up to 3 x 3, in one pass: as in norm_gradient.cu, dx = x times the sum over the windows
-// that cover an element of gradient / norm (L2), or sign(x) times the sum of gradients (L1).
+// Gradient of pooling by the L1 or L2 norm in channels-last memory, with windows of up to 3 x 3, in one pass: as in
+// norm_gradient.cu, dx = x times the sum over the windows that cover an element of gradient / norm (L2), or sign(x)
+// times the sum of gradients (L1).
 //
-// Layout:  a cell is what lies between the first element of a window and that of the next, in both directions. A thread has kWide channels of one
-//          column of cells and walks down it: of each row of windows it computes gradient / norm of the one that begins with its cell and hands it
-//          to the cells on the right through shared memory; what it gives to rows below stays in registers. So each norm is computed once,
-//          but for those above and to the left of what a block has.
-// Needs:   pointers and channels aligned to kWide elements; dilation 1; a row of x and of grad below 2^31 elements; up to 60 rows of cells for a block.
+// Layout:  a cell is what lies between the first element of a window and that of the next, in both directions. A thread
+//          has kWide channels of one column of cells and walks down it: of each row of windows it computes gradient /
+//          norm of the one that begins with its cell and hands it to the cells on the right through shared memory; what
+//          it gives to rows below stays in registers. So each norm is computed once, but for those above and to the
+//          left of what a block has.
+// Needs:   pointers and channels aligned to kWide elements; dilation 1; a row of x and of grad below 2^31 elements; up
+//          to 60 rows of cells for a block.
 // Bound:   memory: x and grad read about once, dx written once.
 
 #include "pool/strip.cuh"
@@ -37,10 +40,12 @@ struct Arguments {
 
 using namespace dnnarray;
 constexpr int kWide = Config::kWide, kThreads = Config::kThreads, kExponent = Config::kExponent;
-constexpr int kWindowH = Config::kWindowH, kStrideH = Config::kStrideH, kWindowW = Config::kWindowW, kStrideW = Config::kStrideW;
+constexpr int kWindowH = Config::kWindowH, kStrideH = Config::kStrideH, kWindowW = Config::kWindowW,
+              kStrideW = Config::kStrideW;
 constexpr bool kSquares = kExponent == 2;
 
-// Rows and columns of windows over a cell but for its own; rows of x that a thread keeps from one row of windows to the next.
+// Rows and columns of windows over a cell but for its own; rows of x that a thread keeps from one row of windows to the
+// next.
 constexpr int kBack = (kWindowH - 1) / kStrideH, kAside = (kWindowW - 1) / kStrideW;
 constexpr int kRows = kWindowH > kStrideH ? kWindowH : kStrideH, kKept = kRows - kStrideH;
 
@@ -52,11 +57,13 @@ using S = Strip<Around, false>;
 using T = S::T;
 using A = S::A;
 
-// Whether a norm may need its elements scaled; if not, squares begin with what is nothing to any but leaves the inverse of a root finite.
+// Whether a norm may need its elements scaled; if not, squares begin with what is nothing to any but leaves the inverse
+// of a root finite.
 constexpr bool kScales = kSquares && !kSquaresFit<T>;
 constexpr A kLeast = kScales ? A(0) : A(1e-25);
 
-// The slopes of one row of windows, by pieces of the threads' vectors; two rows, since some threads still read one when others write the next.
+// The slopes of one row of windows, by pieces of the threads' vectors; two rows, since some threads still read one when
+// others write the next.
 constexpr int kPiece = kWide * sizeof(A) <= 16 ? kWide : 16 / static_cast<int>(sizeof(A)), kPieces = kWide / kPiece;
 __shared__ Vec<A, kPiece> smem_slopes[2][kPieces][kThreads];
 
@@ -108,12 +115,17 @@ struct Task {
   bool active, own;   // whether there are such channels; whether the cells are this block's, too
 
   __device__ __forceinline__ bool there(int p) const {
-    return active && static_cast<unsigned>(p) < static_cast<unsigned>(h.outputs) && static_cast<unsigned>(q) < static_cast<unsigned>(w.outputs);
+    return active && static_cast<unsigned>(p) < static_cast<unsigned>(h.outputs) &&
+           static_cast<unsigned>(q) < static_cast<unsigned>(w.outputs);
   }
   __device__ __forceinline__ int top(int p) const { return p * kStrideH - h.before; }
   __device__ __forceinline__ S::Row row(int number) const { return source.read(active ? number : -1); }
-  __device__ __forceinline__ const T* gradient(int p) const { return grad + static_cast<long long>(p) * (w.outputs * source.column); }
-  __device__ __forceinline__ T* place(int row, int c) const { return dx + static_cast<long long>(row) * source.row + c * source.column; }
+  __device__ __forceinline__ const T* gradient(int p) const {
+    return grad + static_cast<long long>(p) * (w.outputs * source.column);
+  }
+  __device__ __forceinline__ T* place(int row, int c) const {
+    return dx + static_cast<long long>(row) * source.row + c * source.column;
+  }
 
   // Whether window p holds anything but zeros where its sum has left the range; slopes of zeros are made 0.
   __device__ __forceinline__ bool look_again(Values& slope, const Values& sum, int p) const {
@@ -134,12 +146,14 @@ struct Task {
 #pragma unroll 1
     for (int i = 0; i < kStrideH * kStrideW * kWide; ++i) {
       const int row = top(p) + i / (kStrideW * kWide), c = i / kWide % kStrideW, v = i % kWide;
-      if (own && source.inside(row, c)) place(row, c)[v] = narrow<T>(source.exact_slope<kWindowH, kWindowW>(grad, h, w, q, row, c, v));
+      if (own && source.inside(row, c))
+        place(row, c)[v] = narrow<T>(source.exact_slope<kWindowH, kWindowW>(grad, h, w, q, row, c, v));
     }
   }
 };
 
-// What is read for a row of windows: their gradients and the rows of x that none before has seen. It is asked for one row of windows ahead.
+// What is read for a row of windows: their gradients and the rows of x that none before has seen. It is asked for one
+// row of windows ahead.
 struct Fresh {
   S::Row rows[kStrideH];
   Packed<T, kWide> grad;
@@ -152,8 +166,10 @@ struct Fresh {
   }
 };
 
-// What a window gives to its elements, to be multiplied by them; `lines` are of its rows. Whether its norms must be looked at again.
-__device__ __forceinline__ bool slope_of(Values& slope, const Task& task, const Packed<T, kWide>& grad, const Values (&lines)[kRows], int p) {
+// What a window gives to its elements, to be multiplied by them; `lines` are of its rows. Whether its norms must be
+// looked at again.
+__device__ __forceinline__ bool slope_of(Values& slope, const Task& task, const Packed<T, kWide>& grad,
+                                         const Values (&lines)[kRows], int p) {
 #pragma unroll
   for (int v = 0; v < kWide; ++v) slope.at[v] = widen(grad.at(v));
   if (kExponent == 1 || !task.there(p)) return false;  // a window that does not exist may hold elements all the same
@@ -169,10 +185,11 @@ __device__ __forceinline__ bool slope_of(Values& slope, const Task& task, const 
   return leaves && task.look_again(slope, sum, p);
 }
 
-// Of blocks, fastest are the chunks of channels (`lanes` vectors), then the tiles along W (`cells` columns of cells) and H (`rows` of them); the threads of a block
-// follow each other by vectors, then by columns.
+// Of blocks, fastest are the chunks of channels (`lanes` vectors), then the tiles along W (`cells` columns of cells)
+// and H (`rows` of them); the threads of a block follow each other by vectors, then by columns.
 extern "C" __global__ void __launch_bounds__(kThreads, 4)
-    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, T* __restrict__ dx, const __grid_constant__ Arguments a) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, T* __restrict__ dx,
+                   const __grid_constant__ Arguments a) {
   const Axis<false> axis_h(a.h, kWindowH, kStrideH), axis_w(a.w, kWindowW, kStrideW);
   const auto task_of = [&](unsigned tid) {
     const Split lane = a.lanes(tid), chunk = a.chunks(blockIdx.x), tile = a.tiles(chunk.quotient);
@@ -219,7 +236,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 4)
       __syncthreads();
     }
 #pragma unroll
-    for (int i = 1; i <= kAside; ++i) slope[i] = taken_from(max(static_cast<int>(threadIdx.x) - i * a.lanes.divisor, 0), p & 1);
+    for (int i = 1; i <= kAside; ++i)
+      slope[i] = taken_from(max(static_cast<int>(threadIdx.x) - i * a.lanes.divisor, 0), p & 1);
 #pragma unroll
     for (int c = 0; c < kStrideW; ++c)
 #pragma unroll

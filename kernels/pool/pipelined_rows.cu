@@ -1,11 +1,15 @@
-// Maxima over small windows that overlap, in channels-last memory, and where they stand: rows of x pass through a ring in shared memory.
+// Maxima over small windows that overlap, in channels-last memory, and where they stand: rows of x pass through a ring
+// in shared memory.
 //
-// Layout:  a block owns kLanes vectors of channels of `tile` windows beside each other, and walks down, or up, some rows of windows. Its columns of x come by rows into
-//          the ring (cp.async), kStrideH rows at a time and kGroups times as many under way, each fetched once; columns outside of x hold the least number from the beginning.
-//          A thread has kAcross neighbouring windows of a vector of kWide channels; it reads each row of the ring once and keeps the maxima over what windows to come have of it.
-// Needs:   pointers and channels aligned to 16 bytes; windows longer than their stride, kGroups x kStrideH rows of the tile in shared memory; dilation 1, no window outside of x;
-//          planes below 2^31.
-// Bound:   memory: x read once (but for rows and columns at the edge of what a block owns, which meet in the L2), y written once.
+// Layout:  a block owns kLanes vectors of channels of `tile` windows beside each other, and walks down, or up, some
+//          rows of windows. Its columns of x come by rows into the ring (cp.async), kStrideH rows at a time and kGroups
+//          times as many under way, each fetched once; columns outside of x hold the least number from the beginning. A
+//          thread has kAcross neighbouring windows of a vector of kWide channels; it reads each row of the ring once
+//          and keeps the maxima over what windows to come have of it.
+// Needs:   pointers and channels aligned to 16 bytes; windows longer than their stride, kGroups x kStrideH rows of the
+//          tile in shared memory; dilation 1, no window outside of x; planes below 2^31.
+// Bound:   memory: x read once (but for rows and columns at the edge of what a block owns, which meet in the L2), y
+//          written once.
 
 #include "dnnarray/barrier.cuh"
 #include "pool/best.cuh"
@@ -43,13 +47,14 @@ using namespace dnnarray;
 using T = Config::Element;
 using N = Number<T>;
 using A = N::type;
-constexpr int kWindowH = Config::kWindowH, kWindowW = Config::kWindowW, kStrideH = Config::kStrideH, kStrideW = Config::kStrideW;
+constexpr int kWindowH = Config::kWindowH, kWindowW = Config::kWindowW, kStrideH = Config::kStrideH,
+              kStrideW = Config::kStrideW;
 constexpr int kWide = Config::kWide, kLanes = Config::kLanes, kAcross = Config::kAcross, kGroups = Config::kGroups;
-constexpr bool kPlaces = Config::kReduction == 1;  // as in direct.cu
+constexpr bool kPlaces = Config::kReduction == 1;   // as in direct.cu
 constexpr int kLead = (kWindowH - 1) / kStrideH;    // groups of rows before the one that completes the first window
 constexpr int kTail = kWindowH - kLead * kStrideH;  // rows of a group that the last of the windows over it has
 constexpr int kColumns = (kAcross - 1) * kStrideW + kWindowW;
-constexpr int kChannels = kLanes * kWide;                           // of a block
+constexpr int kChannels = kLanes * kWide;                             // of a block
 constexpr int kPiece = 16 / sizeof(T), kPieces = kChannels / kPiece;  // what is copied at a time
 static_assert(kWindowH > kStrideH && kWindowW > kStrideW && kAcross <= 2 && kColumns <= 8, "windows that overlap");
 
@@ -115,7 +120,8 @@ struct Line {
 #pragma unroll
       for (int i = 0; i < kEntries; ++i) at[o][i] = Entry(word_of(nothing, i), Entry::repeated(0));
   }
-  // `smem` holds the row from the thread's first column on; `number` is that of the row among the block's. Two windows share what lies in both.
+  // `smem` holds the row from the thread's first column on; `number` is that of the row among the block's. Two windows
+  // share what lies in both.
   __device__ __forceinline__ void read(const T* smem, int number) {
     Cells cells[kColumns];
 #pragma unroll
@@ -125,7 +131,8 @@ struct Line {
       const auto over = [&](int first, int last) {
         Entry all(word_of(cells[first], i), Entry::repeated(tap_code(number, first)));
 #pragma unroll
-        for (int c = first + 1; c < last; ++c) all.meet(Entry(word_of(cells[c], i), Entry::repeated(tap_code(number, c))));
+        for (int c = first + 1; c < last; ++c)
+          all.meet(Entry(word_of(cells[c], i), Entry::repeated(tap_code(number, c))));
         return all;
       };
       if constexpr (kAcross == 1) {
@@ -141,8 +148,9 @@ struct Line {
   }
 };
 
-// What a thread keeps of rows that it has read, as many as make windows with rows to come: the maxima over all that the next window has of them, over what the one behind
-// that has, and so on. Of equal elements the one above counts, which comes later where rows are read upwards.
+// What a thread keeps of rows that it has read, as many as make windows with rows to come: the maxima over all that the
+// next window has of them, over what the one behind that has, and so on. Of equal elements the one above counts, which
+// comes later where rows are read upwards.
 template <typename Entry>
 struct Kept {
   Line<Entry> at[kLead];
@@ -177,7 +185,8 @@ struct Kept {
   }
 };
 
-// What a block has of x: `columns` columns from `left` on, of which some may lie outside, and `inner` vectors of 16 bytes from channel `channel` on.
+// What a block has of x: `columns` columns from `left` on, of which some may lie outside, and `inner` vectors of 16
+// bytes from channel `channel` on.
 struct Source {
   const T* x;  // the plane
   T* smem;
@@ -196,7 +205,8 @@ struct Source {
   // Asks for row h of x.
   __device__ __forceinline__ void fetch(int slot, int h) const {
     if (static_cast<unsigned>(h) >= static_cast<unsigned>(height)) return;
-    const int lane = threadIdx.x % kPieces, first = max(left, 0), last = min(left + columns, width), step = blockDim.x / kPieces;
+    const int lane = threadIdx.x % kPieces, first = max(left, 0), last = min(left + columns, width),
+              step = blockDim.x / kPieces;
     if (channel + lane * kPiece >= channels) return;
     int c = first + threadIdx.x / kPieces;
     const T* from = x + (static_cast<long long>(h) * width + c) * channels + channel + lane * kPiece;
@@ -210,14 +220,16 @@ struct Source {
   }
 };
 
-// Where a maximum stands in a window that may hold nothing above what is outside of x, and of NaN, of which the last one counts. The window begins in row
-// `top` and column `left`.
+// Where a maximum stands in a window that may hold nothing above what is outside of x, and of NaN, of which the last
+// one counts. The window begins in row `top` and column `left`.
 __device__ __forceinline__ long long place_of_special(const Source& source, int top, int left, int channel) {
   int place = max(top, 0) * source.width + max(left, 0);
 #pragma unroll 1
   for (int i = 0; i < kWindowH * kWindowW; ++i) {
     const int h = top + i / kWindowW, c = left + i % kWindowW;
-    if (static_cast<unsigned>(h) >= static_cast<unsigned>(source.height) || static_cast<unsigned>(c) >= static_cast<unsigned>(source.width)) continue;
+    if (static_cast<unsigned>(h) >= static_cast<unsigned>(source.height) ||
+        static_cast<unsigned>(c) >= static_cast<unsigned>(source.width))
+      continue;
     const A x = N::widened(source.x[static_cast<long long>(h * source.width + c) * source.channels + channel]);
     if (x != x) place = h * source.width + c;
   }
@@ -238,7 +250,8 @@ struct Target {
 
 // Where they stand, of windows that begin in row `top` and column `left`.
 template <typename Entry>
-__device__ __forceinline__ void put_places(const Entry (&best)[kEntries], const Source& source, const Target& target, int at, int top, int number, int left) {
+__device__ __forceinline__ void put_places(const Entry (&best)[kEntries], const Source& source, const Target& target,
+                                           int at, int top, int number, int left) {
   Vec<long long, kWide> indices;
   const int base = (top - number) * source.width + target.left;
   typename Entry::Watch special = 0;
@@ -254,13 +267,15 @@ __device__ __forceinline__ void put_places(const Entry (&best)[kEntries], const 
 #pragma unroll
   for (int j = 0; j < kWide; ++j) {
     const A found = best[j / kEach].at(j % kEach);
-    if (found == N::lowest() || found != found) target.indices[at + j] = place_of_special(source, top, left, target.channel + j);
+    if (found == N::lowest() || found != found)
+      target.indices[at + j] = place_of_special(source, top, left, target.channel + j);
   }
 }
 
 // The results of the windows that begin in row `top` of x, the block's row `number`.
 template <typename Entry>
-__device__ __forceinline__ void put(const Line<Entry>& best, const Source& source, const Target& target, int top, int number) {
+__device__ __forceinline__ void put(const Line<Entry>& best, const Source& source, const Target& target, int top,
+                                    int number) {
 #pragma unroll
   for (int o = 0; o < kAcross; ++o) {
     if (o >= target.count) return;
@@ -268,7 +283,8 @@ __device__ __forceinline__ void put(const Line<Entry>& best, const Source& sourc
 #pragma unroll
     for (int j = 0; j < kWide; ++j) y.at[j] = best.at[o][j / kEach].element(j % kEach);
     store(target.y + o * target.column, y);
-    if constexpr (kPlaces) put_places(best.at[o], source, target, o * target.column, top, number, target.left + o * kStrideW);
+    if constexpr (kPlaces)
+      put_places(best.at[o], source, target, o * target.column, top, number, target.left + o * kStrideW);
   }
 }
 
@@ -280,8 +296,11 @@ struct Walk {
   __device__ __forceinline__ void run(const Source& source, Target target, const T* cells) const {
     constexpr int kSpare = (kLead + 1) * kStrideH - kWindowH;  // rows of the first groups that no window has
     const int lowest = begin * kStrideH - before, highest = (end - 1) * kStrideH - before + kWindowH - 1;  // of x
-    const int rows = highest - lowest + 1 + kSpare, step = up ? -1 : 1, origin = lowest - kSpare, start = up ? highest + kSpare : origin;
-    const auto wanted = [&](int i) { return i >= kSpare && i < rows && static_cast<unsigned>(start + step * i) < static_cast<unsigned>(source.height); };
+    const int rows = highest - lowest + 1 + kSpare, step = up ? -1 : 1, origin = lowest - kSpare,
+              start = up ? highest + kSpare : origin;
+    const auto wanted = [&](int i) {
+      return i >= kSpare && i < rows && static_cast<unsigned>(start + step * i) < static_cast<unsigned>(source.height);
+    };
     const auto ask = [&](int slot, int i) {
 #pragma unroll
       for (int r = 0; r < kStrideH; ++r) {
@@ -326,23 +345,35 @@ struct Walk {
 // Blocks of a multiprocessor that registers are kept for; a fourth would cost a spill before sm_90.
 constexpr int kBlocks = __CUDA_ARCH__ < 900 && Config::kBlocks == 4 && kWindowH * kWindowW > 16 ? 3 : Config::kBlocks;
 
-// Fastest of blocks are the chunks of kChannels channels, then the tiles along a row of windows, then the strips of `rows` rows of windows, then the batch. Every other strip is
-// walked up, so that the rows of x which two strips share are read at about the same time, and once from memory.
+// Fastest of blocks are the chunks of kChannels channels, then the tiles along a row of windows, then the strips of
+// `rows` rows of windows, then the batch. Every other strip is walked up, so that the rows of x which two strips share
+// are read at about the same time, and once from memory.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, kBlocks)
-    DNNARRAY_ENTRY(const T* __restrict__ x, T* __restrict__ y, long long* __restrict__ indices, const __grid_constant__ Arguments a) {
+    DNNARRAY_ENTRY(const T* __restrict__ x, T* __restrict__ y, long long* __restrict__ indices,
+                   const __grid_constant__ Arguments a) {
   extern __shared__ __align__(16) double smem[];
   const Split chunk = a.chunks(blockIdx.x), along = a.tiles(chunk.quotient), down = a.strips(along.quotient);
-  const int rows = a.rows, tile = a.tile, begin = down.rest * rows, first_q = along.rest * tile, size = static_cast<int>(a.channels);
-  const long long channels = size;  // read once, as the extents: fields that are read at their uses cost eight registers
+  const int rows = a.rows, tile = a.tile, begin = down.rest * rows, first_q = along.rest * tile,
+            size = static_cast<int>(a.channels);
+  const long long channels =
+      size;  // read once, as the extents: fields that are read at their uses cost eight registers
   const int height = a.h.extent, width = a.w.extent, outputs_h = a.h.outputs, outputs_w = a.w.outputs;
   const Walk walk{begin, min(begin + rows, outputs_h), a.h.before, outputs_w, down.rest % 2 != 0};
   const int columns = (tile - 1) * kStrideW + kWindowW, left = first_q * kStrideW - a.w.before;
-  const Source source{x + down.quotient * height * width * channels, reinterpret_cast<T*>(smem), height, width, size, left, columns,
+  const Source source{x + down.quotient * height * width * channels,
+                      reinterpret_cast<T*>(smem),
+                      height,
+                      width,
+                      size,
+                      left,
+                      columns,
                       chunk.rest * kChannels};
-  const int own = threadIdx.x / kLanes * kAcross, q = first_q + own, lane = threadIdx.x % kLanes * kWide, channel = source.channel + lane;
+  const int own = threadIdx.x / kLanes * kAcross, q = first_q + own, lane = threadIdx.x % kLanes * kWide,
+            channel = source.channel + lane;
   const int windows = channel < size && own < tile ? min(tile - own, outputs_w - q) : 0;
   const long long to = ((down.quotient * outputs_h + begin) * outputs_w + q) * channels + channel;
-  const Target target{y + to, kPlaces ? indices + to : nullptr, size, min(windows, kAcross), left + own * kStrideW, channel};
+  const Target target{y + to, kPlaces ? indices + to : nullptr, size, min(windows, kAcross), left + own * kStrideW,
+                      channel};
   const T* cells = source.smem + (own < tile ? own : 0) * kStrideW * kChannels + lane;
   walk.run(source, target, cells);
 }

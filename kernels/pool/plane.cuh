@@ -7,7 +7,8 @@
 
 namespace dnnarray {
 
-// A vector from memory to shared memory, in the background where that is possible; `wait_for_copies` waits for all of a thread's own ones.
+// A vector from memory to shared memory, in the background where that is possible; `wait_for_copies` waits for all of a
+// thread's own ones.
 template <typename T, int N>
 __device__ __forceinline__ void copy_vector(T* smem, const T* gmem) {
 #if __CUDA_ARCH__ >= 800
@@ -48,7 +49,8 @@ __device__ __forceinline__ Partial<A> combined(const Partial<A>& a, const Partia
   }
 }
 
-// The combination of the parts of each group of kLanes neighbouring lanes; every lane gets it. All 32 lanes of the warp must come.
+// The combination of the parts of each group of kLanes neighbouring lanes; every lane gets it. All 32 lanes of the warp
+// must come.
 template <int kLanes, bool kSum, bool kPlaces, typename A>
 __device__ __forceinline__ Partial<A> combine_lanes(Partial<A> own) {
 #pragma unroll

@@ -1,8 +1,10 @@
-// Pooling in channels-first memory, windows of any kind over two axes: the maximum (with its place) or mean of every window.
+// Pooling in channels-first memory, windows of any kind over two axes: the maximum (with its place) or mean of every
+// window.
 //
-// Layout:  first down, then along. A block takes `rows` rows of windows, which may belong to several planes. A thread reduces a vector of
-//          kWide columns over the rows of x that a row of windows covers, and leaves it in shared memory. Then kRow threads take a row of
-//          windows, of each of which kLanes share the columns and meet by shuffles, in a fixed order.
+// Layout:  first down, then along. A block takes `rows` rows of windows, which may belong to several planes. A thread
+//          reduces a vector of kWide columns over the rows of x that a row of windows covers, and leaves it in shared
+//          memory. Then kRow threads take a row of windows, of each of which kLanes share the columns and meet by
+//          shuffles, in a fixed order.
 // Needs:   pointers and W aligned to kWide elements; dynamic shared memory for `rows` x W results, and as many places.
 // Bound:   memory: x read about once (rows that windows share meet in the caches).
 
@@ -49,7 +51,8 @@ constexpr int kBlocks = kPlaces || (__CUDA_ARCH__ >= 1000 && sizeof(T) == 8 && C
 
 // `total` counts rows of windows; `vectors` are those of a row of x, `heights` the outputs along H.
 extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
-    DNNARRAY_ENTRY(const T* __restrict__ x, R* __restrict__ y, long long* __restrict__ indices, const __grid_constant__ Arguments a) {
+    DNNARRAY_ENTRY(const T* __restrict__ x, R* __restrict__ y, long long* __restrict__ indices,
+                   const __grid_constant__ Arguments a) {
   extern __shared__ __align__(16) double smem[];
   const WindowAxis axis_h = a.h, axis_w = a.w;
   const Divider by_vector = a.vectors, by_plane = a.heights;
@@ -95,12 +98,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
       }
       found = combine_lanes<kLanes, kSum, kPlaces>(found);
       if (own_row >= count || own >= axis_w.outputs || lane != 0) continue;
-      if constexpr (kReduction == kMean) found.value *= inverse(A(axis_h.count(h, a.padded)) * A(axis_w.count(w, a.padded)));
+      if constexpr (kReduction == kMean)
+        found.value *= inverse(A(axis_h.count(h, a.padded)) * A(axis_w.count(w, a.padded)));
       const bool empty = h.first == h.last || w.first == w.last;
       y[results + q] = kept<kReduction == kTap, R>(found.value, empty ? -1 : found.place);
       if constexpr (kReduction == kIndices) {
         const int r = found.place / axis_w.window, s = found.place - r * axis_w.window;
-        const long long at = static_cast<long long>(h.start + r * axis_h.dilation) * width + w.start + s * axis_w.dilation;
+        const long long at =
+            static_cast<long long>(h.start + r * axis_h.dilation) * width + w.start + s * axis_w.dilation;
         indices[results + q] = empty ? -1 : at;
       }
     }

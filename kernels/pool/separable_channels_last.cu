@@ -1,7 +1,8 @@
 // Means over windows of any kind over two axes in channels-last memory.
 //
-// Layout:  first down, then along, as in separable.cu: a block takes one row of windows and up to `lanes` vectors of channels. A thread sums a vector of kWide channels of one
-//          column over the rows of x that the windows cover, kFlight of them under way at once, and leaves the sums in shared memory; then it takes kPiece channels of a
+// Layout:  first down, then along, as in separable.cu: a block takes one row of windows and up to `lanes` vectors of
+//          channels. A thread sums a vector of kWide channels of one column over the rows of x that the windows cover,
+//          kFlight of them under way at once, and leaves the sums in shared memory; then it takes kPiece channels of a
 //          window and sums over its columns.
 // Needs:   pointers and channels aligned to kWide elements; dynamic shared memory for the sums of W x `lanes` vectors.
 // Bound:   memory: x read about once (rows that windows share meet in the caches).
@@ -33,7 +34,8 @@ using T = Config::Element;
 using A = arithmetic_t<T>;
 using WindowAxis = Axis<Config::kAdaptive>;
 constexpr int kWide = Config::kWide, kFlight = Config::kFlight, kThreads = Config::kThreads;
-constexpr int kMost = 16 / static_cast<int>(sizeof(A)), kPiece = kWide < kMost ? kWide : kMost, kPieces = kWide / kPiece;
+constexpr int kMost = 16 / static_cast<int>(sizeof(A)), kPiece = kWide < kMost ? kWide : kMost,
+              kPieces = kWide / kPiece;
 using Piece = Vec<A, kPiece>;
 
 // The sums of a column over the rows of a window, given what lies in the first row of them.
@@ -55,7 +57,8 @@ __device__ __forceinline__ void add_up(A (&sum)[kWide], const T* x, int count, l
   }
 }
 
-// Of blocks, fastest are the chunks of `lanes` vectors, of which all channels have `inner`, then the rows of windows, then the batch.
+// Of blocks, fastest are the chunks of `lanes` vectors, of which all channels have `inner`, then the rows of windows,
+// then the batch.
 extern "C" __global__ void __launch_bounds__(kThreads, 768 / kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ x, T* __restrict__ y, const __grid_constant__ Arguments a) {
   extern __shared__ __align__(16) double smem[];

@@ -1,7 +1,9 @@
-// Gradient of mean pooling in channels-first memory, windows of any kind over two axes: every element gets a share of what its windows get.
+// Gradient of mean pooling in channels-first memory, windows of any kind over two axes: every element gets a share of
+// what its windows get.
 //
-// Layout:  a block makes a band (band.cuh). It keeps in shared memory what each element of a window gets, for all windows that look at the
-//          band; then the sums over the windows of a row, for each column; then it adds these up down the columns. kRow threads take a row.
+// Layout:  a block makes a band (band.cuh). It keeps in shared memory what each element of a window gets, for all
+//          windows that look at the band; then the sums over the windows of a row, for each column; then it adds these
+//          up down the columns. kRow threads take a row.
 // Needs:   pointers and W aligned to kWide elements; dilation 1; dynamic shared memory for a number a
 //          window and a column of each row of windows, and two a row of the band.
 // Bound:   memory: dx written once, grad read about once.

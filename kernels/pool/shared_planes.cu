@@ -1,9 +1,11 @@
-// Pooling of planes that fit into shared memory, in channels-first memory: the maximum (with its place), mean or Lp norm of every window.
+// Pooling of planes that fit into shared memory, in channels-first memory: the maximum (with its place), mean or Lp
+// norm of every window.
 //
-// Layout:  a block takes `planes` neighbouring planes, which are one piece of memory, into shared memory by whole vectors, whatever their
-//          width; kLanes threads then share the columns of a window and meet by shuffles, in a fixed order. A whole plane as one window counts
-//          as a single row.
-// Needs:   pointers aligned to kWide elements, and `planes` x H x W a multiple of kWide; dynamic shared memory for them.
+// Layout:  a block takes `planes` neighbouring planes, which are one piece of memory, into shared memory by whole
+//          vectors, whatever their width; kLanes threads then share the columns of a window and meet by shuffles, in a
+//          fixed order. A whole plane as one window counts as a single row.
+// Needs:   pointers aligned to kWide elements, and `planes` x H x W a multiple of kWide; dynamic shared memory for
+//          them.
 // Bound:   memory: x read once.
 
 #include "pool/plane.cuh"
@@ -87,7 +89,8 @@ struct Window {
   }
 };
 
-// The means of whole planes of halves, two planes a thread: together they are whole words, of which the middle one may belong to both.
+// The means of whole planes of halves, two planes a thread: together they are whole words, of which the middle one may
+// belong to both.
 template <typename U>
 __device__ __forceinline__ void mean_pairs(R* y, const U* smem, int count, int size) {
   for (int plane = 2 * threadIdx.x; plane < count; plane += 2 * kThreads) {
@@ -114,14 +117,16 @@ __device__ __forceinline__ void mean_pairs(R* y, const U* smem, int count, int s
 
 // `windows` are those of a plane, `outputs` those along W.
 extern "C" __global__ void __launch_bounds__(kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ x, R* __restrict__ y, long long* __restrict__ indices, const __grid_constant__ Arguments a) {
+    DNNARRAY_ENTRY(const T* __restrict__ x, R* __restrict__ y, long long* __restrict__ indices,
+                   const __grid_constant__ Arguments a) {
   extern __shared__ __align__(16) double smem_x[];
   T* smem = reinterpret_cast<T*>(smem_x);
   const WindowAxis axis_h = a.h, axis_w = a.w;
   const Divider by_plane = a.windows, by_row = a.outputs;
   const long long planes = a.planes, total = a.total;
   const long long first = blockIdx.x * planes;
-  const int count = static_cast<int>(total - first < planes ? total - first : planes), size = axis_h.extent * axis_w.extent;
+  const int count = static_cast<int>(total - first < planes ? total - first : planes),
+            size = axis_h.extent * axis_w.extent;
   stage(smem, x + first * size, count * size);
   if constexpr (Config::kPairs) {
     mean_pairs(y + first, smem, count, size);
@@ -129,7 +134,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   }
   const int lane = threadIdx.x % kLanes, results = count * by_plane.divisor;
   for (int begin = 0; begin < results; begin += kThreads / kLanes) {
-    const int own = begin + threadIdx.x / kLanes, result = own < results ? own : 0;  // those without a result go along, for the shuffles
+    const int own = begin + threadIdx.x / kLanes,
+              result = own < results ? own : 0;  // those without a result go along, for the shuffles
     const Split plane = kWhole ? Split{result, 0} : by_plane(result), place = kWhole ? Split{0, 0} : by_row(plane.rest);
     const Taps h = kWhole ? Taps{0, 0, 1} : axis_h.taps(static_cast<int>(place.quotient));
     const Taps w = kWhole ? Taps{0, 0, axis_w.extent} : axis_w.taps(place.rest);
@@ -148,7 +154,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     y[to] = kept<kReduction == kTap, R>(found.value, found.place);
     if constexpr (kReduction == kIndices) {
       const int r = found.place / axis_w.window, s = found.place - r * axis_w.window;
-      const long long at = static_cast<long long>(h.start + r * axis_h.dilation) * axis_w.extent + w.start + s * axis_w.dilation;
+      const long long at =
+          static_cast<long long>(h.start + r * axis_h.dilation) * axis_w.extent + w.start + s * axis_w.dilation;
       indices[to] = window.empty() ? -1 : at;
     }
   }

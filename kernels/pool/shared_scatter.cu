@@ -1,10 +1,11 @@
-// Gradient of maximum pooling in channels-first memory, windows of any kind over two axes: what a window gets goes to the place of its maximum.
+// Gradient of maximum pooling in channels-first memory, windows of any kind over two axes: what a window gets goes to
+// the place of its maximum.
 //
-// Layout:  a block sums up a band (band.cuh) in shared memory. First it reads its windows, kRow threads a row of them. Then these are taken in
-//          kinds, every h_kinds-th row and every w_kinds-th column, of which no two look at the same element; between kinds the block waits,
-//          so that the order of a sum is fixed.
-// Needs:   pointers, and the elements of a band, aligned to kWide elements; dynamic shared memory for a sum an element of a band, and a
-//          gradient and a place a window.
+// Layout:  a block sums up a band (band.cuh) in shared memory. First it reads its windows, kRow threads a row of them.
+//          Then these are taken in kinds, every h_kinds-th row and every w_kinds-th column, of which no two look at the
+//          same element; between kinds the block waits, so that the order of a sum is fixed.
+// Needs:   pointers, and the elements of a band, aligned to kWide elements; dynamic shared memory for a sum an element
+//          of a band, and a gradient and a place a window.
 // Bound:   memory: dx written once, grad and what was saved read once (by parts, which meet in the caches).
 
 #include "pool/band.cuh"
@@ -54,7 +55,8 @@ struct Windows {
     const Split place = by_taps(code);
     const int start = Config::kPlace ? 0 : in_w.start, step = Config::kPlace ? 1 : w.dilation;
     column = start + place.rest * step;
-    return Config::kPlace ? static_cast<int>(place.quotient) : in_h.start + static_cast<int>(place.quotient) * h.dilation;
+    return Config::kPlace ? static_cast<int>(place.quotient)
+                          : in_h.start + static_cast<int>(place.quotient) * h.dilation;
   }
 };
 
@@ -64,12 +66,16 @@ __device__ __forceinline__ bool has(const WindowAxis& axis, const Taps& taps, in
   return tap >= taps.first && tap < taps.last;
 }
 
-constexpr int kBlocks = sizeof(T) == 8 || Config::kAdaptive ? 2 : 5;  // five leave the registers that are needed, of which the compiler takes a quarter more
+constexpr int kBlocks =
+    sizeof(T) == 8 || Config::kAdaptive
+        ? 2
+        : 5;  // five leave the registers that are needed, of which the compiler takes a quarter more
 
-// `taps` is what codes are divided by; `h_kinds` and `w_kinds` are how many windows cover an element at the most; `room` how many rows of
-// windows look at a band at the most.
+// `taps` is what codes are divided by; `h_kinds` and `w_kinds` are how many windows cover an element at the most;
+// `room` how many rows of windows look at a band at the most.
 extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
-    DNNARRAY_ENTRY(const T* __restrict__ grad, const Saved* __restrict__ saved, T* __restrict__ dx, const __grid_constant__ Arguments a) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const Saved* __restrict__ saved, T* __restrict__ dx,
+                   const __grid_constant__ Arguments a) {
   extern __shared__ __align__(16) double smem[];
   const WindowAxis axis_h = a.h, axis_w = a.w;
   const Band<Config::kAdaptive> band(a.outer, a.planes, a.rows, a.bands, axis_h);
@@ -90,7 +96,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
       int column = 0;
       grads[line * outputs + q] = widen(grad[from + q]);
       const int h = windows.place(from + q, in_h, in_w, column), local = h - band.h;
-      const bool here = h >= 0 && local >= 0 && local < band.rows && has(axis_h, in_h, p, h) && has(axis_w, in_w, q, column);
+      const bool here =
+          h >= 0 && local >= 0 && local < band.rows && has(axis_h, in_h, p, h) && has(axis_w, in_w, q, column);
       places[line * outputs + q] = here ? plane * size + local * width + column : -1;
     }
   }
@@ -100,7 +107,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
     __syncthreads();
     const int first_p = kind / along, first_q = kind % along, steps = (band.windows - first_p + down - 1) / down;
     for (int row = own; row < band.planes * steps; row += kThreads / kRow) {
-      const int plane = band.planes == 1 ? 0 : row / steps, line = plane * band.windows + first_p + (row - plane * steps) * down;
+      const int plane = band.planes == 1 ? 0 : row / steps,
+                line = plane * band.windows + first_p + (row - plane * steps) * down;
       for (int q = first_q + lane * along; q < outputs; q += kRow * along) {
         const int to = places[line * outputs + q];
         if (to >= 0) sums[to] += grads[line * outputs + q];

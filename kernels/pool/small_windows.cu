@@ -1,10 +1,14 @@
-// Pooling with windows of up to 5 x 5: y = the maximum (with its place), mean or Euclidean norm of the elements of x in each window.
+// Pooling with windows of up to 5 x 5: y = the maximum (with its place), mean or Euclidean norm of the elements of x in
+// each window.
 //
-// Layout:  channels-first: a thread owns kGroup neighbouring windows along W, and loads vectors of kWide elements along W; the few elements to
-//          the left and right of them one by one, or as neighbouring lanes have read them (kLends). Channels-last: it owns one window of kWide neighbouring channels. It walks down
-//          kSteps rows of windows; the rows of x that windows share stay in its registers, or what is left of each: the sum, or the maximum and where it
-//          stands (channels-last; places always). Results that neighbours own side by side, but that no vector can hold, are written by the warp as a whole.
-// Needs:   pointers and W (or the channels) aligned to kWide elements, y to kPiece; dilation 1, no window outside of x; planes below 2^31.
+// Layout:  channels-first: a thread owns kGroup neighbouring windows along W, and loads vectors of kWide elements along
+//          W; the few elements to the left and right of them one by one, or as neighbouring lanes have read them
+//          (kLends). Channels-last: it owns one window of kWide neighbouring channels. It walks down kSteps rows of
+//          windows; the rows of x that windows share stay in its registers, or what is left of each: the sum, or the
+//          maximum and where it stands (channels-last; places always). Results that neighbours own side by side, but
+//          that no vector can hold, are written by the warp as a whole.
+// Needs:   pointers and W (or the channels) aligned to kWide elements, y to kPiece; dilation 1, no window outside of x;
+//          planes below 2^31.
 // Bound:   memory: x read about once (neighbouring strips meet in the caches), y written once.
 
 #include "dnnarray/core/overlap.cuh"
@@ -45,10 +49,12 @@ struct Arguments {
 
 using namespace dnnarray;
 
-// Where neighbours would leave gaps between the single results that they store, a warp writes its results as they lie in memory.
+// Where neighbours would leave gaps between the single results that they store, a warp writes its results as they lie
+// in memory.
 constexpr bool kTogether = !kLast && kPiece == 1 && kResults >= 4;
 
-// Blocks of a multiprocessor that the compiler is asked for: more hide more of the memory's latency, until they cost spills.
+// Blocks of a multiprocessor that the compiler is asked for: more hide more of the memory's latency, until they cost
+// spills.
 __device__ constexpr int blocks_asked() {
   constexpr bool kLarge = S::kTaps > 9, kNew = __CUDA_ARCH__ >= 900, kApart = kStrideH > 1;
   if (kScales) return 32 / static_cast<int>(sizeof(A));
@@ -97,7 +103,8 @@ __device__ __forceinline__ S::Row read_row(const Source& source, int h) {
 
 // `total` counts threads, and `among` says how they share the work: Share in strip.cuh.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, blocks_asked())
-    DNNARRAY_ENTRY(const S::T* __restrict__ x, R* __restrict__ y, long long* __restrict__ indices, const __grid_constant__ Arguments a) {
+    DNNARRAY_ENTRY(const S::T* __restrict__ x, R* __restrict__ y, long long* __restrict__ indices,
+                   const __grid_constant__ Arguments a) {
   begin_ahead();
   const Axis<false> axis_h(a.h, kWindowH, kStrideH), axis_w(a.w, kWindowW, kStrideW);
   const auto task_of = [&](unsigned tid) {
@@ -107,8 +114,14 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, blocks_asked())
     const int p = share.strip * kSteps, end = thread < a.total ? min(p + kSteps, axis_h.outputs) : p;
     const long long from = (share.plane * axis_h.extent * axis_w.extent + q * kStrideW) * column + share.channel;
     const long long to = ((share.plane * axis_h.outputs + p) * axis_w.outputs + q) * column + share.channel;
-    const S source{x + from, axis_h.extent, axis_w.extent, axis_w.extent * column, column, q * kStrideW,
-                   lane == 0 || share.group == 0, lane == kWarp - 1 || share.group == a.among.groups.divisor - 1};
+    const S source{x + from,
+                   axis_h.extent,
+                   axis_w.extent,
+                   axis_w.extent * column,
+                   column,
+                   q * kStrideW,
+                   lane == 0 || share.group == 0,
+                   lane == kWarp - 1 || share.group == a.among.groups.divisor - 1};
     return Task{source, to, axis_w.outputs * column, q, kLast ? kResults : min(axis_w.outputs - q, kResults), p, end};
   };
   Task task = task_of(threadIdx.x);
@@ -134,7 +147,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, blocks_asked())
     for (int r = kKept; r < kWindowH; ++r) rows[r] = Seen<kByRows>::entry(read_row(source, h + r), step * kStrideH + r);
     Results results;
     if constexpr (kReduction <= kTap) results.maximum(rows, source, h, step * kStrideH, count);
-    if constexpr (kReduction == kMean) results.mean(rows, share_of<kWindowH, A>(axis_h.count(axis_h.taps(p), a.padded != 0)), across);
+    if constexpr (kReduction == kMean)
+      results.mean(rows, share_of<kWindowH, A>(axis_h.count(axis_h.taps(p), a.padded != 0)), across);
     if constexpr (kReduction == kNorm) results.norm(rows, count);
     odd |= results.odd << step * kResults;
     if constexpr (kTogether) {

@@ -1,10 +1,13 @@
-// Gradient of pooling with windows of up to 5 x 5: dx = the sum over the windows that cover an element of what they give to it.
+// Gradient of pooling with windows of up to 5 x 5: dx = the sum over the windows that cover an element of what they
+// give to it.
 //
-// Maximum: all of its gradient, if the window's maximum stands here; mean: its share. (Norms: norm_gradient.cu and norm_gradient_channels_last.cu.)
-// Layout:  channels-first: a thread owns the columns under kGroup windows, which are whole vectors of kWide elements; channels-last:
-//          the columns under kGroup windows, of kWide neighbouring channels. It walks down kSteps rows of tiles, each of which starts where a
-//          window starts and is kStrideH high: the same few windows cover all of a tile, which tap of which window stands where is known at
-//          compile time, and rows of windows that successive tiles share stay in registers.
+// Maximum: all of its gradient, if the window's maximum stands here; mean: its share. (Norms: norm_gradient.cu and
+//          norm_gradient_channels_last.cu.)
+// Layout:  channels-first: a thread owns the columns under kGroup windows, which are whole vectors of kWide elements;
+//          channels-last: the columns under kGroup windows, of kWide neighbouring channels. It walks down kSteps rows
+//          of tiles, each of which starts where a window starts and is kStrideH high: the same few windows cover all of
+//          a tile, which tap of which window stands where is known at compile time, and rows of windows that successive
+//          tiles share stay in registers.
 // Needs:   pointers and W (or the channels) aligned to kWide elements, grad to kPiece; dilation 1; planes below 2^31.
 // Bound:   memory: grad and what was saved read about once, dx written once.
 
@@ -44,19 +47,23 @@ using A = arithmetic_t<T>;
 using Saved = Config::Saved;
 constexpr bool kLast = Config::kLast;
 constexpr int kWide = Config::kWide, kPiece = Config::kPiece, kSteps = Config::kSteps, kBefore = Config::kBefore;
-constexpr int kWindowH = Config::kWindowH, kStrideH = Config::kStrideH, kWindowW = Config::kWindowW, kStrideW = Config::kStrideW;
+constexpr int kWindowH = Config::kWindowH, kStrideH = Config::kStrideH, kWindowW = Config::kWindowW,
+              kStrideW = Config::kStrideW;
 constexpr int kTap = 0, kPlace = 1, kMean = 2, kRule = Config::kRule;  // as in gather.cu
 
-// Rows of windows over a tile; windows beside the thread's own ones, of which a row has kWindows; values that a thread keeps of a row.
+// Rows of windows over a tile; windows beside the thread's own ones, of which a row has kWindows; values that a thread
+// keeps of a row.
 constexpr int kRows = (kWindowH - 1) / kStrideH + 1, kOwn = Config::kGroup, kValues = kLast ? kWide : 1;
 constexpr int kColumns = kOwn * kStrideW, kVectors = kLast ? kColumns : kColumns / kWide;
-constexpr int kLeft = (kWindowW - 1 - kBefore) / kStrideW, kRight = (kBefore + kStrideW - 1) / kStrideW, kWindows = kLeft + kOwn + kRight;
+constexpr int kLeft = (kWindowW - 1 - kBefore) / kStrideW, kRight = (kBefore + kStrideW - 1) / kStrideW,
+              kWindows = kLeft + kOwn + kRight;
 
 constexpr bool kSaves = kRule != kMean;
 using V = Vec<T, kWide>;
 
-// What the windows of a row say: their gradient, and where their maximum stands, as the tap or the distance along the plane from their first
-// tap. Of a mean, the sums of shares for each column are enough, and the share that a row of taps gets.
+// What the windows of a row say: their gradient, and where their maximum stands, as the tap or the distance along the
+// plane from their first tap. Of a mean, the sums of shares for each column are enough, and the share that a row of
+// taps gets.
 struct Row {
   A columns[kColumns][kValues];
   A down;
@@ -72,8 +79,8 @@ struct Source {
   bool padded;
   A across[kWindows];  // of a mean: what each column of a window gets
 
-  __device__ __forceinline__ Source(const T* first_grad, const Saved* first_saved, const Axis<false>& axis_h, const Axis<false>& axis_w,
-                                    int first_q, int step, bool counted)
+  __device__ __forceinline__ Source(const T* first_grad, const Saved* first_saved, const Axis<false>& axis_h,
+                                    const Axis<false>& axis_w, int first_q, int step, bool counted)
       : grad(first_grad), saved(first_saved), h(axis_h), w(axis_w), q(first_q), column(step), padded(counted) {
     if constexpr (kRule == kMean) {
 #pragma unroll
@@ -85,7 +92,8 @@ struct Source {
   template <int N>
   __device__ __forceinline__ void fill(Row& row, int p, int b) const {
     const int i = b - kLeft;
-    const bool there = static_cast<unsigned>(p) < static_cast<unsigned>(h.outputs) && static_cast<unsigned>(q + i) < static_cast<unsigned>(w.outputs);
+    const bool there = static_cast<unsigned>(p) < static_cast<unsigned>(h.outputs) &&
+                       static_cast<unsigned>(q + i) < static_cast<unsigned>(w.outputs);
     const T* grads = grad + static_cast<long long>(p) * (w.outputs * column);  // a row has fewer than 2^31 elements
     const Saved* places = saved + static_cast<long long>(p) * (w.outputs * column);
     Packed<T, N> reg_grad;
@@ -101,7 +109,8 @@ struct Source {
       const int window = b + (kLast ? 0 : k), value = kLast ? k : 0;
       row.grad[window][value] = widen(reg_grad.at(k));
       if constexpr (kRule == kTap) row.saved[window][value] = static_cast<int>(reg_saved.at(k));
-      if constexpr (kRule == kPlace) row.saved[window][value] = distance(static_cast<long long>(reg_saved.at(k)), p, q + window - kLeft);
+      if constexpr (kRule == kPlace)
+        row.saved[window][value] = distance(static_cast<long long>(reg_saved.at(k)), p, q + window - kLeft);
     }
   }
   __device__ __forceinline__ int distance(long long place, int p, int i) const {
@@ -141,7 +150,8 @@ struct Source {
   }
 };
 
-// The gradient of the element in row i of the tile and column c of the thread's columns; rows[a] is the a-th row of windows above.
+// The gradient of the element in row i of the tile and column c of the thread's columns; rows[a] is the a-th row of
+// windows above.
 __device__ __forceinline__ A gradient(const Row (&rows)[kRows], int i, int c, int value, int width) {
   A sum = 0;
 #pragma unroll
@@ -152,7 +162,8 @@ __device__ __forceinline__ A gradient(const Row (&rows)[kRows], int i, int c, in
       const int r = i + a * kStrideH, s = c + kBefore - (b - kLeft) * kStrideW;
       if (r >= kWindowH || s < 0 || s >= kWindowW) continue;
       const int tap = kRule == kTap ? tap_code(r, s) : r * width + s;
-      if (rows[a].saved[b][value] == tap) sum += rows[a].grad[b][value];  // one predicated addition; to add 0 instead is a choice besides
+      if (rows[a].saved[b][value] == tap)
+        sum += rows[a].grad[b][value];  // one predicated addition; to add 0 instead is a choice besides
     }
   }
   return sum;
@@ -160,7 +171,8 @@ __device__ __forceinline__ A gradient(const Row (&rows)[kRows], int i, int c, in
 
 // Arguments as in small_windows.cu; threads are shared out over the elements of x.
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ grad, const Saved* __restrict__ saved, T* __restrict__ dx, const __grid_constant__ Arguments a) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const Saved* __restrict__ saved, T* __restrict__ dx,
+                   const __grid_constant__ Arguments a) {
   begin_ahead();
   const long long thread = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
   if (thread >= a.total) return;
@@ -188,7 +200,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
         if (q * kStrideW + v * (kLast ? 1 : kWide) >= axis_w.extent) continue;
-        T* const at = dx + to + static_cast<long long>(top + i) * (axis_w.extent * column) + v * (kLast ? column : kWide);
+        T* const at =
+            dx + to + static_cast<long long>(top + i) * (axis_w.extent * column) + v * (kLast ? column : kWide);
         V reg_dx;
 #pragma unroll
         for (int j = 0; j < kWide; ++j) {

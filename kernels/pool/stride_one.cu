@@ -1,10 +1,12 @@
-// Means over small windows that move by one element, and their gradients, which are the same sums: of a mean the sum over each window is multiplied by the
-// window's share, of a gradient each element of the window before it is summed.
+// Means over small windows that move by one element, and their gradients, which are the same sums: of a mean the sum
+// over each window is multiplied by the window's share, of a gradient each element of the window before it is summed.
 //
-// Layout:  channels-first: a thread owns kWide neighbouring columns, one vector, and fetches what stands to the left and right of them one by one; channels-last:
-//          kWide neighbouring channels of kAcross columns. It walks down kSteps rows, and asks for all rows of the input that they take before it uses one: no branch
-//          comes between, behind which each would be waited for. Of each row that has come only the sums along it are kept.
-// Needs:   pointers and channels aligned to kWide elements, or W, with results as wide as the input; kWide at least kWindowW - 1; dilation 1; planes below 2^31.
+// Layout:  channels-first: a thread owns kWide neighbouring columns, one vector, and fetches what stands to the left
+//          and right of them one by one; channels-last: kWide neighbouring channels of kAcross columns. It walks down
+//          kSteps rows, and asks for all rows of the input that they take before it uses one: no branch comes between,
+//          behind which each would be waited for. Of each row that has come only the sums along it are kept.
+// Needs:   pointers and channels aligned to kWide elements, or W, with results as wide as the input; kWide at least
+//          kWindowW - 1; dilation 1; planes below 2^31.
 // Bound:   memory: the input read about once (neighbouring strips meet in the caches), the result written once.
 
 #include "dnnarray/core/overlap.cuh"
@@ -45,7 +47,8 @@ constexpr bool kLast = Config::kLast, kGradient = Config::kGradient;
 constexpr int kWide = Config::kWide, kAcross = Config::kAcross, kSteps = Config::kSteps;
 constexpr int kWindowH = Config::kWindowH, kWindowW = Config::kWindowW;
 
-// A result is the sum over the input's rows from kTop above it and columns from kBefore to the left of it. Of a gradient, these are not the paddings of the windows.
+// A result is the sum over the input's rows from kTop above it and columns from kBefore to the left of it. Of a
+// gradient, these are not the paddings of the windows.
 constexpr int kTop = Config::kTop, kBefore = Config::kBefore, kAfter = kWindowW - 1 - kBefore;
 constexpr int kAbove = kGradient ? kWindowH - 1 - kTop : kTop, kLeft = kGradient ? kAfter : kBefore;
 
@@ -57,7 +60,8 @@ static_assert(kLast || kWide >= kHalo, "what stands beside a vector lies in the 
 template <int kWindow, int kPadding>
 struct Shares {
   int begin, end;  // of what counts
-  __device__ __forceinline__ Shares(int extent, int after, bool padded) : begin(padded ? -kPadding : 0), end(padded ? extent + after : extent) {}
+  __device__ __forceinline__ Shares(int extent, int after, bool padded)
+      : begin(padded ? -kPadding : 0), end(padded ? extent + after : extent) {}
   __device__ __forceinline__ A operator()(int i) const {
     const int start = i - kPadding;
     return share_of<kWindow, A>(min(start + kWindow, end) - max(start, begin));
@@ -69,7 +73,8 @@ constexpr A kShare = A(1) / A(kWindowW);  // along a row, of a window that lies 
 // Whether a window that stands at column c of a vector may reach beyond the row; all rows are whole vectors.
 __device__ constexpr bool may_be_cut(int c) {
   for (int v = 0; v < 2; ++v) {
-    const int begin = c + v * kWide, rest = (v + 1) * kWide - c;  // columns before it in the first vectors, from it on in the last
+    const int begin = c + v * kWide,
+              rest = (v + 1) * kWide - c;  // columns before it in the first vectors, from it on in the last
     if ((begin >= 0 && begin < kLeft) || (rest > 0 && rest < kWindowW - kLeft)) return true;
   }
   return kLast;
@@ -144,7 +149,8 @@ struct Line {
 };
 
 // The results in row `step` of the thread's.
-__device__ __forceinline__ void results(A (&y)[kOwn][kValues], const Line (&lines)[kWindowH], int step, const A (&across)[kCells], A down) {
+__device__ __forceinline__ void results(A (&y)[kOwn][kValues], const Line (&lines)[kWindowH], int step,
+                                        const A (&across)[kCells], A down) {
 #pragma unroll
   for (int o = 0; o < kOwn; ++o)
 #pragma unroll
@@ -160,8 +166,8 @@ __device__ __forceinline__ void results(A (&y)[kOwn][kValues], const Line (&line
     }
 }
 
-// `total` counts threads, and `among` says how they share the work: Share in strip.cuh. Extents are those of the input and of the result; `after_h` and
-// `after_w` are what windows count of the padding behind rows and columns.
+// `total` counts threads, and `among` says how they share the work: Share in strip.cuh. Extents are those of the input
+// and of the result; `after_h` and `after_w` are what windows count of the padding behind rows and columns.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, kLast ? 4 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ x, T* __restrict__ y, const __grid_constant__ Arguments a) {
   begin_ahead();
@@ -170,7 +176,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, kLast ? 4 : 0)
   const Share<Config> share(thread, a.among);
   const int column = share.column, q = share.group * kOwn, p = share.strip * kSteps;
   const int in_height = a.in_height, out_height = a.out_height, in_width = a.in_width, out_width = a.out_width;
-  const int windows_height = kGradient ? out_height : in_height, windows_width = kGradient ? out_width : in_width;  // of what windows stand over
+  const int windows_height = kGradient ? out_height : in_height,
+            windows_width = kGradient ? out_width : in_width;  // of what windows stand over
   x += (share.plane * in_height * in_width + q) * column + share.channel;
   y += ((share.plane * out_height + p) * out_width + q) * column + share.channel;
   if constexpr (kSteps == 1) take_after_previous_kernel(x);

@@ -1,4 +1,5 @@
-// What a thread sees of x when it walks down rows of small windows, for pooling and its gradients: rows in registers, and maxima over them.
+// What a thread sees of x when it walks down rows of small windows, for pooling and its gradients: rows in registers,
+// and maxima over them.
 #pragma once
 
 #include "dnnarray/tensor_core.cuh"
@@ -21,8 +22,8 @@ __device__ __forceinline__ T shuffled(T x, int lane) {
   }
 }
 
-// An element of a floating type that has been asked for: nothing is done with it before it is used. (A bfloat16 that may or may not have been loaded is widened
-// where it was loaded otherwise, which waits for it.)
+// An element of a floating type that has been asked for: nothing is done with it before it is used. (A bfloat16 that
+// may or may not have been loaded is widened where it was loaded otherwise, which waits for it.)
 template <typename T>
 __device__ __forceinline__ T under_way(T x) {
   if constexpr (sizeof(T) == 2) asm("" : "+h"(x.bits));
@@ -54,7 +55,9 @@ struct Packed<T, N, true> {
   __device__ __forceinline__ T at(int i) const { return {static_cast<unsigned short>(v.at[i / 2] >> i % 2 * 16)}; }
   static constexpr int kPart = 2;
   __device__ __forceinline__ unsigned word(int i) const { return v.at[i / 2]; }
-  static __device__ __forceinline__ T of_word(unsigned word, int i) { return {static_cast<unsigned short>(word >> i % 2 * 16)}; }
+  static __device__ __forceinline__ T of_word(unsigned word, int i) {
+    return {static_cast<unsigned short>(word >> i % 2 * 16)};
+  }
   __device__ __forceinline__ void fill(T x) {
 #pragma unroll
     for (int j = 0; j < N / 2; ++j) v.at[j] = x.bits * 0x10001u;
@@ -94,7 +97,9 @@ struct Codes<U, N, true> {
   }
   __device__ __forceinline__ void read(const U* p) { v = load<unsigned, N / 4>(reinterpret_cast<const unsigned*>(p)); }
   // Numbers i and i + 1 as the halves of a word, for an even i.
-  __device__ __forceinline__ unsigned halves(int i) const { return __byte_perm(v.at[i / 4], 0, i % 4 ? 0x4342 : 0x4140); }
+  __device__ __forceinline__ unsigned halves(int i) const {
+    return __byte_perm(v.at[i / 4], 0, i % 4 ? 0x4342 : 0x4140);
+  }
 };
 
 // 1 / n for 1 <= n <= kMost, chosen among constants. (In a loop over k the compiler finds that n is k, and divides.)
@@ -108,9 +113,11 @@ __device__ __forceinline__ A share_of(int n) {
   }
 }
 
-// C is the Config of a kernel. Channels-last (kLast): a thread has one window of kWide neighbouring channels. Channels-first: kGroup windows
-// beside each other, and reads vectors of kWide elements along W (kGroup x kStrideW is a multiple of kWide) with single elements on both
-// sides; kLends: these are fetched from neighbouring lanes, so that all lanes of a warp read together. kLowest: what is outside of x is less than every number, else 0. kMagnitude: elements are taken without their sign.
+// C is the Config of a kernel. Channels-last (kLast): a thread has one window of kWide neighbouring channels.
+// Channels-first: kGroup windows beside each other, and reads vectors of kWide elements along W (kGroup x kStrideW is a
+// multiple of kWide) with single elements on both sides; kLends: these are fetched from neighbouring lanes, so that all
+// lanes of a warp read together. kLowest: what is outside of x is less than every number, else 0. kMagnitude: elements
+// are taken without their sign.
 template <typename C, bool kLowest>
 struct Strip {
   using T = typename C::Element;
@@ -118,15 +125,18 @@ struct Strip {
   using A = typename N::type;
   using V = Vec<T, C::kWide>;
   static constexpr bool kLast = C::kLast;
-  static constexpr int kWide = C::kWide, kBefore = C::kBefore, kWindowH = C::kWindowH, kWindowW = C::kWindowW, kStrideW = C::kStrideW;
+  static constexpr int kWide = C::kWide, kBefore = C::kBefore, kWindowH = C::kWindowH, kWindowW = C::kWindowW,
+                       kStrideW = C::kStrideW;
   static constexpr int kTaps = kWindowH * kWindowW, kResults = kLast ? kWide : C::kGroup;
 
   // The columns that a thread looks at begin kBefore to the left of its own ones, which are kSpan.
   static constexpr int kSpan = (kLast ? 1 : kResults) * kStrideW, kColumns = kSpan - kStrideW + kWindowW;
-  static constexpr int kLeft = kLast ? 0 : kBefore, kRight = kLast || kColumns - kBefore < kSpan ? 0 : kColumns - kBefore - kSpan;
-  static constexpr int kBody = kLast ? kWindowW : (kColumns - kLeft - kRight + kWide - 1) / kWide, kHalo = kLeft + kRight;
+  static constexpr int kLeft = kLast ? 0 : kBefore,
+                       kRight = kLast || kColumns - kBefore < kSpan ? 0 : kColumns - kBefore - kSpan;
+  static constexpr int kBody = kLast ? kWindowW : (kColumns - kLeft - kRight + kWide - 1) / kWide,
+                       kHalo = kLeft + kRight;
   static constexpr int kCells = kBody * kWide + kHalo;
-  static constexpr bool kLends = C::kLends && kHalo > 0 && kBody * kWide == kSpan && kSpan >= kLeft && kSpan >= kRight;
+  static constexpr bool kLends = C::kLends && kHalo > 0 && kBody* kWide == kSpan&& kSpan >= kLeft&& kSpan >= kRight;
 
   // Which cell of a row is tap s of the window of result o.
   static __device__ constexpr int cell_of(int o, int s) {
@@ -137,20 +147,28 @@ struct Strip {
   struct Row {
     Body body[kBody];
     T halo[kHalo > 0 ? kHalo : 1];
-    __device__ __forceinline__ T cell(int i) const { return i < kBody * kWide ? body[i / kWide].at(i % kWide) : halo[i - kBody * kWide]; }
+    __device__ __forceinline__ T cell(int i) const {
+      return i < kBody * kWide ? body[i / kWide].at(i % kWide) : halo[i - kBody * kWide];
+    }
     __device__ __forceinline__ T tap(int o, int s) const { return cell(cell_of(o, s)); }
   };
   using Rows = Row[kWindowH];
 
   static __device__ __forceinline__ A nothing() { return kLowest && !C::kMagnitude ? N::lowest() : A(0); }
-  static __device__ __forceinline__ A tap(const Rows& rows, int o, int i) { return N::widened(rows[i / kWindowW].tap(o, i % kWindowW)); }
+  static __device__ __forceinline__ A tap(const Rows& rows, int o, int i) {
+    return N::widened(rows[i / kWindowW].tap(o, i % kWindowW));
+  }
 
   const T* x;  // the first own column, in row 0
   int height, width, row, column, w;
-  bool first = true, last = true;  // of the lanes that have this row: those that no neighbour lends what stands to the left, to the right
+  bool
+      first = true,
+      last =
+          true;  // of the lanes that have this row: those that no neighbour lends what stands to the left, to the right
 
   __device__ __forceinline__ bool inside(int h, int c) const {
-    return static_cast<unsigned>(h) < static_cast<unsigned>(height) && static_cast<unsigned>(w + c) < static_cast<unsigned>(width);
+    return static_cast<unsigned>(h) < static_cast<unsigned>(height) &&
+           static_cast<unsigned>(w + c) < static_cast<unsigned>(width);
   }
   __device__ __forceinline__ Row read(int h) const {
     const T* from = x + static_cast<long long>(h) * row;
@@ -170,7 +188,8 @@ struct Strip {
       r.halo[i] = own && inside(h, c) ? from[c] : N::narrowed(nothing());
       if constexpr (kLends) {
         const int theirs = i < kLeft ? kSpan + c : c - kSpan, lane = threadIdx.x + (i < kLeft ? kWarp - 1 : 1);
-        if (i == 0 || i == kLeft || theirs % Body::kPart == 0) lent = shuffled(r.body[theirs / kWide].word(theirs % kWide), lane % kWarp);
+        if (i == 0 || i == kLeft || theirs % Body::kPart == 0)
+          lent = shuffled(r.body[theirs / kWide].word(theirs % kWide), lane % kWarp);
         if (!own) r.halo[i] = Body::of_word(lent, theirs);
       }
       if constexpr (C::kMagnitude) r.halo[i] = N::narrowed(magnitude(N::widened(r.halo[i])));
@@ -178,8 +197,8 @@ struct Strip {
     return r;
   }
 
-  // visit(x) for each element of a window of kH x kW, one by one, whose tap 0 is in row `top` and column `left` from the own one, of channel v; for
-  // what is seldom done.
+  // visit(x) for each element of a window of kH x kW, one by one, whose tap 0 is in row `top` and column `left` from
+  // the own one, of channel v; for what is seldom done.
   template <int kH, int kW, typename Visit>
   __device__ __forceinline__ void each(int top, int left, int v, Visit visit) const {
 #pragma unroll 1
@@ -188,7 +207,8 @@ struct Strip {
       if (inside(h, c)) visit(N::widened(x[static_cast<long long>(h) * row + c * column + v]));
     }
   }
-  // The largest magnitude in such a window; its Euclidean norm, as what the elements are divided by and the norm of the shares.
+  // The largest magnitude in such a window; its Euclidean norm, as what the elements are divided by and the norm of the
+  // shares.
   template <int kH, int kW>
   __device__ __forceinline__ A largest(int top, int left, int v) const {
     A most = 0;
@@ -206,10 +226,12 @@ struct Strip {
     return {scale, root(sum, A(2))};
   }
 
-  // What an Euclidean norm gives to one element, in row `row` and column c from the own one, of channel v, with all norms of scaled elements. The gradients
-  // `grad` are of the windows in row 0 and column q, which begins with the own column.
+  // What an Euclidean norm gives to one element, in row `row` and column c from the own one, of channel v, with all
+  // norms of scaled elements. The gradients `grad` are of the windows in row 0 and column q, which begins with the own
+  // column.
   template <int kH, int kW>
-  __device__ __forceinline__ A exact_slope(const T* grad, const Axis<false>& h, const Axis<false>& w_axis, int q, int row_number, int c, int v) const {
+  __device__ __forceinline__ A exact_slope(const T* grad, const Axis<false>& h, const Axis<false>& w_axis, int q,
+                                           int row_number, int c, int v) const {
     const A element = N::widened(x[static_cast<long long>(row_number) * row + c * column + v]);
     const Cover over_h = h.cover(row_number), over_w = w_axis.cover(w + c);
     A all = 0;
@@ -220,7 +242,8 @@ struct Strip {
         const Scaled found = scaled_norm<kH, kW>(p * h.stride - h.before, i * w_axis.stride - w_axis.before - w, v);
         const A g = N::widened(grad[static_cast<long long>(p) * (w_axis.outputs * column) + (i - q) * column + v]);
         const A norm = found.scale * found.norm;  // beyond the range of numbers, it is infinite to its elements too
-        all += found.norm == A(0) ? A(0) : g * (norm - norm == A(0) ? element / found.scale / found.norm : element / norm);
+        all +=
+            found.norm == A(0) ? A(0) : g * (norm - norm == A(0) ? element / found.scale / found.norm : element / norm);
       }
     return all;
   }
@@ -251,9 +274,11 @@ struct Strip {
     return best;
   }
 
-  // The taps at which the maxima stand, as tap_code has them: the first of equal ones, the last NaN. `h` is the row of tap 0, q the window of
-  // result 0. Of all taps but a few: first of each column the row, which windows share, and then the least code of the columns with the maximum.
-  static __device__ __forceinline__ void places(const Rows& rows, const Row& columns, const Vec<T, kResults>& best, int h, int q, int (&taps)[kResults]) {
+  // The taps at which the maxima stand, as tap_code has them: the first of equal ones, the last NaN. `h` is the row of
+  // tap 0, q the window of result 0. Of all taps but a few: first of each column the row, which windows share, and then
+  // the least code of the columns with the maximum.
+  static __device__ __forceinline__ void places(const Rows& rows, const Row& columns, const Vec<T, kResults>& best,
+                                                int h, int q, int (&taps)[kResults]) {
     if (by_pairs(rows, columns, best, h, q, taps)) return;
     int own_rows[kCells];
     if constexpr (kByColumns) {
@@ -261,7 +286,8 @@ struct Strip {
       for (int i = 0; i < kCells; ++i) {
         own_rows[i] = tap_code(kWindowH - 1, 0);
 #pragma unroll
-        for (int r = kWindowH - 2; r >= 0; --r) own_rows[i] = rows[r].cell(i) == columns.cell(i) ? tap_code(r, 0) : own_rows[i];
+        for (int r = kWindowH - 2; r >= 0; --r)
+          own_rows[i] = rows[r].cell(i) == columns.cell(i) ? tap_code(r, 0) : own_rows[i];
       }
     }
 #pragma unroll
@@ -274,12 +300,14 @@ struct Strip {
   static constexpr bool kByColumns = !kLast && sizeof(T) > 2 && kTaps > 9;
 
   // One of them; `first` is the first tap inside of x.
-  static __device__ __forceinline__ int place(const Rows& rows, const Row& columns, const int (&own_rows)[kCells], int o, A best, int first) {
+  static __device__ __forceinline__ int place(const Rows& rows, const Row& columns, const int (&own_rows)[kCells],
+                                              int o, A best, int first) {
     int at = first;
     if constexpr (kByColumns) {
       at = tap_code(kWindowH, 0);
 #pragma unroll
-      for (int s = 0; s < kWindowW; ++s) at = min(at, columns.tap(o, s) == best ? own_rows[cell_of(o, s)] + s : tap_code(kWindowH, 0));
+      for (int s = 0; s < kWindowW; ++s)
+        at = min(at, columns.tap(o, s) == best ? own_rows[cell_of(o, s)] + s : tap_code(kWindowH, 0));
     } else {
 #pragma unroll
       for (int i = kTaps - 1; i >= 0; --i) at = tap(rows, o, i) == best ? code_of(i) : at;
@@ -303,7 +331,8 @@ struct Strip {
 
   // Halves by twos; whether that could be done.
   template <typename U>
-  static __device__ __forceinline__ bool by_pairs(const Rows& rows, const Row& columns, const Vec<U, kResults>& best, int h, int q, int (&taps)[kResults]) {
+  static __device__ __forceinline__ bool by_pairs(const Rows& rows, const Row& columns, const Vec<U, kResults>& best,
+                                                  int h, int q, int (&taps)[kResults]) {
 #if __CUDA_ARCH__ >= 900
     if constexpr (sizeof(U) == 2 && !Number<U>::kInteger && kResults % 2 == 0 && !C::kMagnitude) {
       const Pairs pairs(rows, columns);
@@ -329,7 +358,8 @@ struct Strip {
 #if __CUDA_ARCH__ >= 900
   static __device__ constexpr unsigned twice(int code) { return static_cast<unsigned>(code) * 0x10001u; }
 
-  // What is known of the columns, by twos: their maxima, and where they stand. In channels-last memory no two windows share a column.
+  // What is known of the columns, by twos: their maxima, and where they stand. In channels-last memory no two windows
+  // share a column.
   struct Pairs {
     static constexpr int kPairs = kLast ? 1 : (kCells + 1) / 2;
     unsigned values[kPairs], own_rows[kPairs];
@@ -369,14 +399,16 @@ struct Strip {
       return pair_of(rows[i / kWindowW].tap(o, i % kWindowW), rows[i / kWindowW].tap(o + 1, i % kWindowW));
     }
     // The same where a maximum may be no number, or equal to what is outside of x; `first` are the first taps inside.
-    static __device__ __forceinline__ unsigned unusual(const Rows& rows, int o, unsigned wanted, unsigned both, unsigned first) {
+    static __device__ __forceinline__ unsigned unusual(const Rows& rows, int o, unsigned wanted, unsigned both,
+                                                       unsigned first) {
       unsigned last = 0;
 #pragma unroll
       for (int i = 0; i < kTaps; ++i) {
         const unsigned x = taps_of(rows, o, i), number = equal_pair(x, x, T{});
         last = (~number & twice(code_of(i))) | (number & last);
       }
-      const unsigned number = equal_pair(wanted, wanted, T{}), lowest = equal_pair(wanted, twice(N::narrowed(nothing()).bits), T{});
+      const unsigned number = equal_pair(wanted, wanted, T{}),
+                     lowest = equal_pair(wanted, twice(N::narrowed(nothing()).bits), T{});
       return (~number & last) | (lowest & first) | (number & ~lowest & both);
     }
   };
@@ -392,10 +424,12 @@ struct Partition {
 template <typename C>
 struct Share {
   long long plane;
-  int strip, group, channel, column;  // the last two in elements: where its channels begin, and from one column to the next
+  int strip, group, channel,
+      column;  // the last two in elements: where its channels begin, and from one column to the next
 
   __device__ __forceinline__ Share(long long thread, const Partition& among) {
-    const Split vector = C::kLast ? among.inner(thread) : Split{thread, 0}, along = among.groups(vector.quotient), down = among.strips(along.quotient);
+    const Split vector = C::kLast ? among.inner(thread) : Split{thread, 0}, along = among.groups(vector.quotient),
+                down = among.strips(along.quotient);
     plane = down.quotient;
     strip = down.rest;
     group = along.rest;

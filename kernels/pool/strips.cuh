@@ -1,5 +1,5 @@
-// Pooling with small windows whose rows a thread walks down: what it keeps of a row of x, what comes of the rows of a window, and where it goes. For kernels
-// that take their settings from Config; see small_windows.cu for the layout.
+// Pooling with small windows whose rows a thread walks down: what it keeps of a row of x, what comes of the rows of a
+// window, and where it goes. For kernels that take their settings from Config; see small_windows.cu for the layout.
 #pragma once
 
 #include "pool/best.cuh"
@@ -8,17 +8,20 @@
 namespace dnnarray {
 
 using R = Config::Result;
-constexpr int kMax = 0, kIndices = 1, kTap = 2, kMean = 3, kNorm = 4, kReduction = Config::kReduction;  // as in direct.cu
+constexpr int kMax = 0, kIndices = 1, kTap = 2, kMean = 3, kNorm = 4,
+              kReduction = Config::kReduction;  // as in direct.cu
 using S = Strip<Config, kReduction <= kTap>;
 using A = S::A;
 constexpr bool kLast = Config::kLast;
 constexpr int kResults = S::kResults, kPiece = Config::kPiece, kSteps = Config::kSteps, kExponent = Config::kExponent;
 constexpr int kWindowH = S::kWindowH, kWindowW = S::kWindowW, kStrideH = Config::kStrideH, kStrideW = S::kStrideW;
-constexpr int kAcross = kLast ? 1 : kResults;  // windows beside each other
+constexpr int kAcross = kLast ? 1 : kResults;                         // windows beside each other
 constexpr int kKept = kWindowH > kStrideH ? kWindowH - kStrideH : 0;  // rows that a window shares with the next
 
-constexpr bool kPlaces = kReduction == kIndices || kReduction == kTap, kHalves = sizeof(S::T) == 2 && !Number<S::T>::kInteger;
-constexpr bool kScales = kReduction == kNorm && Config::kExponent == 2 && !kSquaresFit<S::T>;  // whether a norm may need its elements scaled
+constexpr bool kPlaces = kReduction == kIndices || kReduction == kTap,
+               kHalves = sizeof(S::T) == 2 && !Number<S::T>::kInteger;
+constexpr bool kScales =
+    kReduction == kNorm && Config::kExponent == 2 && !kSquaresFit<S::T>;  // whether a norm may need its elements scaled
 // Whether one value for each result is kept of a row of x, or the row as it is.
 constexpr bool kByRows = kPlaces || (kLast && (kReduction == kMax || kReduction >= kMean));
 
@@ -143,7 +146,8 @@ struct Results {
 #pragma unroll
     for (int o = 0; o < kResults; ++o) put_maximum(y.at[o], best.at[o], 0);
   }
-  __device__ __forceinline__ void maximum(const Line (&lines)[kWindowH], const S& source, int h, int number, int count) {
+  __device__ __forceinline__ void maximum(const Line (&lines)[kWindowH], const S& source, int h, int number,
+                                          int count) {
     if constexpr (kPlaces) {
       place(lines, source, h, number, count);
       return;
@@ -173,7 +177,8 @@ struct Results {
       const int code = b.where(o % B::kEach);
       put_maximum(y.at[o], b.element(o % B::kEach), code - tap_code(number, 0));
       if constexpr (kReduction == kIndices) {
-        indices.at[o] = first + (kLast ? 0 : o * kStrideW) + code / tap_code(1, 0) * source.width + code % tap_code(1, 0);
+        indices.at[o] =
+            first + (kLast ? 0 : o * kStrideW) + code / tap_code(1, 0) * source.width + code % tap_code(1, 0);
       }
     }
     if (B::is_special(special)) {
@@ -219,7 +224,8 @@ __device__ __forceinline__ void put(U* y, const Vec<U, kResults>& results, int c
   }
 }
 
-// What a thread does: `count` results of each of the rows [p, end) of y, which lie `row` elements apart from y on; q is the first of a row.
+// What a thread does: `count` results of each of the rows [p, end) of y, which lie `row` elements apart from y on; q is
+// the first of a row.
 struct Task {
   S source;
   long long y;
@@ -230,11 +236,13 @@ struct Task {
     for (; odd != 0; odd &= odd - 1) {
       const int bit = __ffs(odd) - 1, step = bit / kResults, o = bit % kResults;
       const int left = (kLast ? 0 : o * kStrideW) - S::kBefore;
-      const S::Scaled found = source.scaled_norm<kWindowH, kWindowW>((p + step) * kStrideH - before, left, kLast ? o : 0);
+      const S::Scaled found =
+          source.scaled_norm<kWindowH, kWindowW>((p + step) * kStrideH - before, left, kLast ? o : 0);
       gmem_y[y + static_cast<long long>(step) * row + o] = Number<R>::narrowed(found.scale * found.norm);
     }
   }
-  // Once more, where maxima stand: where nothing is larger than what is outside of x, the first element that is inside; of NaN the last.
+  // Once more, where maxima stand: where nothing is larger than what is outside of x, the first element that is inside;
+  // of NaN the last.
   __device__ __forceinline__ void place(R* gmem_y, long long* gmem_indices, int before, unsigned odd) const {
     for (; odd != 0; odd &= odd - 1) {
       const int bit = __ffs(odd) - 1, step = bit / kResults, o = bit % kResults, top = (p + step) * kStrideH - before;
@@ -244,12 +252,14 @@ struct Task {
       for (int i = 0; i < S::kTaps; ++i) {
         const int h = top + i / kWindowW, c = left + i % kWindowW;
         if (!source.inside(h, c)) continue;
-        const A x = S::N::widened(source.x[static_cast<long long>(h) * source.row + c * source.column + (kLast ? o : 0)]);
+        const A x =
+            S::N::widened(source.x[static_cast<long long>(h) * source.row + c * source.column + (kLast ? o : 0)]);
         if (x != x) code = tap_code(i / kWindowW, i % kWindowW);
       }
       const long long at = y + static_cast<long long>(step) * row + o;
       if constexpr (kReduction == kTap) gmem_y[at] = Number<R>::narrowed(code);
-      if constexpr (kReduction == kIndices) gmem_indices[at] = (top + code / tap_code(1, 0)) * source.width + source.w + left + code % tap_code(1, 0);
+      if constexpr (kReduction == kIndices)
+        gmem_indices[at] = (top + code / tap_code(1, 0)) * source.width + source.w + left + code % tap_code(1, 0);
     }
   }
 };

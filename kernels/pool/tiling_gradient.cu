@@ -1,11 +1,12 @@
-// Gradient of pooling whose windows tile the planes without a gap, of any size, up to whole planes: every element of x gets its part of the
-// gradient of the one window it lies in, as in gather.cu.
+// Gradient of pooling whose windows tile the planes without a gap, of any size, up to whole planes: every element of x
+// gets its part of the gradient of the one window it lies in, as in gather.cu.
 //
-// Layout:  x is (planes, H, W) in channels-first, (outer, H, W, inner) in channels-last. A thread owns a vector of kWide elements: of x as it
-//          lies in memory, or of kWide neighbouring channels in kSteps columns. kReach says what a vector along memory meets: one window; two
-//          planes at most, each of which is one window; or any windows and rows.
-// Needs:   pointers and the channels aligned to kWide elements; windows along W too where kReach is 0, planes of at least kWide elements
-//          where it is 1; planes below 2^30.
+// Layout:  x is (planes, H, W) in channels-first, (outer, H, W, inner) in channels-last. A thread owns a vector of
+//          kWide elements: of x as it lies in memory, or of kWide neighbouring channels in kSteps columns. kReach says
+//          what a vector along memory meets: one window; two planes at most, each of which is one window; or any
+//          windows and rows.
+// Needs:   pointers and the channels aligned to kWide elements; windows along W too where kReach is 0, planes of at
+//          least kWide elements where it is 1; planes below 2^30.
 // Bound:   memory: dx written once.
 
 #include "dnnarray/core/overlap.cuh"
@@ -77,7 +78,9 @@ struct Planes {
     const Split down = height.by_window(h), along = width.by_window(w);
     return {h, w, static_cast<int>(down.quotient), static_cast<int>(along.quotient), down.rest, along.rest};
   }
-  __device__ __forceinline__ bool covered(const Place& at) const { return at.p < height.outputs && at.q < width.outputs; }
+  __device__ __forceinline__ bool covered(const Place& at) const {
+    return at.p < height.outputs && at.q < width.outputs;
+  }
   __device__ __forceinline__ A share(const Place& at) const {
     return kRule == kMean ? A(1) / (height.count(at.p) * width.count(at.q)) : A(1);
   }
@@ -115,7 +118,8 @@ struct Planes {
     const Given own = given(row.quotient, at);
     if constexpr (kReach == kOneWindow) {
 #pragma unroll
-      for (int j = 0; j < kWide; ++j, ++at.w, ++at.s) reg_dx.at[j] = narrow<T>(gradient(own.grad, own.saved, widen(reg_x.at[j]), at));
+      for (int j = 0; j < kWide; ++j, ++at.w, ++at.s)
+        reg_dx.at[j] = narrow<T>(gradient(own.grad, own.saved, widen(reg_x.at[j]), at));
     } else if constexpr (kReach == kTwoPlanes) {
       const int left = width.extent - at.w;  // elements of the first plane
       const Place begin{0, 0, 0, 0, 0, 0};
@@ -125,7 +129,8 @@ struct Planes {
         const bool mine = j < left;
         const int w = mine ? at.w + j : j - left;
         const Place here{0, w, 0, 0, 0, w};
-        reg_dx.at[j] = narrow<T>(gradient(mine ? own.grad : next.grad, mine ? own.saved : next.saved, widen(reg_x.at[j]), here));
+        reg_dx.at[j] =
+            narrow<T>(gradient(mine ? own.grad : next.grad, mine ? own.saved : next.saved, widen(reg_x.at[j]), here));
       }
     } else {
       walk(row.quotient, at, own, reg_x, count, reg_dx);
@@ -150,7 +155,8 @@ struct Planes {
     return v;
   }
   // From window to window, row to row and plane to plane.
-  __device__ __forceinline__ void walk(long long plane, Place at, Given window, const V& reg_x, int count, V& reg_dx) const {
+  __device__ __forceinline__ void walk(long long plane, Place at, Given window, const V& reg_x, int count,
+                                       V& reg_dx) const {
 #pragma unroll
     for (int j = 0; j < kWide; ++j) {
       if (j >= count) break;
@@ -177,18 +183,21 @@ struct Planes {
     for (int step = 0; step < kSteps; ++step) {
       if (at.w >= width.extent) return;
       if ((step == 0 || at.s == 0) && covered(at)) {
-        const long long from = (((row.quotient * height.outputs + at.p) * width.outputs + at.q) * inner + vector.rest) * kWide;
+        const long long from =
+            (((row.quotient * height.outputs + at.p) * width.outputs + at.q) * inner + vector.rest) * kWide;
         reg_grad = load<T, kWide>(grad + from);
         if constexpr (kRule != kMean) reg_saved = load_wide<Saved, kWide>(saved + from);
       }
       const A part = covered(at) ? share(at) : A(0);
-      const long long to = (((row.quotient * height.extent + at.h) * width.extent + at.w) * inner + vector.rest) * kWide;
+      const long long to =
+          (((row.quotient * height.extent + at.h) * width.extent + at.w) * inner + vector.rest) * kWide;
       V reg_x{}, reg_dx;
       if constexpr (kReadsX) reg_x = load<T, kWide>(x + to);
 #pragma unroll
       for (int j = 0; j < kWide; ++j) {
         const bool there = part != A(0);  // else what is held is of the window before
-        reg_dx.at[j] = narrow<T>(gradient(there ? widen(reg_grad.at[j]) * part : A(0), there ? reg_saved.at[j] : Saved{}, widen(reg_x.at[j]), at));
+        reg_dx.at[j] = narrow<T>(gradient(there ? widen(reg_grad.at[j]) * part : A(0),
+                                          there ? reg_saved.at[j] : Saved{}, widen(reg_x.at[j]), at));
       }
       store(dx + to, reg_dx);
       ++at.w;
@@ -197,14 +206,26 @@ struct Planes {
   }
 };
 
-// `total` counts elements (channels-first), or vectors of channels in kSteps columns; `heights` are the rows of a plane, `widths` the columns or their number
-// of steps, `inner` the vectors of channels; h_* and w_* describe the windows along H and W as Tiling does.
+// `total` counts elements (channels-first), or vectors of channels in kSteps columns; `heights` are the rows of a
+// plane, `widths` the columns or their number of steps, `inner` the vectors of channels; h_* and w_* describe the
+// windows along H and W as Tiling does.
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, const Saved* __restrict__ saved, T* __restrict__ dx, const __grid_constant__ Arguments a) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, const Saved* __restrict__ saved,
+                   T* __restrict__ dx, const __grid_constant__ Arguments a) {
   begin_ahead();
-  Planes planes{grad, x, saved, dx, a.total, a.heights, a.widths, a.inner, {a.h_window, a.h_extent, a.h_outputs, a.h_counted},
-                {a.w_window, a.w_extent, a.w_outputs, a.w_counted}, A(a.p)};
-  const long long i = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * (Config::kLast ? 1 : kWide);
+  Planes planes{grad,
+                x,
+                saved,
+                dx,
+                a.total,
+                a.heights,
+                a.widths,
+                a.inner,
+                {a.h_window, a.h_extent, a.h_outputs, a.h_counted},
+                {a.w_window, a.w_extent, a.w_outputs, a.w_counted},
+                A(a.p)};
+  const long long i =
+      (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * (Config::kLast ? 1 : kWide);
   if (i >= a.total) return;
   if constexpr (kSteps == 1) take_after_previous_kernel(planes.grad, planes.x, planes.saved);
   if constexpr (Config::kLast) {

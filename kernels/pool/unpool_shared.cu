@@ -1,13 +1,16 @@
-// Unpooling in a plain memory order: y = 0, but y[n, c, indices[n, c, i]] = x[n, c, i], the last i where several name a place.
+// Unpooling in a plain memory order: y = 0, but y[n, c, indices[n, c, i]] = x[n, c, i], the last i where several name a
+// place.
 //
-// Layout:  arrays are (outer, place, channels), channels 1 in channels-first. A block owns `chunk` places of kGroup channels of y; it
-//          reads all indices of these channels, marks in shared memory each place with the last i that names it (a maximum of integers, so
-//          that the order of the threads does not show), then writes its part of y by vectors. A mark has 16 bits, so that few blocks share
-//          a plane. An index that is no position is left out. kRepairs: what unpool_tiles.cu has left undone, as its `parts` notes of each plane and
-//          group of channels say; a block looks after `own` of these.
-// Needs:   pointers, chunk and the places (or the channels and kGroup) aligned to kWide elements; chunk x kGroup even; planes of x below
-//          65,535 elements, those of y below 2^31.
-// Bound:   memory: indices and x read once for each chunk of a plane (from the second on out of the caches), y written once.
+// Layout:  arrays are (outer, place, channels), channels 1 in channels-first. A block owns `chunk` places of kGroup
+//          channels of y; it reads all indices of these channels, marks in shared memory each place with the last i
+//          that names it (a maximum of integers, so that the order of the threads does not show), then writes its part
+//          of y by vectors. A mark has 16 bits, so that few blocks share a plane. An index that is no position is left
+//          out. kRepairs: what unpool_tiles.cu has left undone, as its `parts` notes of each plane and group of
+//          channels say; a block looks after `own` of these.
+// Needs:   pointers, chunk and the places (or the channels and kGroup) aligned to kWide elements; chunk x kGroup even;
+//          planes of x below 65,535 elements, those of y below 2^31.
+// Bound:   memory: indices and x read once for each chunk of a plane (from the second on out of the caches), y written
+//          once.
 
 #include "dnnarray/core/overlap.cuh"
 #include "pool/notes.cuh"
@@ -55,11 +58,11 @@ __device__ __forceinline__ void raise(unsigned* words, int at, unsigned mark) {
 }
 
 struct Block {
-  const T* x;            // from here on everything of this batch item and these channels
+  const T* x;  // from here on everything of this batch item and these channels
   const Index* indices;
   T* y;
-  int channels, mine;    // in memory, and how many of them are the block's
-  int begin, length;     // its places
+  int channels, mine;  // in memory, and how many of them are the block's
+  int begin, length;   // its places
 
   // Marks the places of the block that the indices name.
   __device__ __forceinline__ void mark(unsigned* smem_marks, int x_size) const {
@@ -69,13 +72,15 @@ struct Block {
       for (int f = 0; f < kFlight; ++f) {
         const int t = first + f * kThreads, i = t / kGroup, c = t % kGroup;
         named[f] = -1;
-        if (i < x_size && c < mine) named[f] = static_cast<long long>(indices[static_cast<long long>(i) * channels + c]);
+        if (i < x_size && c < mine)
+          named[f] = static_cast<long long>(indices[static_cast<long long>(i) * channels + c]);
       }
 #pragma unroll
       for (int f = 0; f < kFlight; ++f) {
         const int t = first + f * kThreads;
         const long long local = named[f] - begin;
-        if (named[f] >= 0 && local >= 0 && local < length) raise(smem_marks, static_cast<int>(local) * kGroup + t % kGroup, t / kGroup + 1);
+        if (named[f] >= 0 && local >= 0 && local < length)
+          raise(smem_marks, static_cast<int>(local) * kGroup + t % kGroup, t / kGroup + 1);
       }
     }
   }
@@ -101,27 +106,33 @@ struct Block {
         const Vec<unsigned short, kWide> marks = load<unsigned short, kWide>(smem_marks + t);
 #pragma unroll
         for (int j = 0; j < kWide; ++j) {
-          if (marks.at[j]) reg_y[f].at[j] = x[static_cast<long long>(marks.at[j] - 1) * channels + (kGroup > 1 ? c + j : 0)];
+          if (marks.at[j])
+            reg_y[f].at[j] = x[static_cast<long long>(marks.at[j] - 1) * channels + (kGroup > 1 ? c + j : 0)];
         }
       }
 #pragma unroll
       for (int f = 0; f < kFetches; ++f) {
         const int t = first + f * kThreads * kWide, c = t % kGroup;
-        if (t < length * kGroup && c < mine) store(y + static_cast<long long>(begin + t / kGroup) * channels + c, reg_y[f]);
+        if (t < length * kGroup && c < mine)
+          store(y + static_cast<long long>(begin + t / kGroup) * channels + c, reg_y[f]);
       }
     }
   }
 };
 
-// `chunks` and `groups` say how many parts of the places and of the channels there are; of repairs, groups are of `span` channels, and `total` counts those
-// of all planes.
-extern "C" __global__ void __launch_bounds__(kThreads, kGroup > 1 ? 2 : Config::kRepairs ? 4 : 6)
-    DNNARRAY_ENTRY(const T* __restrict__ x, const Index* __restrict__ indices, T* __restrict__ y, const unsigned* __restrict__ notes, const __grid_constant__ Arguments a) {
+// `chunks` and `groups` say how many parts of the places and of the channels there are; of repairs, groups are of
+// `span` channels, and `total` counts those of all planes.
+extern "C" __global__ void __launch_bounds__(kThreads, kGroup > 1         ? 2
+                                                       : Config::kRepairs ? 4
+                                                                          : 6)
+    DNNARRAY_ENTRY(const T* __restrict__ x, const Index* __restrict__ indices, T* __restrict__ y,
+                   const unsigned* __restrict__ notes, const __grid_constant__ Arguments a) {
   const int channels = a.channels, x_size = a.x_size, y_size = a.y_size;
   // Places from `begin` on, of the channels from c on of a plane.
   const auto unpool = [&](long long plane, int c, int begin) {
     const long long from = plane * x_size * channels + c, to = plane * y_size * channels + c;
-    const Block block{x + from, indices + from, y + to, channels, min(channels - c, kGroup), begin, min(y_size - begin, a.chunk)};
+    const Block block{
+        x + from, indices + from, y + to, channels, min(channels - c, kGroup), begin, min(y_size - begin, a.chunk)};
     block.unpool(x_size);
   };
   if constexpr (Config::kRepairs) {

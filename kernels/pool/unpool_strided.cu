@@ -1,9 +1,11 @@
-// Unpooling: y = 0, but y[n, c, indices[n, c, i]] = x[n, c, i]; and its gradient dx[n, c, i] = grad[n, c, indices[n, c, i]].
+// Unpooling: y = 0, but y[n, c, indices[n, c, i]] = x[n, c, i]; and its gradient dx[n, c, i] = grad[n, c, indices[n, c,
+//            i]].
 //
-// Stages:  0 clears one integer per element of y, 1 marks it with the last i that names it (an atomic maximum of integers, so the order
-//          of the threads does not show), 2 fetches the marked element or 0; 3 is the gradient.
-// Layout:  `from` is the array that threads are counted over (x for stages 1 and 3, y for the others), one element a thread, with extents
-//          D H W; any dense order, given by strides. An index that is no position is left out, and its gradient is 0.
+// Stages:  0 clears one integer per element of y, 1 marks it with the last i that names it (an atomic maximum of
+//          integers, so the order of the threads does not show), 2 fetches the marked element or 0; 3 is the gradient.
+// Layout:  `from` is the array that threads are counted over (x for stages 1 and 3, y for the others), one element a
+//          thread, with extents D H W; any dense order, given by strides. An index that is no position is left out, and
+//          its gradient is 0.
 // Bound:   memory, by scattered accesses.
 
 #include "pool/window.cuh"
@@ -42,7 +44,9 @@ __device__ __forceinline__ long long offset(long long place, int h, int w, const
 }
 
 // `x` is the incoming gradient in stage 3, `y` the result; `marks` has the memory order of the unpooled array.
-extern "C" __global__ void __launch_bounds__(Config::kThreads) DNNARRAY_ENTRY(const T* __restrict__ x, const Index* __restrict__ indices, T* __restrict__ y, int* __restrict__ marks, const __grid_constant__ Arguments a) {
+extern "C" __global__ void __launch_bounds__(Config::kThreads)
+    DNNARRAY_ENTRY(const T* __restrict__ x, const Index* __restrict__ indices, T* __restrict__ y,
+                   int* __restrict__ marks, const __grid_constant__ Arguments a) {
   const long long i = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
   if (i >= a.total) return;
   if constexpr (kStage == kClear) {

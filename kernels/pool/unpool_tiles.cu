@@ -1,14 +1,18 @@
-// Unpooling where what is put back lies near where it came from: y = 0, but y[n, c, indices[n, c, i]] = x[n, c, i], the last i where several name a place.
+// Unpooling where what is put back lies near where it came from: y = 0, but y[n, c, indices[n, c, i]] = x[n, c, i], the
+// last i where several name a place.
 //
-// Layout:  arrays are (outer, place, channels), channels 1 in channels-first. A block owns kGroup channels of a tile of y, and the part of x that lies
-//          there. At home: where y has kCellH x kCellW places for an element of x and all elements of the block keep to theirs, each thread writes the
-//          cells of its own elements, kOwn at a time, at once. Else the block reads the indices of its part of x and of one row and column to each side,
-//          and notes in shared memory for each place the last i that names it (a maximum of integers, so that the order of the threads does not show),
-//          beside two bytes of the element; a larger element takes a word for each two bytes. Then it writes its tile by vectors. What it was, and whether
-//          one of its indices names a place of another block, is noted in gmem_notes, one word a block: unpool_shared.cu does again the planes in which a
-//          block cannot have seen what names its places. An index that is no position is left out.
-// Needs:   pointers and channels (in channels-first the widths) aligned to the vectors; what a block looks at below 65,535 places, planes of y below 2^31
-//          elements, a tile's rows of all channels too; dynamic shared memory of twice an element for each place of a tile and channel.
+// Layout:  arrays are (outer, place, channels), channels 1 in channels-first. A block owns kGroup channels of a tile of
+//          y, and the part of x that lies there. At home: where y has kCellH x kCellW places for an element of x and
+//          all elements of the block keep to theirs, each thread writes the cells of its own elements, kOwn at a time,
+//          at once. Else the block reads the indices of its part of x and of one row and column to each side, and notes
+//          in shared memory for each place the last i that names it (a maximum of integers, so that the order of the
+//          threads does not show), beside two bytes of the element; a larger element takes a word for each two bytes.
+//          Then it writes its tile by vectors. What it was, and whether one of its indices names a place of another
+//          block, is noted in gmem_notes, one word a block: unpool_shared.cu does again the planes in which a block
+//          cannot have seen what names its places. An index that is no position is left out.
+// Needs:   pointers and channels (in channels-first the widths) aligned to the vectors; what a block looks at below
+//          65,535 places, planes of y below 2^31 elements, a tile's rows of all channels too; dynamic shared memory of
+//          twice an element for each place of a tile and channel.
 // Bound:   memory: indices and x read once (what blocks share meets in the L2), y written once.
 
 #include "pool/cut.cuh"
@@ -49,12 +53,16 @@ struct Arguments {
 using namespace dnnarray;
 using T = Config::Element;
 using Index = Config::Index;
-constexpr bool kLast = Config::kLast, kCells = Config::kCellH > 0, kRagged = Config::kRagged;  // whether only part of the last cells is in y
-constexpr int kCellH = Config::kCellH, kCellW = Config::kCellW, kGroup = Config::kGroup, kOwn = Config::kOwn, kPiece = Config::kPiece;
-constexpr int kWide = Config::kWide, kThreads = Config::kThreads, kSpan = kLast ? 1 : kOwn;  // elements beside each other in a row
+constexpr bool kLast = Config::kLast, kCells = Config::kCellH > 0,
+               kRagged = Config::kRagged;  // whether only part of the last cells is in y
+constexpr int kCellH = Config::kCellH, kCellW = Config::kCellW, kGroup = Config::kGroup, kOwn = Config::kOwn,
+              kPiece = Config::kPiece;
+constexpr int kWide = Config::kWide, kThreads = Config::kThreads,
+              kSpan = kLast ? 1 : kOwn;  // elements beside each other in a row
 constexpr int kFlight = Config::kFlight, kSeen = kLast ? 2 : 4, kParts = sizeof(T) / 2;
-constexpr int kBlocks = __CUDA_ARCH__ >= 1000 && Config::kBlocks > 4 ? 4 : Config::kBlocks;  // more would cost spills there
-constexpr int kVectors = kLast ? kGroup / kOwn : 1;  // of a block's channels
+constexpr int kBlocks =
+    __CUDA_ARCH__ >= 1000 && Config::kBlocks > 4 ? 4 : Config::kBlocks;  // more would cost spills there
+constexpr int kVectors = kLast ? kGroup / kOwn : 1;                      // of a block's channels
 struct Parts {
   unsigned short at[kParts];
 };
@@ -62,12 +70,20 @@ struct Parts {
 // What a block looks at along an axis.
 struct Reach {
   int begin, length;  // its tile of y
-  int seen, lead, own;  // where it begins to look at x, how many of these come before its own ones, and how many these are
-  int next;             // the extent of the tile beside it
+  int seen, lead,
+      own;   // where it begins to look at x, how many of these come before its own ones, and how many these are
+  int next;  // the extent of the tile beside it
 
   __device__ __forceinline__ Reach(const Cut& cut, int k)
-      : begin(cut.y_at(k)), length(cut.tile(k).length()), seen(cut.seen(k).begin), lead(cut.x_at(k) - seen), own(cut.own(k).length()), next(cut.by_tile.n) {}
-  __device__ __forceinline__ bool owns(int p) const { return static_cast<unsigned>(p - lead) < static_cast<unsigned>(own); }
+      : begin(cut.y_at(k)),
+        length(cut.tile(k).length()),
+        seen(cut.seen(k).begin),
+        lead(cut.x_at(k) - seen),
+        own(cut.own(k).length()),
+        next(cut.by_tile.n) {}
+  __device__ __forceinline__ bool owns(int p) const {
+    return static_cast<unsigned>(p - lead) < static_cast<unsigned>(own);
+  }
   // What is noted of own element p, counted from the first that is seen, which names y[at].
   __device__ __forceinline__ unsigned away(int at, int p) const {
     const int local = at - begin;
@@ -96,7 +112,8 @@ struct Item {
       const unsigned here = kRagged && (kLast || e == kOwn - 1) ? across : kCellW;
       bool found = false;
 #pragma unroll
-      for (int r = 0; r < kCellH; ++r) found = found || static_cast<unsigned>(named[e] - r * y_width - (kLast ? 0 : e * kCellW)) < here;
+      for (int r = 0; r < kCellH; ++r)
+        found = found || static_cast<unsigned>(named[e] - r * y_width - (kLast ? 0 : e * kCellW)) < here;
       home = home && found;
     }
     return home;
@@ -122,8 +139,12 @@ struct Block {
   int channels, mine;  // in memory, and how many of them are the block's
   int down, across;    // which tile
 
-  __device__ __forceinline__ long long of_x(int p, int q) const { return (static_cast<long long>(p) * w.x + q) * channels; }
-  __device__ __forceinline__ long long of_y(int p, int q) const { return (static_cast<long long>(p) * w.y + q) * channels; }
+  __device__ __forceinline__ long long of_x(int p, int q) const {
+    return (static_cast<long long>(p) * w.x + q) * channels;
+  }
+  __device__ __forceinline__ long long of_y(int p, int q) const {
+    return (static_cast<long long>(p) * w.y + q) * channels;
+  }
 
   // --- at home ---
 
@@ -149,7 +170,8 @@ struct Block {
   }
 
   // Writes the cells of an item; whether its elements keep to them.
-  __device__ __forceinline__ bool put_home(Item& item, const Spot& at, T* own_y, int first_row, int first_column) const {
+  __device__ __forceinline__ bool put_home(Item& item, const Spot& at, T* own_y, int first_row,
+                                           int first_column) const {
     const int row = at.p * kCellH, column = at.q * kCellW, base = (first_row + row) * w.y + first_column + column;
 #pragma unroll
     for (int e = 0; e < kOwn; ++e) item.named[e] -= base;
@@ -183,13 +205,15 @@ struct Block {
   // Whether that was all.
   __device__ __forceinline__ bool put_at_home(Divisor by_row) const {
     const Range rows = h.own(down), columns = w.own(across);
-    const int count = rows.length() * static_cast<int>(by_row.n), first_row = h.y_at(down), first_column = w.y_at(across);
+    const int count = rows.length() * static_cast<int>(by_row.n), first_row = h.y_at(down),
+              first_column = w.y_at(across);
     const long long from = of_x(rows.begin, columns.begin);
     T* const own_y = y + of_y(first_row, first_column);
     for (int first = threadIdx.x; first < count; first += kThreads * kFlight) {
       Item items[kFlight];
 #pragma unroll
-      for (int f = 0; f < kFlight; ++f) items[f] = read(spot(first + f * kThreads, by_row, rows, columns), x + from, indices + from);
+      for (int f = 0; f < kFlight; ++f)
+        items[f] = read(spot(first + f * kThreads, by_row, rows, columns), x + from, indices + from);
 #pragma unroll
       for (int f = 0; f < kFlight; ++f) {
         const Spot at = spot(first + f * kThreads, by_row, rows, columns);
@@ -205,7 +229,8 @@ struct Block {
   // Raises the marks of the places that are named; returns what is to be noted.
   __device__ __forceinline__ unsigned mark(unsigned* smem_marks, int room, Divisor by_seen, Divisor by_width) const {
     const Reach side_h(h, down), side_w(w, across);
-    const int count = h.seen(down).length() * static_cast<int>(by_seen.n) * kGroup, columns = w.seen(across).length(), y_size = h.y * w.y;
+    const int count = h.seen(down).length() * static_cast<int>(by_seen.n) * kGroup, columns = w.seen(across).length(),
+              y_size = h.y * w.y;
     const T* const seen_x = x + of_x(side_h.seen, side_w.seen);
     const Index* const seen_indices = indices + of_x(side_h.seen, side_w.seen);
     unsigned note = 0;
@@ -214,7 +239,8 @@ struct Block {
       Parts reg_x[kSeen];
 #pragma unroll
       for (int f = 0; f < kSeen; ++f) {
-        const int t = first + f * kThreads, c = t % kGroup, i = t / kGroup, p = by_seen.quotient(i), q = i - p * static_cast<int>(by_seen.n);
+        const int t = first + f * kThreads, c = t % kGroup, i = t / kGroup, p = by_seen.quotient(i),
+                  q = i - p * static_cast<int>(by_seen.n);
         named[f] = -1;
         if (t >= count || c >= mine || q >= columns) continue;
         const int at = (p * w.x + q) * channels + c;
@@ -225,14 +251,16 @@ struct Block {
 #pragma unroll
       for (int f = 0; f < kSeen; ++f) {
         if (named[f] < 0 || named[f] >= y_size) continue;
-        const int t = first + f * kThreads, i = t / kGroup, p = by_seen.quotient(i), q = i - p * static_cast<int>(by_seen.n);
+        const int t = first + f * kThreads, i = t / kGroup, p = by_seen.quotient(i),
+                  q = i - p * static_cast<int>(by_seen.n);
         const int row = by_width.quotient(named[f]), column = named[f] - row * w.y;
         const unsigned away = side_h.away(row, p) | side_w.away(column, q);
         if (away == 0) {
           const int local = (row - side_h.begin) * side_w.length + column - side_w.begin;
 #pragma unroll
           for (int part = 0; part < kParts; ++part) {
-            atomicMax(smem_marks + (part * room + local) * kGroup + t % kGroup, static_cast<unsigned>(i + 1) << 16 | reg_x[f].at[part]);
+            atomicMax(smem_marks + (part * room + local) * kGroup + t % kGroup,
+                      static_cast<unsigned>(i + 1) << 16 | reg_x[f].at[part]);
           }
         } else if (side_h.owns(p) && side_w.owns(q)) {
           note |= away;
@@ -261,30 +289,37 @@ struct Block {
     extern __shared__ __align__(16) unsigned smem_marks[];
     const Range rows = h.tile(down), columns = w.tile(across);
     constexpr int kClear = 16 / sizeof(unsigned);
-    for (int t = threadIdx.x * kClear; t < kParts * room * kGroup; t += kThreads * kClear) store(smem_marks + t, Vec<unsigned, kClear>{});
+    for (int t = threadIdx.x * kClear; t < kParts * room * kGroup; t += kThreads * kClear)
+      store(smem_marks + t, Vec<unsigned, kClear>{});
     __syncthreads();
     unsigned note = mark(smem_marks, room, by_seen, by_width);
-    note = (__syncthreads_or(note & kNamesNext) ? kNamesNext : 0u) | (__syncthreads_or(note & kNamesFar) ? kNamesFar : 0u);
+    note =
+        (__syncthreads_or(note & kNamesNext) ? kNamesNext : 0u) | (__syncthreads_or(note & kNamesFar) ? kNamesFar : 0u);
     T* const own_y = y + of_y(rows.begin, columns.begin);
     for (int t = threadIdx.x * kWide; t < rows.length() * columns.length() * kGroup; t += kThreads * kWide) {
-      const int c = t % kGroup, i = t / kGroup, r = columns.length() == w.y ? 0 : i / columns.length(), s = i - r * columns.length();
+      const int c = t % kGroup, i = t / kGroup, r = columns.length() == w.y ? 0 : i / columns.length(),
+                s = i - r * columns.length();
       if (c < mine) store(own_y + (r * w.y + s) * channels + c, results(smem_marks, t, room));
     }
     return note;
   }
 };
 
-// The block's number is divided by the groups of channels, the tiles across and those down. Of each axis: extents of x and y; the number of tiles and
-// their extent in y; rows of y times what, and divided by what, are rows of x. `room` is what a block has for places, by_row counts a tile's items in a
-// row, by_seen the columns that a block looks at, by_width those of y. gmem_notes is written where there are several tiles.
+// The block's number is divided by the groups of channels, the tiles across and those down. Of each axis: extents of x
+// and y; the number of tiles and their extent in y; rows of y times what, and divided by what, are rows of x. `room` is
+// what a block has for places, by_row counts a tile's items in a row, by_seen the columns that a block looks at,
+// by_width those of y. gmem_notes is written where there are several tiles.
 extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
-    DNNARRAY_ENTRY(const T* __restrict__ x, const Index* __restrict__ indices, T* __restrict__ y, unsigned* __restrict__ notes, const __grid_constant__ Arguments a) {
+    DNNARRAY_ENTRY(const T* __restrict__ x, const Index* __restrict__ indices, T* __restrict__ y,
+                   unsigned* __restrict__ notes, const __grid_constant__ Arguments a) {
   const int channels = a.channels;
   const Cut h = a.h, w = a.w;
   const unsigned all = a.groups.quotient(blockIdx.x), rows = a.across.quotient(all);
   const unsigned plane = a.down.quotient(rows);
-  const int group = blockIdx.x - all * a.groups.n, across = all - rows * w.chunks, down = rows - plane * h.chunks, c = group * kGroup;
-  const long long size_x = static_cast<long long>(h.x) * w.x * channels, size_y = static_cast<long long>(h.y) * w.y * channels;
+  const int group = blockIdx.x - all * a.groups.n, across = all - rows * w.chunks, down = rows - plane * h.chunks,
+            c = group * kGroup;
+  const long long size_x = static_cast<long long>(h.x) * w.x * channels,
+                  size_y = static_cast<long long>(h.y) * w.y * channels;
   const long long from = plane * size_x + c, to = plane * size_y + c;
   const Block block{h, w, x + from, indices + from, y + to, channels, min(channels - c, kGroup), down, across};
 
@@ -293,6 +328,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
   if constexpr (kCells) away = __syncthreads_or(!block.put_at_home(a.row));
   if (away) note = block.put_by_marks(a.room, a.seen, a.width);
   if (h.chunks * w.chunks > 1 && threadIdx.x == 0) {
-    notes[(static_cast<long long>(plane) * a.groups.n + group) * (h.chunks * w.chunks) + down * w.chunks + across] = note;
+    notes[(static_cast<long long>(plane) * a.groups.n + group) * (h.chunks * w.chunks) + down * w.chunks + across] =
+        note;
   }
 }

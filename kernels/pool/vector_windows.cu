@@ -1,9 +1,10 @@
-// Pooling in channels-first memory with windows that follow each other along W and are whole vectors wide, or several to a vector: the maximum (with
-// its place) or mean of each.
+// Pooling in channels-first memory with windows that follow each other along W and are whole vectors wide, or several
+// to a vector: the maximum (with its place) or mean of each.
 //
-// Layout:  a thread reduces a vector of kWide columns down the rows of a window, then along the vector to kOwn results. Where a window is wider,
-//          kLanes neighbouring lanes share it and meet by shuffles.
-// Needs:   pointers and W aligned to kWide elements; windows along W without padding or dilation, none beyond the end of a row.
+// Layout:  a thread reduces a vector of kWide columns down the rows of a window, then along the vector to kOwn results.
+//          Where a window is wider, kLanes neighbouring lanes share it and meet by shuffles.
+// Needs:   pointers and W aligned to kWide elements; windows along W without padding or dilation, none beyond the end
+//          of a row.
 // Bound:   memory: x read about once (rows that windows share meet in the caches).
 
 #include "pool/down.cuh"
@@ -40,12 +41,14 @@ using P = D::P;
 using R = Config::Result;
 using WindowAxis = Axis<Config::kAdaptive>;
 constexpr int kWide = Config::kWide, kLanes = Config::kLanes, kOwn = Config::kOwn, kReduction = Config::kReduction;
-constexpr int kIndices = 1, kTap = 2, kMean = 3;  // as in direct.cu
+constexpr int kIndices = 1, kTap = 2, kMean = 3;               // as in direct.cu
 constexpr int kPart = kWide / kOwn, kWindow = kLanes * kPart;  // columns of a window that a thread has, and all of them
 
 // `total` counts threads; `vectors` are those of a row that belong to windows, `heights` the outputs along H.
-extern "C" __global__ void __launch_bounds__(Config::kThreads, D::kPlaces || sizeof(A) == 8 || Config::kFlight > 8 ? 4 : 8)
-    DNNARRAY_ENTRY(const T* __restrict__ x, R* __restrict__ y, long long* __restrict__ indices, const __grid_constant__ Arguments a) {
+extern "C" __global__ void __launch_bounds__(Config::kThreads,
+                                             D::kPlaces || sizeof(A) == 8 || Config::kFlight > 8 ? 4 : 8)
+    DNNARRAY_ENTRY(const T* __restrict__ x, R* __restrict__ y, long long* __restrict__ indices,
+                   const __grid_constant__ Arguments a) {
   const long long thread = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
   const Split row = a.vectors(thread < a.total ? thread : a.total - 1), place = a.heights(row.quotient);
   const WindowAxis axis_h = a.h;
@@ -66,7 +69,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, D::kPlaces || siz
 #pragma unroll
     for (int s = 0; s < kPart; ++s) {
       const P& column = own[o * kPart + s];
-      found = combined<D::kSum, D::kPlaces>(found, P{column.value, D::kPlaces ? column.place * kWindow + lane * kPart + s : 0});
+      found = combined<D::kSum, D::kPlaces>(
+          found, P{column.value, D::kPlaces ? column.place * kWindow + lane * kPart + s : 0});
     }
     found = combine_lanes<kLanes, D::kSum, D::kPlaces>(found);
     if constexpr (kReduction == kMean) found.value *= inverse(A(axis_h.count(h, a.padded)) * A(kWindow));

@@ -1,4 +1,5 @@
-// Windows over spatial axes, for pooling: which taps of a window lie in the input, which windows cover an element; and norms of what is in them.
+// Windows over spatial axes, for pooling: which taps of a window lie in the input, which windows cover an element; and
+// norms of what is in them.
 #pragma once
 
 #include "dnnarray/ptx/approximate.cuh"
@@ -95,7 +96,8 @@ __device__ __forceinline__ A sign(A x) {
   return x > A(0) ? A(1) : x < A(0) ? A(-1) : x;
 }
 
-// What an Lp norm with the gradient g gives to a magnitude x in it: g (x / norm)^(p - 1); for p below 1 nothing where x is 0.
+// What an Lp norm with the gradient g gives to a magnitude x in it: g (x / norm)^(p - 1); for p below 1 nothing where x
+// is 0.
 template <typename A>
 __device__ __forceinline__ A norm_gradient(A g, A x, A norm, A p) {
   if (p == A(1)) return g;
@@ -117,8 +119,8 @@ __device__ __forceinline__ R kept(A value, P place) {
 
 // --- division with remainder ---
 
-// The same by a number that the host has prepared: for a below 2^31, a / divisor = a * magic / 2^(32 + shift); a magic of 0 says that a may be
-// larger.
+// The same by a number that the host has prepared: for a below 2^31, a / divisor = a * magic / 2^(32 + shift); a magic
+// of 0 says that a may be larger.
 struct Divider {
   int divisor, shift;
   unsigned magic;
@@ -152,7 +154,13 @@ struct Axis {
   int extent, outputs, window, stride, dilation, before, after;
 
   __device__ __forceinline__ Axis(const Side& side, int window, int stride)
-      : extent(side.extent), outputs(side.outputs), window(window), stride(stride), dilation(1), before(side.before), after(side.after) {}
+      : extent(side.extent),
+        outputs(side.outputs),
+        window(window),
+        stride(stride),
+        dilation(1),
+        before(side.before),
+        after(side.after) {}
 
   __device__ __forceinline__ Taps taps(int i) const {
     const int start = i * stride - before;
@@ -183,7 +191,8 @@ struct Axis {
   }
 };
 
-// Adaptive: output i looks at floor(i n / o) up to ceil((i + 1) n / o); `window` is the longest. Beside the extents stands what dividing by them takes.
+// Adaptive: output i looks at floor(i n / o) up to ceil((i + 1) n / o); `window` is the longest. Beside the extents
+//           stands what dividing by them takes.
 template <>
 struct Axis<true> {
   int extent, outputs, window, extent_shift;
@@ -194,7 +203,9 @@ struct Axis<true> {
 
   __device__ __forceinline__ Divider by_extent() const { return {extent, extent_shift, extent_magic}; }
   __device__ __forceinline__ Divider by_outputs() const { return {outputs, outputs_shift, outputs_magic}; }
-  __device__ __forceinline__ int start(int i) const { return static_cast<int>(by_outputs()(static_cast<long long>(i) * extent).quotient); }
+  __device__ __forceinline__ int start(int i) const {
+    return static_cast<int>(by_outputs()(static_cast<long long>(i) * extent).quotient);
+  }
   __device__ __forceinline__ int end(int i) const {
     return static_cast<int>(by_outputs()(static_cast<long long>(i + 1) * extent + outputs - 1).quotient);
   }
@@ -202,7 +213,8 @@ struct Axis<true> {
   __device__ __forceinline__ int count(const Taps& t, bool) const { return max(t.last, 1); }
   __device__ __forceinline__ Cover cover(int place) const {
     const long long first = static_cast<long long>(place) * outputs;
-    return {static_cast<int>(by_extent()(first).quotient), static_cast<int>(by_extent()(first + outputs + extent - 1).quotient) - 1};
+    return {static_cast<int>(by_extent()(first).quotient),
+            static_cast<int>(by_extent()(first + outputs + extent - 1).quotient) - 1};
   }
   __device__ __forceinline__ int tap_at(int place, int i) const { return place - start(i); }
 };

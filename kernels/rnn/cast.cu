@@ -29,8 +29,10 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
                    const __grid_constant__ Arguments a) {
   const long long e = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
   if (e >= a.size) return;
-  const long long line = e / a.extents[1], k = e - line * a.extents[1], i = line / a.extents[0], j = line - i * a.extents[0];
+  const long long line = e / a.extents[1], k = e - line * a.extents[1], i = line / a.extents[0],
+                  j = line - i * a.extents[0];
   const bool there = x != nullptr && (lengths == nullptr || i < lengths[j]);
   const long long from = i * a.read[0] + j * a.read[1] + k * a.read[2];
-  y[i * a.written[0] + j * a.written[1] + k * a.written[2]] = there ? narrow<T>(arithmetic_t<T>(widen(x[from]))) : narrow<T>(0);
+  y[i * a.written[0] + j * a.written[1] + k * a.written[2]] =
+      there ? narrow<T>(arithmetic_t<T>(widen(x[from]))) : narrow<T>(0);
 }

@@ -1,5 +1,5 @@
-// out[p, j] = sum of x[r, j], or of x[r, j] * y[r, j], over the rows r of part p. Two launches in a row give the sums of all rows in a
-// fixed order.
+// out[p, j] = sum of x[r, j], or of x[r, j] * y[r, j], over the rows r of part p. Two launches in a row give the sums
+// of all rows in a fixed order.
 //
 // Layout:  a thread owns one column of one part (blockIdx.y) of `part` rows; neighbouring threads neighbouring columns.
 // Bound:   memory: x and y read once.
@@ -35,6 +35,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   const long long first = blockIdx.y * a.part, last = first + a.part < a.rows ? first + a.part : a.rows;
   S sum = 0;
 #pragma unroll 4
-  for (long long r = first; r < last; ++r) sum += y == nullptr ? x[r * a.x_row + j] : x[r * a.x_row + j] * y[r * a.y_row + j];
+  for (long long r = first; r < last; ++r)
+    sum += y == nullptr ? x[r * a.x_row + j] : x[r * a.x_row + j] * y[r * a.y_row + j];
   out[blockIdx.y * a.columns + j] = narrow<T>(sum);
 }

@@ -1,4 +1,5 @@
-// A barrier among blocks that are all resident: a counter in global memory, zero at the kernel's start, to which each block adds 1 per round.
+// A barrier among blocks that are all resident: a counter in global memory, zero at the kernel's start, to which each
+// block adds 1 per round.
 #pragma once
 
 #include "dnnarray/ptx/memory.cuh"
@@ -17,8 +18,7 @@ struct GridBarrier {
   __device__ __forceinline__ void wait() {
     awaited += members;
     if (threadIdx.x == 0) {
-      while (static_cast<int>(ld_acquire(counter) - awaited) < 0) {
-      }
+      while (static_cast<int>(ld_acquire(counter) - awaited) < 0) {}
     }
     __syncthreads();
   }

@@ -20,6 +20,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   const long long i = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
   if (i >= a.size) return;
   const Config::Source length = x[i];
-  y[i] = length <= 0 ? 0 : static_cast<unsigned long long>(length) > static_cast<unsigned long long>(a.steps) ? static_cast<int>(a.steps)
-                                                                                                            : static_cast<int>(length);
+  y[i] = length <= 0 ? 0
+         : static_cast<unsigned long long>(length) > static_cast<unsigned long long>(a.steps)
+             ? static_cast<int>(a.steps)
+             : static_cast<int>(length);
 }

@@ -1,13 +1,16 @@
 // All time steps of a layer in one launch, the recurrent weights resident in shared memory.
 //
-// Maths:   the cells of rnn.cuh without peepholes and projection; the state is float32. With kTensor the products are on tensor cores, the
-//          state split into parts (resident.cuh), else they are float32 throughout (resident_float.cuh).
-// Layout:  block (x, y, z) owns kUnits hidden units of direction z with all their gates and kBatch sequences; a thread kBatch * kUnits /
-//          kThreads elements of the state, which it keeps in registers. In every step a block reads the state of all units of its
-//          sequences, which the blocks of the same (y, z) have written, through the L2; a barrier among these blocks ends a step.
-// Needs:   all blocks resident at once: a cooperative launch of no more of them than multiprocessors. hidden a multiple of 16;
-//          layer.gates holds the input's products, `counters` zeros, 32 for each group of blocks.
-// Bound:   latency: a barrier, the way of the state through the L2, and the weights read once from shared memory for each step.
+// Maths:   the cells of rnn.cuh without peepholes and projection; the state is float32. With kTensor the products are
+//          on tensor cores, the state split into parts (resident.cuh), else they are float32 throughout
+//          (resident_float.cuh).
+// Layout:  block (x, y, z) owns kUnits hidden units of direction z with all their gates and kBatch sequences; a thread
+//          kBatch * kUnits / kThreads elements of the state, which it keeps in registers. In every step a block reads
+//          the state of all units of its sequences, which the blocks of the same (y, z) have written, through the L2; a
+//          barrier among these blocks ends a step.
+// Needs:   all blocks resident at once: a cooperative launch of no more of them than multiprocessors. hidden a multiple
+//          of 16; layer.gates holds the input's products, `counters` zeros, 32 for each group of blocks.
+// Bound:   latency: a barrier, the way of the state through the L2, and the weights read once from shared memory for
+//          each step.
 
 #include "rnn/resident.cuh"
 #include "rnn/resident_float.cuh"
@@ -34,7 +37,8 @@ using T = Config::Element;
 using M = math_t<T>;
 constexpr int kKind = Config::kKind, kThreads = Config::kThreads, kUnits = Config::kUnits, kBatch = Config::kBatch;
 constexpr int kGates = kKind == kLstm ? 4 : kKind == kGru ? 3 : 1;
-constexpr int kCount = kUnits * kBatch / kThreads, kStride = kThreads / kUnits;  // elements of a thread, and sequences between them
+constexpr int kCount = kUnits * kBatch / kThreads,
+              kStride = kThreads / kUnits;  // elements of a thread, and sequences between them
 template <typename E>
 struct ProductsOf {  // a relu's state may leave the range of float16
   template <typename P>
@@ -54,7 +58,8 @@ struct Mine {
   float h[kCount], c[kCount], gates[kCount][kGates], extra[kCount];
 };
 
-__device__ __forceinline__ void read_inputs(const Layer<T, float>& layer, int d, long long n, long long j, long long step, float (&inputs)[kGates]) {
+__device__ __forceinline__ void read_inputs(const Layer<T, float>& layer, int d, long long n, long long j,
+                                            long long step, float (&inputs)[kGates]) {
   const Place p(layer, d, n, j, step);
   const float* gates = Access<T, float>{layer, p}.of_steps(layer.gates, kGates * layer.hidden);
 #pragma unroll
@@ -76,8 +81,10 @@ __device__ __forceinline__ float cell(float (&gates)[kGates], float extra, float
   }
 }
 
-// The new state of element e of a thread; `batch` and `unit` are its place within the block. The gates stay for what others do not wait for.
-__device__ __forceinline__ void advance(const Layer<T, float>& layer, const Products& products, const Place& p, int batch, int unit, Mine& my, int e) {
+// The new state of element e of a thread; `batch` and `unit` are its place within the block. The gates stay for what
+// others do not wait for.
+__device__ __forceinline__ void advance(const Layer<T, float>& layer, const Products& products, const Place& p,
+                                        int batch, int unit, Mine& my, int e) {
   float c = my.c[e];
   my.extra[e] = 0;
 #pragma unroll
@@ -121,13 +128,18 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                    const T* __restrict__ weights_reversed, unsigned* counters, const __grid_constant__ Arguments a) {
   extern __shared__ __align__(16) char shared[];
   const Layer<T, float> layer = *description;
-  const int d = blockIdx.z, unit = threadIdx.x % kUnits, batch = threadIdx.x / kUnits, H = static_cast<int>(layer.hidden);
+  const int d = blockIdx.z, unit = threadIdx.x % kUnits, batch = threadIdx.x / kUnits,
+            H = static_cast<int>(layer.hidden);
   const int first_unit = blockIdx.x * kUnits, j = first_unit + unit;
   const long long n0 = a.first_batch + blockIdx.y * kBatch;
   const int rows = static_cast<int>(min(static_cast<long long>(kBatch), layer.batch - n0));
   const Products products(shared, H);
   const T* w = d ? weights_reversed : weights;
-  products.fill([&](int gate, int r, int k) { return first_unit + r < H ? w[(static_cast<long long>(gate) * H + first_unit + r) * H + k] : T{}; }, H);
+  products.fill(
+      [&](int gate, int r, int k) {
+        return first_unit + r < H ? w[(static_cast<long long>(gate) * H + first_unit + r) * H + k] : T{};
+      },
+      H);
   GridBarrier barrier = {counters + (blockIdx.z * gridDim.y + blockIdx.y) * 32, gridDim.x, 0};
   Mine my = {};
 #pragma unroll

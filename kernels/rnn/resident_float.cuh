@@ -6,12 +6,14 @@
 
 namespace dnnarray {
 
-// Rows of weights and columns (sequences) of a product by the lanes of a warp: a lane owns groups of four rows and of up to four columns.
+// Rows of weights and columns (sequences) of a product by the lanes of a warp: a lane owns groups of four rows and of
+// up to four columns.
 template <int kRows, int kBatch>
 struct LaneTile {
   static constexpr int kRowLanes = kRows % 32 == 0 ? 8 : 4, kColumnLanes = 32 / kRowLanes;
   static constexpr int kRowGroups = kRows / (4 * kRowLanes);
-  static constexpr int kWidth = kBatch / kColumnLanes < 4 ? kBatch / kColumnLanes : 4, kColumnGroups = kBatch / kColumnLanes / kWidth;
+  static constexpr int kWidth = kBatch / kColumnLanes < 4 ? kBatch / kColumnLanes : 4,
+                       kColumnGroups = kBatch / kColumnLanes / kWidth;
   static_assert(kRows % (4 * kRowLanes) == 0 && kBatch % kColumnLanes == 0, "whole groups");
 
   float sums[kRowGroups * 4][kColumnGroups * kWidth] = {};
@@ -36,15 +38,17 @@ struct LaneTile {
   }
   // Four rows of one column.
   __device__ __forceinline__ Vec<float, 4> rows_of(int group, int column) const {
-    return {{sums[group * 4][column], sums[group * 4 + 1][column], sums[group * 4 + 2][column], sums[group * 4 + 3][column]}};
+    return {{sums[group * 4][column], sums[group * 4 + 1][column], sums[group * 4 + 2][column],
+             sums[group * 4 + 3][column]}};
   }
 };
 
-// As TensorProducts; each warp takes a share of the columns of the weights with all rows, and brings the numbers of its share into shared
-// memory itself. The partial sums take the place of the numbers.
+// As TensorProducts; each warp takes a share of the columns of the weights with all rows, and brings the numbers of its
+// share into shared memory itself. The partial sums take the place of the numbers.
 template <int kGates, int kUnits, int kBatch, int kWarps>
 struct FloatProducts {
-  static constexpr int kRows = kGates * kUnits, kPitch = kUnits + 4, kStage = kBatch + 4, kQuads = 32 / kBatch, kDepth = 8;
+  static constexpr int kRows = kGates * kUnits, kPitch = kUnits + 4, kStage = kBatch + 4, kQuads = 32 / kBatch,
+                       kDepth = 8;
   float *weights, *partial;
   int first, last;  // columns of this warp's share
 
@@ -123,7 +127,8 @@ struct FloatShares {
   float *weights, *taken;
   int units;
 
-  __device__ __forceinline__ FloatShares(char* shared, int all) : weights(reinterpret_cast<float*>(shared)), units(all) {
+  __device__ __forceinline__ FloatShares(char* shared, int all)
+      : weights(reinterpret_cast<float*>(shared)), units(all) {
     taken = weights + all * kColumns;
   }
   template <typename Weight>
@@ -133,7 +138,9 @@ struct FloatShares {
       weights[i] = weight(column / kUnits, column % kUnits, i % units);
     }
   }
-  __device__ __forceinline__ void take(int gate, int batch, int unit, float value) const { taken[(gate * kUnits + unit) * kStage + batch] = value; }
+  __device__ __forceinline__ void take(int gate, int batch, int unit, float value) const {
+    taken[(gate * kUnits + unit) * kStage + batch] = value;
+  }
 
   __device__ __forceinline__ void multiply(float* exchange, float) const {
     __syncthreads();

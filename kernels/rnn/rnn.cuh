@@ -1,7 +1,9 @@
-// One layer of a recurrent network, both its directions, as the kernels of the rnn family see it; and the cells' formulas.
+// One layer of a recurrent network, both its directions, as the kernels of the rnn family see it; and the cells'
+// formulas.
 //
-// Time steps keep their number t in memory for both directions. A kept state (for the gradient) has steps + 1 slabs: the state before step t
-// stands in slab t of the forward direction and in slab t + 1 of a reversed one. A state that is not kept has two slabs, used in turn.
+// Time steps keep their number t in memory for both directions. A kept state (for the gradient) has steps + 1 slabs:
+// the state before step t stands in slab t of the forward direction and in slab t + 1 of a reversed one. A state that
+// is not kept has two slabs, used in turn.
 #pragma once
 
 #include "dnnarray/activation.cuh"
@@ -11,13 +13,16 @@ namespace dnnarray {
 
 enum Kind { kTanhCell, kReluCell, kGru, kGruReset, kGruLast, kLstm, kProjected };
 
-// Filled by kernels/rnn/describe.cu, eight bytes a field. T is the type of the arrays, A that of the arithmetic and of all scratch memory.
+// Filled by kernels/rnn/describe.cu, eight bytes a field. T is the type of the arrays, A that of the arithmetic and of
+// all scratch memory.
 template <typename T, typename A>
 struct Layer {
   const T* b_ih[2];  // by direction, null where absent; so are the next two
   const T* b_hh[2];
   const T* peephole[2];
-  A* gates;      // (directions, steps, batch, gates * hidden): the products of the input, then the activated gates, then their gradients
+  // (directions, steps, batch, gates * hidden): the products of the input, then the activated gates, then their
+  // gradients
+  A* gates;
   A* state;      // (directions, slabs, batch, width)
   A* cell;       // (directions, slabs, batch, hidden)
   A* extra;      // (directions, steps, batch, hidden): a GRU's product of the n gate with the state, or its reset state
@@ -40,7 +45,8 @@ struct Layer {
   long long first;  // number of the layer's first element in the stream of random numbers
 };
 
-// An element (d, n, j) of (directions, batch, extent) in the step number `step` of the order in which the network takes them.
+// An element (d, n, j) of (directions, batch, extent) in the step number `step` of the order in which the network takes
+// them.
 struct Place {
   long long d, t, n, j, step, row;  // row: t * batch + n
   bool running;                     // within the length of its sequence
@@ -68,7 +74,9 @@ struct Access {
   __device__ __forceinline__ A* of_steps(A* base, long long extent) const {
     return base + (p.d * layer.steps * layer.batch + p.row) * extent + p.j;
   }
-  __device__ __forceinline__ A* of_batch(A* base, long long extent) const { return base + (p.d * layer.batch + p.n) * extent + p.j; }
+  __device__ __forceinline__ A* of_batch(A* base, long long extent) const {
+    return base + (p.d * layer.batch + p.n) * extent + p.j;
+  }
   // A state before the step, or after it.
   __device__ __forceinline__ A* slab(A* base, long long extent, bool after) const {
     const long long slabs = layer.kept ? layer.steps + 1 : 2;
@@ -93,7 +101,8 @@ struct Access {
   __device__ __forceinline__ A biases(long long gate) const { return bias(layer.b_ih, gate) + bias(layer.b_hh, gate); }
 };
 
-// An output type: two numbers of type T that add up to the value, the second as many elements behind the first as a row has features.
+// An output type: two numbers of type T that add up to the value, the second as many elements behind the first as a row
+// has features.
 template <typename T>
 struct Parts {
   T value;
@@ -125,9 +134,11 @@ __device__ __forceinline__ A clipped(A c, A clip) {
   return c > clip ? clip : c < -clip ? -clip : c;
 }
 
-// i, f, g, o come as the inputs of the gates and leave activated; c becomes the new cell state. Returns the output before a projection.
+// i, f, g, o come as the inputs of the gates and leave activated; c becomes the new cell state. Returns the output
+// before a projection.
 template <typename M, typename A>
-__device__ __forceinline__ A lstm_forward(A& i, A& f, A& g, A& o, A& c, A clip, A peephole_i, A peephole_f, A peephole_o) {
+__device__ __forceinline__ A lstm_forward(A& i, A& f, A& g, A& o, A& c, A clip, A peephole_i, A peephole_f,
+                                          A peephole_o) {
   i = SigmoidOf<M>::value(i + peephole_i * c);
   f = SigmoidOf<M>::value(f + peephole_f * c);
   g = M::tanh(g);
@@ -136,12 +147,13 @@ __device__ __forceinline__ A lstm_forward(A& i, A& f, A& g, A& o, A& c, A clip, 
   return o * M::tanh(c);
 }
 
-// The gates come activated and leave as gradients of their inputs; dc becomes the gradient of the old cell state. Returns the output
-// before a projection.
+// The gates come activated and leave as gradients of their inputs; dc becomes the gradient of the old cell state.
+// Returns the output before a projection.
 template <typename M, typename A>
-__device__ __forceinline__ A lstm_backward(A& i, A& f, A& g, A& o, A before, A after, A dh, A& dc, A clip, A peephole_i, A peephole_f,
-                                           A peephole_o) {
-  const A squashed = M::tanh(after), output = o * squashed, d_o = dh * squashed * o * (A(1) - o), unclipped = f * before + i * g;
+__device__ __forceinline__ A lstm_backward(A& i, A& f, A& g, A& o, A before, A after, A dh, A& dc, A clip, A peephole_i,
+                                           A peephole_f, A peephole_o) {
+  const A squashed = M::tanh(after), output = o * squashed, d_o = dh * squashed * o * (A(1) - o),
+          unclipped = f * before + i * g;
   A d = dc + dh * o * (A(1) - squashed * squashed) + d_o * peephole_o;
   if (absolute(unclipped) > clip) d = A(0);
   const A d_i = d * g * i * (A(1) - i), d_f = d * before * f * (A(1) - f), d_g = d * i * (A(1) - g * g);

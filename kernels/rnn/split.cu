@@ -1,5 +1,5 @@
-// Numbers as two bfloat16 parts that add up to them within 2^-17: y[r, 0, j] + y[r, 1, j] = x[r, j], or = x[r, j] + x[r, low + j] where x
-// comes in two parts itself.
+// Numbers as two bfloat16 parts that add up to them within 2^-17: y[r, 0, j] + y[r, 1, j] = x[r, j], or = x[r, j] +
+// x[r, low + j] where x comes in two parts itself.
 //
 // Layout:  x has rows `row` elements apart, y is dense (rows, 2, columns); a thread owns kVector columns of a row.
 // Needs:   pointers, columns, row and low aligned to kVector elements.
@@ -28,7 +28,8 @@ constexpr int V = Config::kVector;
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const S* __restrict__ x, bfloat16_t* __restrict__ y, const __grid_constant__ Arguments a) {
-  const long long i = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * V, r = i / a.columns, j = i - r * a.columns;
+  const long long i = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * V, r = i / a.columns,
+                  j = i - r * a.columns;
   if (r >= a.rows) return;
   const Vec<S, V> first = load<S, V>(x + r * a.row + j);
   Vec<S, V> second = {};

@@ -1,8 +1,8 @@
-// Matrix products of half-type weights with float32 numbers on tensor cores. A number is split into two parts that add up to it within 2^-18
-// (bfloat16) or 2^-22 of it; each part is multiplied exactly and summed in float32.
+// Matrix products of half-type weights with float32 numbers on tensor cores. A number is split into two parts that add
+// up to it within 2^-18 (bfloat16) or 2^-22 of it; each part is multiplied exactly and summed in float32.
 //
-// A tile is 16 rows of weights by 16 columns, times 16 x 8 numbers. Columns are numbered so that lane l holds columns 4 (l % 4) to + 3:
-// of rows l / 4 and l / 4 + 8 of the weights, and of column l / 4 of the numbers.
+// A tile is 16 rows of weights by 16 columns, times 16 x 8 numbers. Columns are numbered so that lane l holds columns 4
+// (l % 4) to + 3: of rows l / 4 and l / 4 + 8 of the weights, and of column l / 4 of the numbers.
 #pragma once
 
 #include "dnnarray/core/dtype.cuh"
@@ -25,7 +25,9 @@ template <typename T>
 struct alignas(16) WeightFragment {
   unsigned at[4];
 
-  __device__ __forceinline__ void set(int pair, T low, T high) { at[pair] = low.bits | static_cast<unsigned>(high.bits) << 16; }
+  __device__ __forceinline__ void set(int pair, T low, T high) {
+    at[pair] = low.bits | static_cast<unsigned>(high.bits) << 16;
+  }
 };
 template <>
 struct alignas(16) WeightFragment<float> {
@@ -45,10 +47,12 @@ __device__ __forceinline__ float high_of_pair(unsigned pair) {
   return widen(T{static_cast<unsigned short>(pair >> 16)});
 }
 
-__device__ __forceinline__ void mma(float (&c)[4], const WeightFragment<float16_t>& a, unsigned b0, unsigned b1, float16_t) {
+__device__ __forceinline__ void mma(float (&c)[4], const WeightFragment<float16_t>& a, unsigned b0, unsigned b1,
+                                    float16_t) {
   mma_m16n8k16_f16(c, a.at, b0, b1);
 }
-__device__ __forceinline__ void mma(float (&c)[4], const WeightFragment<bfloat16_t>& a, unsigned b0, unsigned b1, bfloat16_t) {
+__device__ __forceinline__ void mma(float (&c)[4], const WeightFragment<bfloat16_t>& a, unsigned b0, unsigned b1,
+                                    bfloat16_t) {
   mma_m16n8k16_bf16(c, a.at, b0, b1);
 }
 __device__ __forceinline__ void mma_tf32(float (&c)[4], float a0, float a1, float a2, float a3, float b0, float b1) {
@@ -56,8 +60,8 @@ __device__ __forceinline__ void mma_tf32(float (&c)[4], float a0, float a1, floa
   mma_m16n8k8_tf32(c, a, __float_as_uint(b0), __float_as_uint(b1));
 }
 
-// The products come in stages, each with another part, so that products which add to different sums can stand between those which add to the
-// same one and have to wait for each other.
+// The products come in stages, each with another part, so that products which add to different sums can stand between
+// those which add to the same one and have to wait for each other.
 
 // Numbers as two parts in the type of the weights: right for numbers within its range.
 template <typename T>
@@ -110,18 +114,20 @@ struct WideParts {
   static constexpr int kStages = 4;
   __device__ __forceinline__ void add_product(int stage, float (&c)[4], const Weights& w) const {
     const int k = stage % 2 * 4;
-    const float(&part)[4] = stage < 2 ? low : high;
+    const float (&part)[4] = stage < 2 ? low : high;
     mma_tf32(c, w.a[k], w.a[k + 2], w.a[k + 1], w.a[k + 3], part[k / 2], part[k / 2 + 1]);
   }
 };
 
-// The parts of a float32 number in TensorFloat-32: the first cut off, what is left rounded. They add up to it within 2^-22 of it.
+// The parts of a float32 number in TensorFloat-32: the first cut off, what is left rounded. They add up to it within
+// 2^-22 of it.
 __device__ __forceinline__ float first_part(float x) { return __uint_as_float(__float_as_uint(x) & 0xffffe000u); }
 __device__ __forceinline__ float second_part(float x, float first) {
   return __uint_as_float((__float_as_uint(x - first) + 0x1000u) & 0xffffe000u);
 }
 
-// Numbers and weights of float32 as two parts each. The product of the second parts is left out, as it is below the roundings of the others.
+// Numbers and weights of float32 as two parts each. The product of the second parts is left out, as it is below the
+// roundings of the others.
 struct FloatParts {
   float high[4], low[4];
 
@@ -146,8 +152,8 @@ struct FloatParts {
   static constexpr int kStages = 6;
   __device__ __forceinline__ void add_product(int stage, float (&c)[4], const Weights& w) const {
     const int k = stage % 2 * 4;
-    const float(&weight)[8] = stage < 2 ? w.low : w.high;
-    const float(&part)[4] = stage < 2 || stage >= 4 ? high : low;
+    const float (&weight)[8] = stage < 2 ? w.low : w.high;
+    const float (&part)[4] = stage < 2 || stage >= 4 ? high : low;
     mma_tf32(c, weight[k], weight[k + 2], weight[k + 1], weight[k + 3], part[k / 2], part[k / 2 + 1]);
   }
 };

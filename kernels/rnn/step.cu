@@ -1,10 +1,12 @@
 // One time step of a layer behind its matrix products: gates activated, the new state, the output with its dropout.
 //
-// Maths:   the cells of rnn.cuh. kGruReset is the first half of the GRU whose reset gate acts on the state, kGruLast its second half;
-//          kProjected takes over the state that an LSTM's projection has produced. Past the end of a sequence the state stays and the
-//          output is 0.
-// Layout:  a thread owns one element of (directions, batch, hidden), or (.., width) for kProjected. Scratch memory as in rnn.cuh.
-// Needs:   layer.gates holds the input's products, and for all but kGru those of the state; kGru: layer.product (.., 3 * hidden).
+// Maths:   the cells of rnn.cuh. kGruReset is the first half of the GRU whose reset gate acts on the state, kGruLast
+//          its second half; kProjected takes over the state that an LSTM's projection has produced. Past the end of a
+//          sequence the state stays and the output is 0.
+// Layout:  a thread owns one element of (directions, batch, hidden), or (.., width) for kProjected. Scratch memory as
+//          in rnn.cuh.
+// Needs:   layer.gates holds the input's products, and for all but kGru those of the state; kGru: layer.product (.., 3
+//          * hidden).
 // Bound:   latency of launches; the memory traffic of a step fits the L2.
 
 #include "rnn/rnn.cuh"
@@ -40,10 +42,12 @@ __device__ __forceinline__ void lstm(const Layer<T, A>& layer, const Place& p) {
   const Access<T, A> at = {layer, p};
   const long long H = layer.hidden;
   A* gates = at.of_steps(layer.gates, 4 * H);
-  A i = gates[0] + at.biases(0), f = gates[H] + at.biases(1), g = gates[2 * H] + at.biases(2), o = gates[3 * H] + at.biases(3);
+  A i = gates[0] + at.biases(0), f = gates[H] + at.biases(1), g = gates[2 * H] + at.biases(2),
+    o = gates[3 * H] + at.biases(3);
   const A before = *at.slab(layer.cell, H, false);
   A c = before;
-  const A h = lstm_forward<M>(i, f, g, o, c, A(layer.clip), at.bias(layer.peephole, 0), at.bias(layer.peephole, 1), at.bias(layer.peephole, 2));
+  const A h = lstm_forward<M>(i, f, g, o, c, A(layer.clip), at.bias(layer.peephole, 0), at.bias(layer.peephole, 1),
+                              at.bias(layer.peephole, 2));
   *at.slab(layer.cell, H, true) = p.running ? c : before;
   if (layer.kept) gates[0] = i, gates[H] = f, gates[2 * H] = g, gates[3 * H] = o;
   if constexpr (Config::kProjects) {
@@ -59,7 +63,8 @@ __device__ __forceinline__ void gru(const Layer<T, A>& layer, const Place& p) {
   A* gates = at.of_steps(layer.gates, 3 * H);
   const A* product = at.of_batch(layer.product, 3 * H);
   const A extra = product[2 * H] + at.bias(layer.b_hh, 2);
-  const A r = SigmoidOf<M>::value(gates[0] + at.biases(0) + product[0]), z = SigmoidOf<M>::value(gates[H] + at.biases(1) + product[H]);
+  const A r = SigmoidOf<M>::value(gates[0] + at.biases(0) + product[0]),
+          z = SigmoidOf<M>::value(gates[H] + at.biases(1) + product[H]);
   const A n = M::tanh(gates[2 * H] + at.bias(layer.b_ih, 2) + r * extra);
   if (layer.kept) gates[0] = r, gates[H] = z, gates[2 * H] = n, *at.of_steps(layer.extra, H) = extra;
   emit(layer, p, gru_mix(z, n, *at.slab(layer.state, H, false)));

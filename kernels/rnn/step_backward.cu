@@ -1,10 +1,13 @@
-// One time step of a layer back: from the gradient of the new state and the output to those of the gates' inputs and the old state.
+// One time step of a layer back: from the gradient of the new state and the output to those of the gates' inputs and
+// the old state.
 //
-// Maths:   the derivatives of step.cu. What flows to the old state beside the matrix products is left in layer.d_state, to which the
-//          products are then added; past the end of a sequence that is the whole gradient, and the gates' gradients are 0.
-//          kProjected comes first where there is a projection: it collects the gradient of its result. kGruReset is the first half of the
-//          GRU whose reset gate acts on the state, kGruLast the second, with the gradient of the reset state in layer.product.
-// Layout:  a thread owns one element of (directions, batch, hidden), or (.., width) for kProjected. Scratch memory as in rnn.cuh.
+// Maths:   the derivatives of step.cu. What flows to the old state beside the matrix products is left in layer.d_state,
+//          to which the products are then added; past the end of a sequence that is the whole gradient, and the gates'
+//          gradients are 0. kProjected comes first where there is a projection: it collects the gradient of its result.
+//          kGruReset is the first half of the GRU whose reset gate acts on the state, kGruLast the second, with the
+//          gradient of the reset state in layer.product.
+// Layout:  a thread owns one element of (directions, batch, hidden), or (.., width) for kProjected. Scratch memory as
+//          in rnn.cuh.
 // Bound:   latency of launches.
 
 #include "rnn/rnn.cuh"
@@ -47,8 +50,9 @@ __device__ __forceinline__ void lstm(const Layer<T, A>& layer, const Place& p) {
     i = gates[0], f = gates[H], g = gates[2 * H], o = gates[3 * H];
     const A dh = Config::kProjects ? *at.of_batch(layer.product, H) : collect(layer, p);
     A dc = *at.of_batch(layer.d_cell, H);
-    output = lstm_backward<M>(i, f, g, o, *at.slab(layer.cell, H, false), *at.slab(layer.cell, H, true), dh, dc, A(layer.clip),
-                              at.bias(layer.peephole, 0), at.bias(layer.peephole, 1), at.bias(layer.peephole, 2));
+    output = lstm_backward<M>(i, f, g, o, *at.slab(layer.cell, H, false), *at.slab(layer.cell, H, true), dh, dc,
+                              A(layer.clip), at.bias(layer.peephole, 0), at.bias(layer.peephole, 1),
+                              at.bias(layer.peephole, 2));
     *at.of_batch(layer.d_cell, H) = dc;
     if (!Config::kProjects) *at.of_batch(layer.d_state, H) = 0;
   }

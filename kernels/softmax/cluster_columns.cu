@@ -1,12 +1,13 @@
-// Softmax, log-softmax and softmin along an axis that does not run fastest, where the columns stay on the chip, and their gradients; the
-// formulas are those of rows.cu.
+// Softmax, log-softmax and softmin along an axis that does not run fastest, where the columns stay on the chip, and
+// their gradients; the formulas are those of rows.cu.
 //
-// Layout:  outer x extent x inner, dense. A cluster of kBlocks blocks owns kColumns vectors of inner positions for one outer index; the
-//          kThreads / kColumns rows of threads of each block share the extent: row r takes r, r + all rows, ... Every vector is copied to shared
-//          memory first, to a place where only its own thread looks. One row of threads alone exchanges nothing; several bring their maxima and
-//          sums together over the lanes of a warp, the warps, the blocks.
-// Needs:   `inner` is a multiple of V; pointers are aligned to 16 bytes; `count` vectors of each array and thread fit into shared memory;
-//          kBlocks > 1 needs sm_90; the elements are not double.
+// Layout:  outer x extent x inner, dense. A cluster of kBlocks blocks owns kColumns vectors of inner positions for one
+//          outer index; the kThreads / kColumns rows of threads of each block share the extent: row r takes r, r + all
+//          rows, ... Every vector is copied to shared memory first, to a place where only its own thread looks. One row
+//          of threads alone exchanges nothing; several bring their maxima and sums together over the lanes of a warp,
+//          the warps, the blocks.
+// Needs:   `inner` is a multiple of V; pointers are aligned to 16 bytes; `count` vectors of each array and thread fit
+//          into shared memory; kBlocks > 1 needs sm_90; the elements are not double.
 // Bound:   Memory: each input is read once, the output is written once.
 
 #include "dnnarray/core/cluster.cuh"
@@ -40,13 +41,16 @@ using namespace dnnarray;
 using T = Config::Element;
 using M = math_t<T>;
 constexpr int V = 16 / sizeof(T), kThreads = Config::kThreads, kBlocks = Config::kBlocks;
-constexpr int kColumns = Config::kColumns, kRows = kThreads / kColumns, kWidth = kColumns * V, kWarps = kThreads / kWarp;
+constexpr int kColumns = Config::kColumns, kRows = kThreads / kColumns, kWidth = kColumns * V,
+              kWarps = kThreads / kWarp;
 constexpr float kSign = Config::kNegative && !Config::kSaved ? -1.0f : 1.0f;  // of x
-constexpr bool kOnline = !Config::kSaved, kDot = kOnline && Config::kGradient && !Config::kLogarithm, kPlain = Config::kGradient && !kDot;
+constexpr bool kOnline = !Config::kSaved, kDot = kOnline && Config::kGradient && !Config::kLogarithm,
+               kPlain = Config::kGradient && !kDot;
 
 extern __shared__ __align__(16) unsigned char memory[];
 
-// The statistics of one position: the maximum, the sum of exp(x - maximum), and the sum of g exp(x - maximum), of g y or of g.
+// The statistics of one position: the maximum, the sum of exp(x - maximum), and the sum of g exp(x - maximum), of g y
+// or of g.
 struct Found {
   float largest = -infinity(0.0f), sum = 0, other = 0;
 
@@ -79,7 +83,8 @@ __device__ __forceinline__ void find_largest(Found (&found)[V], const Words* fro
     for (int k = 0; k < count; ++k) {
       const Words wx = from[k * kThreads];
 #pragma unroll
-      for (int j = 0; j < V / 2; ++j) tops[j] = largest_pair(tops[j], Config::kNegative ? wx.at[j] ^ 0x80008000u : wx.at[j], Half());
+      for (int j = 0; j < V / 2; ++j)
+        tops[j] = largest_pair(tops[j], Config::kNegative ? wx.at[j] ^ 0x80008000u : wx.at[j], Half());
     }
 #pragma unroll
     for (int j = 0; j < V / 2; ++j) widen_pair(found[2 * j].largest, found[2 * j + 1].largest, tops[j], Half());
@@ -97,12 +102,15 @@ __device__ __forceinline__ void find_largest(Found (&found)[V], const Words* fro
 struct Table {
   float at[3][kWidth];
 
-  __device__ __forceinline__ Found operator[](int position) const { return {at[0][position], at[1][position], at[2][position]}; }
+  __device__ __forceinline__ Found operator[](int position) const {
+    return {at[0][position], at[1][position], at[2][position]};
+  }
   __device__ __forceinline__ void put(int position, const Found& f) {
     at[0][position] = f.largest, at[1][position] = f.sum, at[2][position] = f.other;
   }
   __device__ __forceinline__ void put(int position, const Found& f, int block) {
-    if constexpr (kOnline) store_remote(&at[0][position], block, f.largest), store_remote(&at[1][position], block, f.sum);
+    if constexpr (kOnline)
+      store_remote(&at[0][position], block, f.largest), store_remote(&at[1][position], block, f.sum);
     if constexpr (Config::kGradient) store_remote(&at[2][position], block, f.other);
   }
 };
@@ -130,7 +138,8 @@ __device__ __forceinline__ void combine(Found (&found)[V], int rank) {
   for (int j = 0; j < V; ++j) {
     float largest = found[j].largest;
 #pragma unroll
-    for (int lanes = kWarp / 2; lanes >= kColumns && kOnline; lanes /= 2) largest = Max()(largest, __shfl_xor_sync(kAllLanes, largest, lanes));
+    for (int lanes = kWarp / 2; lanes >= kColumns && kOnline; lanes /= 2)
+      largest = Max()(largest, __shfl_xor_sync(kAllLanes, largest, lanes));
     found[j].raise(largest);
 #pragma unroll
     for (int lanes = kWarp / 2; lanes >= kColumns; lanes /= 2) {
@@ -142,7 +151,8 @@ __device__ __forceinline__ void combine(Found (&found)[V], int rank) {
   __syncthreads();
   if constexpr (kBlocks > 1) {
     cluster_wait();  // every block is there
-    for (int i = threadIdx.x; i < kWidth * kBlocks; i += kThreads) blocks[rank].put(i % kWidth, merged<kWarps>(warps, i % kWidth), i / kWidth);
+    for (int i = threadIdx.x; i < kWidth * kBlocks; i += kThreads)
+      blocks[rank].put(i % kWidth, merged<kWarps>(warps, i % kWidth), i / kWidth);
     cluster_barrier<kBlocks>();
   } else {
     for (int i = threadIdx.x; i < kWidth; i += kThreads) blocks[0].put(i, merged<kWarps>(warps, i));
@@ -159,17 +169,21 @@ __device__ __forceinline__ Statistics<Config, float, M> final_of(const Found& f)
 }
 
 // `x` is the saved result with kSaved; `grad` is null where there is no gradient.
-extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads) DNNARRAY_ENTRY(const __grid_constant__ Arguments a) {
+extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads)
+    DNNARRAY_ENTRY(const __grid_constant__ Arguments a) {
   const T *grad = a.grad, *x = a.x;
   T* out = a.out;
   const long long extent = a.extent, inner = a.inner, count = a.count;
   if constexpr (kBlocks > 1) cluster_arrive();
   const int rank = blockIdx.x % kBlocks, first = rank * kRows + threadIdx.x / kColumns;
   const Divided place = divide_index(blockIdx.x / kBlocks, (inner + kWidth - 1) / kWidth);
-  const long long position = place.remainder * kWidth + threadIdx.x % kColumns * V, start = place.quotient * extent * inner + position;
+  const long long position = place.remainder * kWidth + threadIdx.x % kColumns * V,
+                  start = place.quotient * extent * inner + position;
   const long long step = kBlocks * kRows * inner;
   // The thread has so many elements of each of its positions; beyond the last position it has none.
-  const int mine = position < inner && first < extent ? static_cast<int>((extent - first + kBlocks * kRows - 1) / (kBlocks * kRows)) : 0;
+  const int mine = position < inner && first < extent
+                       ? static_cast<int>((extent - first + kBlocks * kRows - 1) / (kBlocks * kRows))
+                       : 0;
   Words* const of_x = reinterpret_cast<Words*>(memory) + threadIdx.x;
   Words* const of_g = of_x + count * kThreads;
   const long long origin = start + first * inner;

@@ -1,14 +1,17 @@
-// Softmax, log-softmax and softmin of long rows that stay on the chip, and their gradients; the formulas are those of rows.cu.
+// Softmax, log-softmax and softmin of long rows that stay on the chip, and their gradients; the formulas are those of
+// rows.cu.
 //
-// Layout:  rows x extent, dense; the extent runs fastest. A row belongs to a cluster of kBlocks blocks: thread t of all their threads owns the
-//          vectors t, t + kStride, ..., at most `count`. The vectors are copied to shared memory, to a place where only their own thread looks, and
-//          every copy is under way before the first is used. Maximum and sums are exchanged once: each warp sends its own to all blocks.
-//          A row that does not begin at a multiple of 16 bytes has up to V - 1 single elements before its vectors, and any row has as many
-//          behind them; the first threads own one each.
-// Needs:   Pointers are aligned to 16 bytes; `count` vectors of each array and thread fit into shared memory; kBlocks > 1 needs sm_90; the
-//          elements are not double.
-// Bound:   Memory: each input is read once, the output is written once. With the rows in registers instead of shared memory it was 10 to 40%
-//          slower: fewer threads fit a multiprocessor, and loads into registers occupy the threads, which cp.async does not.
+// Layout:  rows x extent, dense; the extent runs fastest. A row belongs to a cluster of kBlocks blocks: thread t of all
+//          their threads owns the vectors t, t + kStride, ..., at most `count`. The vectors are copied to shared
+//          memory, to a place where only their own thread looks, and every copy is under way before the first is used.
+//          Maximum and sums are exchanged once: each warp sends its own to all blocks. A row that does not begin at a
+//          multiple of 16 bytes has up to V - 1 single elements before its vectors, and any row has as many behind
+//          them; the first threads own one each.
+// Needs:   Pointers are aligned to 16 bytes; `count` vectors of each array and thread fit into shared memory; kBlocks >
+//          1 needs sm_90; the elements are not double.
+// Bound:   Memory: each input is read once, the output is written once. With the rows in registers instead of shared
+//          memory it was 10 to 40% slower: fewer threads fit a multiprocessor, and loads into registers occupy the
+//          threads, which cp.async does not.
 
 #include "dnnarray/core/cluster.cuh"
 #include "dnnarray/core/slice.cuh"
@@ -40,7 +43,8 @@ using M = math_t<T>;
 using Found = Statistics<Config, float, M>;
 constexpr int V = 16 / sizeof(T), kThreads = Config::kThreads, kBlocks = Config::kBlocks, kStride = kBlocks * kThreads;
 constexpr float kSign = Config::kNegative && !Config::kSaved ? -1.0f : 1.0f;  // of x
-constexpr bool kDot = Config::kGradient && !Config::kSaved && !Config::kLogarithm;  // the sum of g exp(x), not that of g or g y
+constexpr bool kDot =
+    Config::kGradient && !Config::kSaved && !Config::kLogarithm;  // the sum of g exp(x), not that of g or g y
 constexpr int kOfMaximum = Config::kSaved ? 0 : 2;
 using Table = Gathered<kBlocks, kThreads, kOfMaximum + Config::kGradient>;
 
@@ -85,7 +89,8 @@ __device__ __forceinline__ Found combine(Table& table, float largest, const Sums
 }
 
 // `x` is the saved result with kSaved; `grad` is null where there is no gradient.
-extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads) DNNARRAY_ENTRY(const __grid_constant__ Arguments a) {
+extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads)
+    DNNARRAY_ENTRY(const __grid_constant__ Arguments a) {
   __shared__ Table table;
   if constexpr (kBlocks > 1) cluster_arrive();
   const int rank = blockIdx.x % kBlocks, own = rank * kThreads + threadIdx.x;
@@ -104,7 +109,8 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads)
   }
   const bool single = own < before + tail;
   const long long edge = start + (own < before ? own : own + vectors * static_cast<long long>(V));
-  const float edge_x = kSign * (single ? widen(a.x[edge]) : nothing), edge_g = Config::kGradient && single ? widen(a.grad[edge]) : 0.0f;
+  const float edge_x = kSign * (single ? widen(a.x[edge]) : nothing),
+              edge_g = Config::kGradient && single ? widen(a.grad[edge]) : 0.0f;
   copies_commit();
   copies_wait<0>();
 

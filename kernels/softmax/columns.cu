@@ -1,8 +1,9 @@
-// Softmax, log-softmax and softmin along an axis that does not run fastest, and their gradients; the formulas are those of rows.cu.
+// Softmax, log-softmax and softmin along an axis that does not run fastest, and their gradients; the formulas are those
+// of rows.cu.
 //
-// Layout:  outer x extent x inner, dense. A block owns kColumns vectors of inner positions for one outer index; its kThreads / kColumns rows of
-//          threads share the extent, and each goes over its part twice: for the maximum and the sums, then for the results. A part that is one
-//          batch of loads stays in registers.
+// Layout:  outer x extent x inner, dense. A block owns kColumns vectors of inner positions for one outer index; its
+//          kThreads / kColumns rows of threads share the extent, and each goes over its part twice: for the maximum and
+//          the sums, then for the results. A part that is one batch of loads stays in registers.
 // Needs:   `inner` is a multiple of kVector; pointers are aligned to kVector elements.
 // Bound:   Memory: each input is read once, the output is written once, as long as the second reading hits a cache.
 
@@ -33,13 +34,16 @@ using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
 using M = math_t<T>;
-constexpr int V = Config::kVector, kBatch = Config::kBatch, kColumns = Config::kColumns, kRows = Config::kThreads / kColumns;
+constexpr int V = Config::kVector, kBatch = Config::kBatch, kColumns = Config::kColumns,
+              kRows = Config::kThreads / kColumns;
 static constexpr A kSign = Config::kNegative && !Config::kSaved ? A(-1) : A(1);  // of x
 
 // Which of them the formula needs: the maximum and the sum, the sum of g exp(x), the sum of g or of g y.
-constexpr bool kOnline = !Config::kSaved, kDot = kOnline && Config::kGradient && !Config::kLogarithm, kPlain = Config::kGradient && !kDot;
+constexpr bool kOnline = !Config::kSaved, kDot = kOnline && Config::kGradient && !Config::kLogarithm,
+               kPlain = Config::kGradient && !kDot;
 
-// The statistics of one position of inner: `plain` is the sum of g y from the saved y, or for the logarithm the sum of g.
+// The statistics of one position of inner: `plain` is the sum of g y from the saved y, or for the logarithm the sum of
+// g.
 struct Column {
   Online<A, M> online;
   A plain = 0;
@@ -75,7 +79,8 @@ struct Shared {
   __device__ __forceinline__ void merge(Column (&columns)[V], int row, int first) const {
 #pragma unroll
     for (int j = 0; j < V; ++j) {
-      if constexpr (kOnline) columns[j].online.merge(largest[row][first + j], sum[row][first + j], kDot ? dot[row][first + j] : A(0));
+      if constexpr (kOnline)
+        columns[j].online.merge(largest[row][first + j], sum[row][first + j], kDot ? dot[row][first + j] : A(0));
       if constexpr (kPlain) columns[j].plain += plain[row][first + j];
     }
   }
@@ -105,7 +110,8 @@ struct Shared {
 struct Batch {
   A at[V][kBatch];
 
-  __device__ __forceinline__ void read(const T* p, long long first, long long extent, long long inner, A sign, A nothing) {
+  __device__ __forceinline__ void read(const T* p, long long first, long long extent, long long inner, A sign,
+                                       A nothing) {
     Vec<T, V> reg[kBatch];
 #pragma unroll
     for (int k = 0; k < kBatch; ++k) {
@@ -121,13 +127,15 @@ struct Batch {
 
 // `x` is the saved result with kSaved; `grad` is null where there is no gradient.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, 1)
-    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, T* __restrict__ out, const __grid_constant__ Arguments a) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, T* __restrict__ out,
+                   const __grid_constant__ Arguments a) {
   __shared__ Shared shared;
   const long long extent = a.extent, inner = a.inner;
   const long long tiles = (inner + kColumns * V - 1) / (kColumns * V);
   const Divided block = divide_index(blockIdx.x, tiles);
   const int column = threadIdx.x % kColumns, row = threadIdx.x / kColumns;
-  const long long position = (block.remainder * kColumns + column) * V, start = block.quotient * extent * inner + position;
+  const long long position = (block.remainder * kColumns + column) * V,
+                  start = block.quotient * extent * inner + position;
   const long long end = position < inner ? extent : 0;  // a thread beyond the last position has nothing to do
   const A nothing = Config::kSaved ? A(0) : -infinity(A(0));
 

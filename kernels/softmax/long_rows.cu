@@ -1,9 +1,9 @@
 // Softmax, log-softmax and softmin of rows of any length, and their gradients; the formulas are those of rows.cu.
 //
-// Layout:  rows x extent, dense; the extent runs fastest. A block owns a row and goes over it twice: first for the maximum and the sums, then
-//          backwards for the results. The first `cached` vectors are kept in shared memory; the others come from the L2 again.
-//          A row that does not begin at a multiple of kVector elements has up to kVector - 1 single elements before its vectors, and any row has
-//          as many behind them.
+// Layout:  rows x extent, dense; the extent runs fastest. A block owns a row and goes over it twice: first for the
+//          maximum and the sums, then backwards for the results. The first `cached` vectors are kept in shared memory;
+//          the others come from the L2 again. A row that does not begin at a multiple of kVector elements has up to
+//          kVector - 1 single elements before its vectors, and any row has as many behind them.
 // Needs:   Pointers are aligned to kVector elements; `cached` vectors of each array fit into shared memory.
 // Bound:   Memory: each input is read once, the output is written once, as long as the second reading hits a cache.
 
@@ -61,7 +61,8 @@ __device__ __forceinline__ Found combine(const Online<A, M>& own, A plain) {
     s.log_sum = M::log(sum);
     s.dot = dot * s.scale;
   }
-  if constexpr (Config::kGradient && (Config::kSaved || Config::kLogarithm)) s.dot = block_reduce<kThreads>(plain, Sum(), shared);
+  if constexpr (Config::kGradient && (Config::kSaved || Config::kLogarithm))
+    s.dot = block_reduce<kThreads>(plain, Sum(), shared);
   return s;
 }
 
@@ -70,7 +71,8 @@ struct Batch {
   A at[kBatch * V];
 
   template <bool kFromCache>
-  __device__ __forceinline__ void read(const T* p, Packed* cache, long long first, long long vectors, int cached, A sign, A nothing) {
+  __device__ __forceinline__ void read(const T* p, Packed* cache, long long first, long long vectors, int cached,
+                                       A sign, A nothing) {
     Packed reg[kBatch];
 #pragma unroll
     for (int k = 0; k < kBatch; ++k) {
@@ -93,7 +95,8 @@ struct Batch {
 
 // `x` is the saved result with kSaved; `grad` is null where there is no gradient.
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
-    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, T* __restrict__ out, const __grid_constant__ Arguments a) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, T* __restrict__ out,
+                   const __grid_constant__ Arguments a) {
   const long long extent = a.extent;
   const int cached = a.cached;
   const long long start = static_cast<long long>(blockIdx.x) * extent;
@@ -117,7 +120,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     if constexpr (Config::kGradient) batch_g.read<false>(grad + before, cache_g, i, vectors, cached, A(1), A(0));
     take(online, plain, batch_x.at, batch_g.at);
   }
-  const A edge_x[1] = {single ? kSign * widen(x[edge]) : nothing}, edge_g[1] = {Config::kGradient && single ? widen(grad[edge]) : A(0)};
+  const A edge_x[1] = {single ? kSign * widen(x[edge]) : nothing},
+          edge_g[1] = {Config::kGradient && single ? widen(grad[edge]) : A(0)};
   take(online, plain, edge_x, edge_g);
 
   const Found s = combine(online, plain);

@@ -3,8 +3,10 @@
 //   log-softmax  y = x - max - log(sum)        gradient  g - exp(y) sum of g
 //   softmin      the softmax of -x
 //
-// Layout:  rows x extent, dense; the extent runs fastest. kLanes threads own a row: thread l has its vectors l, l + kLanes, ..., at most kCount.
-// Needs:   The extent is a multiple of kVector and at most kLanes kCount kVector; pointers are aligned to kVector elements.
+// Layout:  rows x extent, dense; the extent runs fastest. kLanes threads own a row: thread l has its vectors l, l +
+//          kLanes, ..., at most kCount.
+// Needs:   The extent is a multiple of kVector and at most kLanes kCount kVector; pointers are aligned to kVector
+//          elements.
 // Bound:   Memory: each input is read once, the output is written once.
 
 #include "dnnarray/core/math.cuh"
@@ -52,7 +54,8 @@ struct Row {
   A at[kCount][V];
 };
 
-// A vector where there is one, else all `filler`. Half types are filled and loaded as words: the compiler would merge each by itself and wait for it.
+// A vector where there is one, else all `filler`. Half types are filled and loaded as words: the compiler would merge
+// each by itself and wait for it.
 __device__ __forceinline__ Vec<T, V> load_or(const T* p, bool there, A filler) {
   using Word = WordOf<sizeof(T) * V % 4 == 0>::type;
   constexpr int kWords = sizeof(T) * V / sizeof(Word);
@@ -70,7 +73,8 @@ __device__ __forceinline__ Vec<T, V> load_or(const T* p, bool there, A filler) {
 __device__ __forceinline__ void load_row(const T* p, int lane, int vectors, A filler, Row& row) {
   Vec<T, V> reg[kCount];
 #pragma unroll
-  for (int k = 0; k < kCount; ++k) reg[k] = load_or(p + static_cast<long long>(lane + k * kLanes) * V, lane + k * kLanes < vectors, filler);
+  for (int k = 0; k < kCount; ++k)
+    reg[k] = load_or(p + static_cast<long long>(lane + k * kLanes) * V, lane + k * kLanes < vectors, filler);
 #pragma unroll
   for (int k = 0; k < kCount; ++k) widen_all(row.at[k], reg[k]);
 }
@@ -141,15 +145,18 @@ __device__ __forceinline__ void backward(Row& g, const Row& y, A* shared) {
   }
 }
 
-// `x` is the saved result with kSaved; `grad` is null where there is no gradient. A row past the last one is computed as the last one and not stored.
+// `x` is the saved result with kSaved; `grad` is null where there is no gradient. A row past the last one is computed
+// as the last one and not stored.
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, T* __restrict__ out, const __grid_constant__ Arguments a) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, T* __restrict__ out,
+                   const __grid_constant__ Arguments a) {
   const long long rows = a.rows, extent = a.extent;
   __shared__ A shared[Config::kThreads / kWarp];
   begin_ahead();
   constexpr int kRows = Config::kThreads / kLanes;
   const int lane = threadIdx.x % kLanes, vectors = static_cast<int>(extent) / V;
-  const long long own = static_cast<long long>(blockIdx.x) * kRows + threadIdx.x / kLanes, row = own < rows ? own : rows - 1;
+  const long long own = static_cast<long long>(blockIdx.x) * kRows + threadIdx.x / kLanes,
+                  row = own < rows ? own : rows - 1;
   const A nothing = Config::kSaved ? A(0) : Config::kNegative ? infinity(A(0)) : -infinity(A(0));
   x += row * extent, grad += row * extent;
   take_after_previous_kernel(x, grad);

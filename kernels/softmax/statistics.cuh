@@ -10,7 +10,8 @@ namespace dnnarray {
 __device__ __forceinline__ unsigned largest_pair(unsigned a, unsigned b, float16_t) { return max_nan_f16x2(a, b); }
 __device__ __forceinline__ unsigned largest_pair(unsigned a, unsigned b, bfloat16_t) { return max_nan_bf16x2(a, b); }
 
-// `sum` of exp(x - shift) and `dot` of g exp(x - shift), where shift is the maximum, or 0 as long as nothing but -inf was seen.
+// `sum` of exp(x - shift) and `dot` of g exp(x - shift), where shift is the maximum, or 0 as long as nothing but -inf
+// was seen.
 template <typename A, typename M>
 struct Online {
   A largest = -infinity(A(0)), sum = A(0), dot = A(0);
@@ -49,8 +50,8 @@ struct Online {
   }
 };
 
-// What the results of softmax and its relatives need of a row or column, and the formulas; C holds the settings of the kernel. `dot` is the
-// sum of g y, or for the logarithm the sum of g; `x` is the saved result with kSaved.
+// What the results of softmax and its relatives need of a row or column, and the formulas; C holds the settings of the
+// kernel. `dot` is the sum of g y, or for the logarithm the sum of g; `x` is the saved result with kSaved.
 template <typename C, typename A, typename M>
 struct Statistics {
   A largest, scale, log_sum, dot;

@@ -1,7 +1,8 @@
 // grid[n, place] = theta[n] @ (x, y[, z], 1).
 //
-// Layout:  theta (N, kRank, kRank + 1), grid (N, *space, kRank), C order. A thread owns kPlaces neighbours along the width in each of kRows rows
-//          that follow each other along the height, neighbouring threads neighbouring places.
+// Layout:  theta (N, kRank, kRank + 1), grid (N, *space, kRank), C order. A thread owns kPlaces neighbours along the
+//          width in each of kRows rows that follow each other along the height, neighbouring threads neighbouring
+//          places.
 // Needs:   the width a multiple of kPlaces, the grid aligned to kVector elements; Index long long from 2^30 places on.
 // Bound:   memory: the grid is written once.
 
@@ -43,7 +44,8 @@ struct Pixel {
 
 // The quotient; i becomes the rest. `magic` is what a Divisor takes.
 __device__ __forceinline__ I split_off(I& i, long long extent, long long magic) {
-  const I quotient = sizeof(I) == 8 ? i / static_cast<I>(extent) : static_cast<I>(Divisor(extent, magic).quotient(static_cast<unsigned>(i)));
+  const I quotient = sizeof(I) == 8 ? i / static_cast<I>(extent)
+                                    : static_cast<I>(Divisor(extent, magic).quotient(static_cast<unsigned>(i)));
   i -= quotient * static_cast<I>(extent);
   return quotient;
 }
@@ -68,10 +70,12 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   if (own >= a.threads) return;
   Pixel of;
   of.w = static_cast<I>(own);
-  of.h = split_off(of.w, a.extents[2] / kPlaces, a.divisors[2]), of.d = split_off(of.h, (a.extents[1] + kRows - 1) / kRows, a.divisors[1]);
+  of.h = split_off(of.w, a.extents[2] / kPlaces, a.divisors[2]),
+  of.d = split_off(of.h, (a.extents[1] + kRows - 1) / kRows, a.divisors[1]);
   of.n = split_off(of.d, a.extents[0], a.divisors[0]);
   of.w *= kPlaces, of.h *= kRows;
-  const GridAxis<A, I> across(a.extents[2], a.lengths[2], a.inverses[2]), down(a.extents[1], a.lengths[1], a.inverses[1]);
+  const GridAxis<A, I> across(a.extents[2], a.lengths[2], a.inverses[2]),
+      down(a.extents[1], a.lengths[1], a.inverses[1]);
   A x[kPlaces], slope[kRank], fall[kRank], base[kRank];
 #pragma unroll
   for (int k = 0; k < kPlaces; ++k) x[k] = across.at(of.w + k);
@@ -79,9 +83,12 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   for (int i = 0; i < kRank; ++i) {
     const T* row = theta + static_cast<long long>(of.n * kRank + i) * (kRank + 1);
     slope[i] = widen(row[0]), fall[i] = widen(row[1]), base[i] = widen(row[kRank]);
-    if constexpr (kRank == 3) base[i] += GridAxis<A, I>(a.extents[0], a.lengths[0], a.inverses[0]).at(of.d) * widen(row[2]);
+    if constexpr (kRank == 3)
+      base[i] += GridAxis<A, I>(a.extents[0], a.lengths[0], a.inverses[0]).at(of.d) * widen(row[2]);
   }
-  T* first = grid + (((static_cast<long long>(of.n) * a.extents[0] + of.d) * a.extents[1] + of.h) * a.extents[2] + of.w) * kRank;
+  T* first =
+      grid +
+      (((static_cast<long long>(of.n) * a.extents[0] + of.d) * a.extents[1] + of.h) * a.extents[2] + of.w) * kRank;
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     if (of.h + r >= a.extents[1]) break;

@@ -1,8 +1,10 @@
-// partial[part, n, i, k] = sum over the places of a part of image n of g[n, place, i] * coordinate k, the last coordinate being 1.
+// partial[part, n, i, k] = sum over the places of a part of image n of g[n, place, i] * coordinate k, the last
+// coordinate being 1.
 //
-// Layout:  g (N, *space, kRank), C order. Block (part, n) owns `length` neighbouring places of an image, a thread kPlaces neighbours of a row,
-//          again and again kThreads * kPlaces further.
-// Needs:   the width and `length` multiples of kPlaces, g aligned to kVector elements; Index long long from 2^30 places on.
+// Layout:  g (N, *space, kRank), C order. Block (part, n) owns `length` neighbouring places of an image, a thread
+//          kPlaces neighbours of a row, again and again kThreads * kPlaces further.
+// Needs:   the width and `length` multiples of kPlaces, g aligned to kVector elements; Index long long from 2^30 places
+//          on.
 // Bound:   memory: g is read once.
 
 #include "dnnarray/core/vec.cuh"
@@ -66,9 +68,12 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, 1)
     DNNARRAY_ENTRY(const T* __restrict__ grad, A* __restrict__ partial, const __grid_constant__ Arguments a) {
   constexpr int kWarps = Config::kThreads / kWarp, kSums = kRank * (kRank + 1);
   __shared__ A shared[kWarps][kSums];
-  const long long n = blockIdx.x % a.batch, part = blockIdx.x / a.batch, places = a.extents[0] * a.extents[1] * a.extents[2], start = part * a.length;
-  const I end = static_cast<I>(start + a.length < places ? start + a.length : places), step = Config::kThreads * kPlaces;
-  const GridAxis<A, I> across(a.extents[2], a.lengths[2], a.inverses[2]), down(a.extents[1], a.lengths[1], a.inverses[1]), deep(a.extents[0], a.lengths[0], a.inverses[0]);
+  const long long n = blockIdx.x % a.batch, part = blockIdx.x / a.batch,
+                  places = a.extents[0] * a.extents[1] * a.extents[2], start = part * a.length;
+  const I end = static_cast<I>(start + a.length < places ? start + a.length : places),
+          step = Config::kThreads * kPlaces;
+  const GridAxis<A, I> across(a.extents[2], a.lengths[2], a.inverses[2]),
+      down(a.extents[1], a.lengths[1], a.inverses[1]), deep(a.extents[0], a.lengths[0], a.inverses[0]);
   const T* own = grad + n * places * kRank;
   A sums[kRank][kRank + 1] = {};
   I i = static_cast<I>(start) + threadIdx.x * kPlaces;

@@ -1,8 +1,10 @@
-// y = x with its axes permuted, where the fastest axis of y goes through x in steps of kPlaces elements and a few other axes of y through those
-// between, as where pixels and channels are shuffled: neighbours in x are dealt out to kPlaces places of y, from which each is a run.
+// y = x with its axes permuted, where the fastest axis of y goes through x in steps of kPlaces elements and a few other
+// axes of y through those between, as where pixels and channels are shuffled: neighbours in x are dealt out to kPlaces
+// places of y, from which each is a run.
 //
-// Layout:  y is dense. A thread reads kPlaces vectors of kVector elements that follow one another in x, and writes as many, one at each of the
-//          places, which lie `place*` elements behind the first. It finds its own vectors along the other axes of y, counted from the slowest.
+// Layout:  y is dense. A thread reads kPlaces vectors of kVector elements that follow one another in x, and writes as
+//          many, one at each of the places, which lie `place*` elements behind the first. It finds its own vectors
+//          along the other axes of y, counted from the slowest.
 // Needs:   x and y aligned to kVector elements, all steps and places multiples of kVector.
 // Bound:   memory: x read once, y written once.
 
@@ -31,8 +33,8 @@ using I = Count<Config::kShort>::type;
 constexpr int kVector = Config::kVector, kPlaces = Config::kPlaces, kRank = Config::kRank;
 using Run = Vec<T, kVector>;
 
-// Axis k of those that count, from the slowest to the fastest, is told by three words: two of a Walk, the last one in vectors, and the distance of
-// neighbours in y.
+// Axis k of those that count, from the slowest to the fastest, is told by three words: two of a Walk, the last one in
+// vectors, and the distance of neighbours in y.
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ x, T* __restrict__ y, const __grid_constant__ Arguments a) {
   const long long own = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;

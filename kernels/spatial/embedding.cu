@@ -1,6 +1,7 @@
 // y[i, :] = weight[indices[i], :]; an index that is no row of the table gives a row of NaN.
 //
-// Layout:  weight (rows, length) and y (count, length) in C order; a thread owns kCount vectors of kVector elements of y, kThreads apart.
+// Layout:  weight (rows, length) and y (count, length) in C order; a thread owns kCount vectors of kVector elements of
+//          y, kThreads apart.
 // Needs:   pointers and the length aligned to kVector elements.
 // Bound:   memory: y written once, the rows that are named read once.
 

@@ -1,12 +1,14 @@
-// dweight[r, :] = the sum of grad[i, :] over the i with indices[i] = r, in the order of i: the same bits from run to run.
+// dweight[r, :] = the sum of grad[i, :] over the i with indices[i] = r, in the order of i: the same bits from run to
+// run.
 //
-// Entries are sorted by row (sort_move.cu); `places` says which i each is. A row with up to kPiece entries is summed by the threads that write
-// it. A longer one in two levels: stage 0 sums each piece of kPiece entries, stage 1 each group of kGroup pieces for rows with more than
-// a group of entries, stage 2 the pieces or groups of a row. Pieces and groups are cut where the sorted list is a multiple of their length, so
-// that no more than two long rows meet in one: the one that was there before (slot 0) and the one that begins (slot 1).
+// Entries are sorted by row (sort_move.cu); `places` says which i each is. A row with up to kPiece entries is summed by
+// the threads that write it. A longer one in two levels: stage 0 sums each piece of kPiece entries, stage 1 each group
+// of kGroup pieces for rows with more than a group of entries, stage 2 the pieces or groups of a row. Pieces and groups
+// are cut where the sorted list is a multiple of their length, so that no more than two long rows meet in one: the one
+// that was there before (slot 0) and the one that begins (slot 1).
 //
-// Layout:  grad (count, length) in C order; dweight by its strides; sums of pieces and groups (pieces, 2, length) in arithmetic type. kLanes
-//          threads own kLanes * kCount vectors of a piece, group or row.
+// Layout:  grad (count, length) in C order; dweight by its strides; sums of pieces and groups (pieces, 2, length) in
+//          arithmetic type. kLanes threads own kLanes * kCount vectors of a piece, group or row.
 // Needs:   pointers and the length aligned to kVector elements; count and rows below 2^31.
 // Bound:   memory: grad read once, dweight written once.
 
@@ -45,7 +47,8 @@ constexpr int kStep = Config::kLanes * kVector;
 struct Entries {
   long long start, end;
 
-  __device__ __forceinline__ Entries(const unsigned* starts, long long row) : start(starts[row]), end(starts[row + 1]) {}
+  __device__ __forceinline__ Entries(const unsigned* starts, long long row)
+      : start(starts[row]), end(starts[row + 1]) {}
   __device__ __forceinline__ long long count() const { return end - start; }
   // The slot of this row in the part of the list that begins at `at`.
   __device__ __forceinline__ long long slot(long long at) const { return start > at; }
@@ -84,8 +87,8 @@ struct Sources {
     sum.add(grad, left, first, last, [&](long long k) { return places[k] * length; });
   }
   // Of parts [first, last) of `each` entries.
-  __device__ __forceinline__ void add_parts(Total& sum, const A* parts, const Entries& row, long long each, long long first,
-                                            long long last) const {
+  __device__ __forceinline__ void add_parts(Total& sum, const A* parts, const Entries& row, long long each,
+                                            long long first, long long last) const {
     sum.add(parts, left, first, last, [&](long long k) { return (2 * k + row.slot(k * each)) * length; });
   }
   __device__ __forceinline__ void put(A* parts, long long at, const Total& sum) const {
@@ -101,7 +104,8 @@ struct Sources {
 };
 
 // Part `own` of the list, of `each` entries: what the rows with more than `each` entries have in it.
-__device__ __forceinline__ void sum_part(const Sources& from, const unsigned* keys, long long own, long long each, long long count, long long rows) {
+__device__ __forceinline__ void sum_part(const Sources& from, const unsigned* keys, long long own, long long each,
+                                         long long count, long long rows) {
   const long long begin = own * each, end = begin + each < count ? begin + each : count;
   const long long met[2] = {keys[begin], keys[end - 1]};
 #pragma unroll
@@ -152,9 +156,11 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ grad, const unsigned* __restrict__ keys, const unsigned* __restrict__ places,
                    const unsigned* __restrict__ starts, T* __restrict__ dweight, const __grid_constant__ Arguments a) {
   constexpr int kLanes = Config::kLanes, kUnits = Config::kThreads / kLanes;
-  const unsigned tiles = static_cast<unsigned>((a.length / kVector + kLanes * kCount - 1) / (kLanes * kCount)), block = blockIdx.x / tiles;
+  const unsigned tiles = static_cast<unsigned>((a.length / kVector + kLanes * kCount - 1) / (kLanes * kCount)),
+                 block = blockIdx.x / tiles;
   const long long own = static_cast<long long>(block) * kUnits + threadIdx.x / kLanes;
-  const long long column = static_cast<long long>((blockIdx.x - block * tiles) * kLanes * kCount + threadIdx.x % kLanes) * kVector;
+  const long long column =
+      static_cast<long long>((blockIdx.x - block * tiles) * kLanes * kCount + threadIdx.x % kLanes) * kVector;
   if (own >= a.units || column >= a.length) return;
   const Sources from{grad + column, places, starts, a.pieces + column, a.groups + column, a.length, a.length - column};
   if constexpr (Config::kStage == 2) {

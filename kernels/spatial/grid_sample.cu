@@ -1,10 +1,12 @@
 // y[n, c, p] = sum over taps of weight * x[n, c, tap], at the place that grid[n, p] names.
 //
-// Layout:  x and y by strides, three spatial axes (an image has a first one of extent 1); grid (N, *places, rank). A thread owns one place
-//          and `per` channels of it. kChannelsLast: neighbouring threads have neighbouring channels, kVector each (and `per` is
-//          kVector); else neighbouring places. kOnce: `per` is kVector, all is read before anything is written.
+// Layout:  x and y by strides, three spatial axes (an image has a first one of extent 1); grid (N, *places, rank). A
+//          thread owns one place and `per` channels of it. kChannelsLast: neighbouring threads have neighbouring
+//          channels, kVector each (and `per` is kVector); else neighbouring places. kOnce: `per` is kVector, all is
+//          read before anything is written.
 // Needs:   pointers aligned to kVector elements, C a multiple of kVector.
-// Bound:   the look-ups of scattered sectors in L1, four to eight for each output; memory where the places are in order.
+// Bound:   the look-ups of scattered sectors in L1, four to eight for each output; memory where the places are in
+//          order.
 
 #include "dnnarray/core/overlap.cuh"
 #include "dnnarray/core/vec.cuh"
@@ -56,11 +58,13 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   if constexpr (Config::kOnce) take_after_previous_kernel(grid, x);
   const Place place(grid, a.extents[0], a.extents[1], a.extents[2]);
   const T* source = x + mine.n * a.x_strides[0];
-  T* target = y + mine.n * a.y_strides[0] + mine.slice * a.y_strides[2] + mine.row * a.y_strides[3] + mine.column * a.y_strides[4];
+  T* target = y + mine.n * a.y_strides[0] + mine.slice * a.y_strides[2] + mine.row * a.y_strides[3] +
+              mine.column * a.y_strides[4];
   for (long long c = mine.first; c < mine.end; c += kVector) {
     A total[kVector] = {};
     Place::each([&](int k, int i, int j) {
-      take(total, source + c * a.x_strides[1] + place.pixel(k, i, j, a.x_strides[2], a.x_strides[3], a.x_strides[4]), place.inside(k, i, j), place.weight(k, i, j));
+      take(total, source + c * a.x_strides[1] + place.pixel(k, i, j, a.x_strides[2], a.x_strides[3], a.x_strides[4]),
+           place.inside(k, i, j), place.weight(k, i, j));
     });
     V result;
 #pragma unroll

@@ -1,10 +1,12 @@
 // Both gradients of grid_sample in one launch, for planes that fit into shared memory.
 //
-// The first blocks take a plane of the image each: the sums of its pixels stand in shared memory, all places of the image add to them, and the plane is
-// written once, without zeros before and rounding after. They are integers, so that the order of the places does not matter (shared_sums.cuh). The other blocks take the places: kLanes threads to each (grid_slopes.cuh), or
-// one to each number, which is 0, where the nearest pixel is taken.
+// The first blocks take a plane of the image each: the sums of its pixels stand in shared memory, all places of the
+// image add to them, and the plane is written once, without zeros before and rounding after. They are integers, so that
+// the order of the places does not matter (shared_sums.cuh). The other blocks take the places: kLanes threads to each
+// (grid_slopes.cuh), or one to each number, which is 0, where the nearest pixel is taken.
 //
-// Layout:  g, x and dx in C order, the grid and its gradient too. `planes` blocks of the first kind; fewer than 2^bits taps in an image.
+// Layout:  g, x and dx in C order, the grid and its gradient too. `planes` blocks of the first kind; fewer than 2^bits
+//          taps in an image.
 // Needs:   two words for each pixel of a plane in shared memory; not for double.
 // Bound:   latency: read the grid, add, write; for many places the additions in shared memory.
 
@@ -118,7 +120,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   if (blockIdx.x < a.planes) {
     const long long places = view.o * view.p * view.q, n = blockIdx.x / static_cast<unsigned>(view.channels);
     const Incoming in{grad + blockIdx.x * places, grid + n * places * C::kRank, places, view};
-    scatter_plane(reinterpret_cast<unsigned*>(dnn_smem), in, dx + blockIdx.x * (view.depth * view.height * view.width), static_cast<int>(a.bits));
+    scatter_plane(reinterpret_cast<unsigned*>(dnn_smem), in, dx + blockIdx.x * (view.depth * view.height * view.width),
+                  static_cast<int>(a.bits));
     return;
   }
   const long long index = (static_cast<long long>(blockIdx.x) - a.planes) * kThreads + threadIdx.x;

@@ -1,8 +1,9 @@
-// y[n, c, p] = sum over taps of weight * x[n, c, tap], at the place that grid[n, p] names, from planes in shared memory.
+// y[n, c, p] = sum over taps of weight * x[n, c, tap], at the place that grid[n, p] names, from planes in shared
+// memory.
 //
-// Layout:  x, grid and y in C order. A block owns kPlanes channels of an image: it copies their planes to shared memory, then walks over
-//          all places, a thread those kThreads apart; a place's taps and weights serve all planes. Scattered look-ups cost a few bank
-//          conflicts here, where L1 takes a cycle for each sector.
+// Layout:  x, grid and y in C order. A block owns kPlanes channels of an image: it copies their planes to shared
+//          memory, then walks over all places, a thread those kThreads apart; a place's taps and weights serve all
+//          planes. Scattered look-ups cost a few bank conflicts here, where L1 takes a cycle for each sector.
 // Needs:   kPlanes planes in shared memory; pointers and planes aligned to kVector elements.
 // Bound:   memory: x read once, y written once; the grid is read again for each block, from L2.
 
@@ -35,7 +36,8 @@ using Place = GridPlace<T, Config::kRank, Config::kMode, Config::kPadding, Confi
 constexpr int kPlanes = Config::kPlanes, kThreads = Config::kThreads;
 
 // The values of all planes at a place.
-__device__ __forceinline__ void sample(A (&total)[kPlanes], const T* planes, int plane, const Place& place, int height, int width) {
+__device__ __forceinline__ void sample(A (&total)[kPlanes], const T* planes, int plane, const Place& place, int height,
+                                       int width) {
   Place::each([&](int k, int i, int j) {
     const A weight = place.weight(k, i, j);
     const bool inside = place.inside(k, i, j);

@@ -35,7 +35,8 @@ using Place = GridPlace<T, Config::kRank, Config::kMode, Config::kPadding, Confi
 template <typename Sums>
 __device__ __forceinline__ void scatter(const Sums& sums, A g, long long base, const Place& place, const Strides& x) {
   Place::each([&](int k, int i, int j) {
-    if (place.inside(k, i, j)) sums.add(base + place.pixel(k, i, j, x.space[0], x.space[1], x.space[2]), g * place.weight(k, i, j));
+    if (place.inside(k, i, j))
+      sums.add(base + place.pixel(k, i, j, x.space[0], x.space[1], x.space[2]), g * place.weight(k, i, j));
   });
 }
 
@@ -48,7 +49,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   const Share mine(index, a.shares);
   const Place place(grid + mine.own * Config::kRank, a.extents[0], a.extents[1], a.extents[2]);
   const Strides x{a.x_strides[0], a.x_strides[1], {a.x_strides[2], a.x_strides[3], a.x_strides[4]}};
-  const T* source = grad + mine.n * a.y_strides[0] + mine.slice * a.y_strides[2] + mine.row * a.y_strides[3] + mine.column * a.y_strides[4];
+  const T* source = grad + mine.n * a.y_strides[0] + mine.slice * a.y_strides[2] + mine.row * a.y_strides[3] +
+                    mine.column * a.y_strides[4];
   for (long long c = mine.first; c < mine.end; ++c) {
     const A value = widen(source[c * a.y_strides[1]]);
     const long long base = mine.n * x.n + c * x.c;

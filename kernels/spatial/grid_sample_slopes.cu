@@ -1,6 +1,7 @@
 // The gradient of grid_sample by the coordinates, with look-ups in global memory.
 //
-// Layout:  as grid_sample; kLanes neighbouring threads share a place (grid_slopes.cuh). The result lies as the grid does, by strides.
+// Layout:  as grid_sample; kLanes neighbouring threads share a place (grid_slopes.cuh). The result lies as the grid
+//          does, by strides.
 // Bound:   as grid_sample.
 
 #include "spatial/grid_slopes.cuh"
@@ -31,5 +32,6 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 
                    T* __restrict__ dgrid, const __grid_constant__ Arguments a) {
   const SlopeView view = a.view;
   const long long index = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
-  GridSlopes<T, C::kRank, C::kMode, C::kPadding, C::kCorners, C::kVector, C::kLanes>::run(index, grad, x, grid, dgrid, view);
+  GridSlopes<T, C::kRank, C::kMode, C::kPadding, C::kCorners, C::kVector, C::kLanes>::run(index, grad, x, grid, dgrid,
+                                                                                          view);
 }

@@ -1,4 +1,5 @@
-// The gradient of the places of a grid over images from its sums over ranges of channels: the ranges in order, then pixels to coordinates.
+// The gradient of the places of a grid over images from its sums over ranges of channels: the ranges in order, then
+// pixels to coordinates.
 //
 // Layout:  sums (ranges, N, places, 2), grid and d (N, places, 2), C order. A thread owns a place.
 // Bound:   memory.

@@ -1,6 +1,7 @@
 // The taps of each place of a grid: the pixel of each, `pixels` where it lies outside of the image, and its weight.
 //
-// Layout:  grid (N, *places, kRank), C order; pixels and weights (N, places, taps), the last axis fastest along the width. A thread owns a place.
+// Layout:  grid (N, *places, kRank), C order; pixels and weights (N, places, taps), the last axis fastest along the
+//          width. A thread owns a place.
 // Bound:   memory: the grid read once, 8 bytes a tap written.
 
 #include "spatial/sampling.cuh"
@@ -34,7 +35,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   if (own >= a.places) return;
   const Place place(grid + own * Config::kRank, a.extents[0], a.extents[1], a.extents[2]);
   Place::each([&](int k, int i, int j) {
-    const long long pixel = place.pixel(k, i, j, a.extents[1] * a.extents[2], a.extents[2], 1ll), tap = own * Place::kTaps + (k * kMode + i) * kMode + j;
+    const long long pixel = place.pixel(k, i, j, a.extents[1] * a.extents[2], a.extents[2], 1ll),
+                    tap = own * Place::kTaps + (k * kMode + i) * kMode + j;
     pixels[tap] = static_cast<unsigned>(place.inside(k, i, j) ? pixel : a.extents[0] * a.extents[1] * a.extents[2]);
     weights[tap] = place.weight(k, i, j);
   });

@@ -1,4 +1,5 @@
-// The gradient of grid_sample by the coordinates of a place: sum over channels and taps of g[n, c, place] * slope * x[n, c, tap].
+// The gradient of grid_sample by the coordinates of a place: sum over channels and taps of g[n, c, place] * slope *
+// x[n, c, tap].
 #pragma once
 
 #include "dnnarray/core/vec.cuh"
@@ -12,7 +13,8 @@ struct SlopeView {
   long long x_n, x_c, x_d, x_h, x_w, y_n, y_c, y_o, y_p, y_q, d_n, d_c, d_o, d_p, d_q;
 };
 
-// kLanes neighbouring threads share a place, each with every kLanes-th vector of kVector channels, and add up in a fixed order.
+// kLanes neighbouring threads share a place, each with every kLanes-th vector of kVector channels, and add up in a
+// fixed order.
 template <typename T, int kRank, int kMode, int kPadding, bool kCorners, int kVector, int kLanes>
 struct GridSlopes {
   using A = arithmetic_t<T>;
@@ -20,7 +22,8 @@ struct GridSlopes {
   using V = Vec<T, kVector>;
 
   // The derivatives by z, y, x of the values of kVector channels. `pixel` points at their plane.
-  static __device__ __forceinline__ void add(A (&slopes)[3], const V& g, const T* pixel, const Place& place, const SlopeView& view) {
+  static __device__ __forceinline__ void add(A (&slopes)[3], const V& g, const T* pixel, const Place& place,
+                                             const SlopeView& view) {
     Place::each([&](int k, int i, int j) {
       const V values = load<T, kVector>(pixel + place.pixel(k, i, j, view.x_d, view.x_h, view.x_w));
       const bool inside = place.inside(k, i, j);
@@ -35,7 +38,8 @@ struct GridSlopes {
   }
 
   // Thread `index` of all that share the places; all lanes of its warp must come.
-  static __device__ __forceinline__ void run(long long index, const T* g, const T* x, const T* grid, T* d, const SlopeView& view) {
+  static __device__ __forceinline__ void run(long long index, const T* g, const T* x, const T* grid, T* d,
+                                             const SlopeView& view) {
     const long long own = index / kLanes;
     const bool there = own < view.batch * view.o * view.p * view.q;
     long long n = there ? own : 0;

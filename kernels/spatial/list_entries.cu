@@ -1,8 +1,8 @@
-// Sorted places of contributions as entries of lists: the source, contributions / `taps`, and the weight. kSliced: the entries of 32 targets
-// take turns (lists.cuh).
+// Sorted places of contributions as entries of lists: the source, contributions / `taps`, and the weight. kSliced: the
+// entries of 32 targets take turns (lists.cuh).
 //
-// Layout:  places and weights (segments, length), starts (segments, targets + 1). A thread owns an entry; with kSliced a target, of which
-//          each segment has `padded`, a multiple of 32.
+// Layout:  places and weights (segments, length), starts (segments, targets + 1). A thread owns an entry; with kSliced
+//          a target, of which each segment has `padded`, a multiple of 32.
 // Bound:   latency of the scattered weights, which lie in L2.
 
 #include "spatial/lists.cuh"
@@ -39,7 +39,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   if constexpr (Config::kSliced) {
     const long long target = i - segment * a.padded;
     const unsigned* start = starts + segment * (a.targets + 1);
-    const unsigned first = start[target < a.targets ? target : a.targets], last = start[target + 1 < a.targets ? target + 1 : a.targets];
+    const unsigned first = start[target < a.targets ? target : a.targets],
+                   last = start[target + 1 < a.targets ? target + 1 : a.targets];
     Slice slice{__shfl_sync(0xffffffffu, first, 0)};
     for (unsigned k = 0; __any_sync(0xffffffffu, k < last - first); ++k) {
       const unsigned at = slice.take(k, last - first);

@@ -1,8 +1,10 @@
-// dx[n, c, pixel] = sum over the entries of a pixel's list of weight * g[n, c, source], in the order of the list: the same bits from run to run.
+// dx[n, c, pixel] = sum over the entries of a pixel's list of weight * g[n, c, source], in the order of the list: the
+// same bits from run to run.
 //
-// Layout:  entries (N, length), sliced unless kChannelsLast, with starts (N, pixels + 1); g (N, C, group) and dx (N, C, pixels), or with kChannelsLast the channels fastest
-//          in both. A thread owns kVector channels of a pixel: neighbours in memory with kChannelsLast (neighbouring threads have
-//          neighbouring channels), else channels `group` apart (neighbouring threads have neighbouring pixels).
+// Layout:  entries (N, length), sliced unless kChannelsLast, with starts (N, pixels + 1); g (N, C, group) and dx (N, C,
+//          pixels), or with kChannelsLast the channels fastest in both. A thread owns kVector channels of a pixel:
+//          neighbours in memory with kChannelsLast (neighbouring threads have neighbouring channels), else channels
+//          `group` apart (neighbouring threads have neighbouring pixels).
 // Needs:   with kChannelsLast pointers aligned to kVector elements and C a multiple of kVector.
 //          kOneList: the lists of all images are one, and a source s is element s % group of the planes of s / group.
 // Bound:   the look-ups of g in L2.
@@ -53,7 +55,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   const long long padded = (all + 31) / 32 * 32;
   long long index = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
   if (index >= (kOne ? 1 : batch) * (kLast ? all : padded) * chunks) return;
-  const long long front = split(index, kLast ? chunks : padded), middle = split(index, kLast ? all : chunks), list = index;
+  const long long front = split(index, kLast ? chunks : padded), middle = split(index, kLast ? all : chunks),
+                  list = index;
   const long long target = kLast ? middle : front, c = (kLast ? front : middle) * kVector;
   long long n = target < all ? target : all - 1;
   const long long pixel = split(n, pixels);

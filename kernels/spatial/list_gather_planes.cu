@@ -1,7 +1,8 @@
-// list_gather.cu for channels that fit into shared memory: dx[n, c, pixel] = sum over the entries of a pixel's list of weight * g[n, c, source].
+// list_gather.cu for channels that fit into shared memory: dx[n, c, pixel] = sum over the entries of a pixel's list of
+// weight * g[n, c, source].
 //
-// Layout:  entries (N, length), sliced, with starts (N, pixels + 1); g (N, C, sources), dx (N, C, pixels). A block owns kPlanes channels of an image,
-//          which it copies into shared memory; a thread the pixels kThreads apart.
+// Layout:  entries (N, length), sliced, with starts (N, pixels + 1); g (N, C, sources), dx (N, C, pixels). A block owns
+//          kPlanes channels of an image, which it copies into shared memory; a thread the pixels kThreads apart.
 // Needs:   pointers aligned to kVector elements, sources a multiple of kVector.
 // Bound:   the lists, read by each block from L2, and the conflicts of the look-ups in shared memory.
 
@@ -39,7 +40,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   const unsigned groups = static_cast<unsigned>((channels + kPlanes - 1) / kPlanes);
   const long long n = blockIdx.x / groups, first = static_cast<long long>(blockIdx.x % groups) * kPlanes;
   const int here = first + kPlanes < channels ? kPlanes : static_cast<int>(channels - first);
-  interleave<kPlanes, Config::kVector, kThreads>(planes, grad + (n * channels + first) * sources, sources, sources, here);
+  interleave<kPlanes, Config::kVector, kThreads>(planes, grad + (n * channels + first) * sources, sources, sources,
+                                                 here);
   __syncthreads();
   const unsigned* start = starts + n * (pixels + 1);
   const Entry<A>* own = entries + n * length;

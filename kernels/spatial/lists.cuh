@@ -1,4 +1,5 @@
-// Lists of weighted sources, one list for each target: what sums of scattered contributions become once they are sorted by target.
+// Lists of weighted sources, one list for each target: what sums of scattered contributions become once they are sorted
+// by target.
 #pragma once
 
 #include "dnnarray/core/dtype.cuh"
@@ -23,12 +24,13 @@ __device__ __forceinline__ void for_each_entry(const Entry<A>* entries, unsigned
   }
 }
 
-// Sliced lists: the lists of the 32 targets of a warp take turns, the first entries of all, then the second entries of those that have one,
-// and so on, so that the warp reads neighbours. `at` is where the slice stands.
+// Sliced lists: the lists of the 32 targets of a warp take turns, the first entries of all, then the second entries of
+// those that have one, and so on, so that the warp reads neighbours. `at` is where the slice stands.
 struct Slice {
   unsigned at;
 
-  // Where entry k of this lane's list of `count` entries stands; the slice moves on to the next entries. All lanes come with the same k.
+  // Where entry k of this lane's list of `count` entries stands; the slice moves on to the next entries. All lanes come
+  // with the same k.
   __device__ __forceinline__ unsigned take(unsigned k, unsigned count) {
     const unsigned there = __ballot_sync(0xffffffffu, k < count);
     const unsigned own = at + __popc(there & ((1u << (threadIdx.x % 32)) - 1));
@@ -37,7 +39,8 @@ struct Slice {
   }
 };
 
-// for_each_entry over sliced lists. `first` and `last` are of the list as if it were not sliced; lane 0 has the first list of the slice.
+// for_each_entry over sliced lists. `first` and `last` are of the list as if it were not sliced; lane 0 has the first
+// list of the slice.
 template <int kAhead, typename A, typename Body>
 __device__ __forceinline__ void for_each_sliced(const Entry<A>* entries, unsigned first, unsigned last, Body body) {
   const unsigned count = last - first;

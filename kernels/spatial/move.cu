@@ -1,9 +1,12 @@
-// y = x with its axes permuted: y[i_0, ..., i_r] = x[sum of i_k * step_k], for elements of any type of 1, 2, 4, 8 or 16 bytes.
+// y = x with its axes permuted: y[i_0, ..., i_r] = x[sum of i_k * step_k], for elements of any type of 1, 2, 4, 8 or 16
+// bytes.
 //
-// Layout:  y is dense, the last axis fastest; a thread owns kVector neighbours of y and finds the place of the first by divisions: short ones,
-//          by multiplication, where kShort says that all numbers are below 2^31. kInner neighbours follow one another along the last axis
-//          (kVector or all of that axis; 0: any number), kMiddle along the axis before it (all of that axis, or 1 where it is skipped), the rest
-//          along the axis before those, where kRun of them lie beside each other in x. Axes that stay neighbours are one axis, and runs of 16 bytes that stay together one element: both are the plan's work.
+// Layout:  y is dense, the last axis fastest; a thread owns kVector neighbours of y and finds the place of the first by
+//          divisions: short ones, by multiplication, where kShort says that all numbers are below 2^31. kInner
+//          neighbours follow one another along the last axis (kVector or all of that axis; 0: any number), kMiddle
+//          along the axis before it (all of that axis, or 1 where it is skipped), the rest along the axis before those,
+//          where kRun of them lie beside each other in x. Axes that stay neighbours are one axis, and runs of 16 bytes
+//          that stay together one element: both are the plan's work.
 // Needs:   y aligned to kVector elements, x to kRun.
 // Bound:   memory: x read once, y written once, where the reads of a block share sectors.
 

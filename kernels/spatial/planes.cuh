@@ -1,13 +1,16 @@
-// Some channels of an image in shared memory, those of an element side by side, for look-ups that fetch them all at once.
+// Some channels of an image in shared memory, those of an element side by side, for look-ups that fetch them all at
+// once.
 #pragma once
 
 #include "dnnarray/core/vec.cuh"
 
 namespace dnnarray {
 
-// Copies kPlanes planes of `size` elements, `step` apart in memory; behind the last element stands a zero. Planes from `here` on are zeros.
+// Copies kPlanes planes of `size` elements, `step` apart in memory; behind the last element stands a zero. Planes from
+// `here` on are zeros.
 template <int kPlanes, int kVector, int kThreads, typename T>
-__device__ __forceinline__ void interleave(Vec<T, kPlanes>* planes, const T* source, long long size, long long step, int here) {
+__device__ __forceinline__ void interleave(Vec<T, kPlanes>* planes, const T* source, long long size, long long step,
+                                           int here) {
   T* flat = reinterpret_cast<T*>(planes);
 #pragma unroll 16  // as many loads are on their way
   for (long long i = threadIdx.x * kVector; i < size; i += kThreads * kVector) {

@@ -1,13 +1,15 @@
-// Resampling along one axis by a whole factor: the weight of a tap depends on its distance alone, so that the compiler knows them all.
+// Resampling along one axis by a whole factor: the weight of a tap depends on its distance alone, so that the compiler
+// knows them all.
 #pragma once
 
 #include "spatial/resize.cuh"
 
 namespace dnnarray {
 
-// One axis, seen by a thread with kCount neighbours of the side that has fewer elements; both sides are counted from its first element on.
-// kUp: there are kFactor (1 or even) targets for each source element, else as many source elements for each target. kTransposed: targets are read,
-// sources are written, for the gradient. What lies beyond an end is the element at that end; transposed, that one gets the share of those beyond.
+// One axis, seen by a thread with kCount neighbours of the side that has fewer elements; both sides are counted from
+// its first element on. kUp: there are kFactor (1 or even) targets for each source element, else as many source
+// elements for each target. kTransposed: targets are read, sources are written, for the gradient. What lies beyond an
+// end is the element at that end; transposed, that one gets the share of those beyond.
 template <int kMode, bool kUp, bool kTransposed, int kFactor, int kCount>
 struct Polyphase {
   static constexpr bool kExpand = kUp != kTransposed;
@@ -21,8 +23,11 @@ struct Polyphase {
   static constexpr int kWindow = kOwn + 2 * kHalo;
 
   // The weight of element i of the window in result o.
-  static __device__ __forceinline__ double weight(int o, int i) { return kTransposed ? tap(i - kHalo, o) : tap(o, i - kHalo); }
-  // That of element i in the results that would lie before the first one, and behind the last. Elements that are not there at that end have none.
+  static __device__ __forceinline__ double weight(int o, int i) {
+    return kTransposed ? tap(i - kHalo, o) : tap(o, i - kHalo);
+  }
+  // That of element i in the results that would lie before the first one, and behind the last. Elements that are not
+  // there at that end have none.
   static __device__ __forceinline__ double before(int i) {
     if (i < kHalo) return 0.0;
     double sum = 0.0;
@@ -44,7 +49,8 @@ struct Polyphase {
     if (kReach == 0 && kUp) return target >= source * kFactor && target < (source + 1) * kFactor ? 1.0 : 0.0;
     if (kMode == kResizeNearest) return source == target * kFactor ? 1.0 : 0.0;
     if (kMode == kResizeNearestExact) return source == target * kFactor + kFactor / 2 ? 1.0 : 0.0;
-    if (kMode == kResizeArea) return source >= target * kFactor && source < (target + 1) * kFactor ? 1.0 / kFactor : 0.0;
+    if (kMode == kResizeArea)
+      return source >= target * kFactor && source < (target + 1) * kFactor ? 1.0 / kFactor : 0.0;
     const double place = kUp ? (target + 0.5) / kFactor - 0.5 : (target + 0.5) * kFactor - 0.5;
     const double distance = place < source ? source - place : place - source;
     if (kMode == kResizeLinear) return distance < 1.0 ? 1.0 - distance : 0.0;

@@ -1,8 +1,8 @@
-// Resampling by a whole factor, row by row: what a thread has of a row of x, and that row filtered. By the kernel's Config: kernels include it
-// behind that.
+// Resampling by a whole factor, row by row: what a thread has of a row of x, and that row filtered. By the kernel's
+// Config: kernels include it behind that.
 //
-// Layout:  a thread has kColumns neighbours on the side with fewer elements, or kChannels neighbouring channels, and as many kFactorW on the other.
-//          What neighbouring threads both read comes from the L1.
+// Layout:  a thread has kColumns neighbours on the side with fewer elements, or kChannels neighbouring channels, and as
+//          many kFactorW on the other. What neighbouring threads both read comes from the L1.
 #pragma once
 
 #include "dnnarray/core/vec.cuh"
@@ -46,14 +46,17 @@ struct Place {
 
   __device__ __forceinline__ bool first() const { return column == 0; }
   __device__ __forceinline__ bool last() const { return column + Columns::kOwn == width; }
-  __device__ __forceinline__ bool inside(int at, int count) const { return column + at >= 0 && column + at + count <= width; }
+  __device__ __forceinline__ bool inside(int at, int count) const {
+    return column + at >= 0 && column + at + count <= width;
+  }
 };
 
 // The own elements of a row of x and those on both sides, as they come; zeros where there are none.
 struct Raw {
   static constexpr int kSides = (Columns::kHalo + kSide - 1) / kSide;
   Wordwise<T, kIn * kChannels> own[Columns::kOwn / kIn];
-  Wordwise<T, kSide * kChannels> before[kSides + 1], behind[kSides + 1];  // from inside to outside; the last one stands for none
+  Wordwise<T, kSide * kChannels> before[kSides + 1],
+      behind[kSides + 1];  // from inside to outside; the last one stands for none
 
   __device__ __forceinline__ Raw() = default;
   __device__ __forceinline__ Raw(const T* x, const Place& place, bool there) {
@@ -61,8 +64,10 @@ struct Raw {
     for (int i = 0; i < Columns::kOwn; i += kIn) own[i / kIn] = load_if<kIn * kChannels>(x + i * place.step, there);
 #pragma unroll
     for (int i = 0; i < Columns::kHalo; i += kSide) {
-      before[i / kSide] = load_if<kSide * kChannels>(x + (-i - kSide) * place.step, there && place.inside(-i - kSide, kSide));
-      behind[i / kSide] = load_if<kSide * kChannels>(x + (Columns::kOwn + i) * place.step, there && place.inside(Columns::kOwn + i, kSide));
+      before[i / kSide] =
+          load_if<kSide * kChannels>(x + (-i - kSide) * place.step, there && place.inside(-i - kSide, kSide));
+      behind[i / kSide] = load_if<kSide * kChannels>(x + (Columns::kOwn + i) * place.step,
+                                                     there && place.inside(Columns::kOwn + i, kSide));
     }
   }
 };
@@ -94,7 +99,8 @@ struct Window {
     }
   }
   // kSide neighbours from `first` on; beyond the end of the row, those before them, from inside to outside.
-  __device__ __forceinline__ void side(const Wordwise<T, kSide * kChannels>& found, const Place& place, int first, int outwards) {
+  __device__ __forceinline__ void side(const Wordwise<T, kSide * kChannels>& found, const Place& place, int first,
+                                       int outwards) {
     take<kSide>(found, first);
     if (kTransposed || place.inside(first, kSide)) return;
 #pragma unroll
@@ -110,8 +116,9 @@ struct Window {
 // A row of results, or of sums on the way to them.
 using Line = A[Columns::kOut][kChannels];
 
-// The weights that the first and the last result along an axis have: where the gradient is taken at an end of the axis, that result gets the shares of
-// those which would lie beyond it. Chosen once a thread; all other weights are constants.
+// The weights that the first and the last result along an axis have: where the gradient is taken at an end of the axis,
+// that result gets the shares of those which would lie beyond it. Chosen once a thread; all other weights are
+// constants.
 template <typename Along>
 struct Ends {
   A first[Along::kWindow], last[Along::kWindow];
@@ -131,7 +138,8 @@ struct Ends {
     return kShares && ((o == 0 && Along::before(i) != 0.0) || (o == Along::kOut - 1 && Along::behind(i) != 0.0));
   }
   __device__ __forceinline__ A weight(int o, int i) const {
-    if (kShares && o == 0 && (Along::before(i) != 0.0 || (Along::kOut == 1 && Along::behind(i) != 0.0))) return first[i];
+    if (kShares && o == 0 && (Along::before(i) != 0.0 || (Along::kOut == 1 && Along::behind(i) != 0.0)))
+      return first[i];
     if (kShares && o == Along::kOut - 1 && Along::behind(i) != 0.0) return last[i];
     return A(Along::weight(o, i));
   }

@@ -1,11 +1,20 @@
-// Resampling along one axis: which source elements a target element reads, and their weights. All in double, as positions decide.
+// Resampling along one axis: which source elements a target element reads, and their weights. All in double, as
+// positions decide.
 #pragma once
 
 #include "dnnarray/core/dtype.cuh"
 
 namespace dnnarray {
 
-enum ResizeMode { kResizeNearest, kResizeNearestExact, kResizeLinear, kResizeCubic, kResizeArea, kResizeLinearSmooth, kResizeCubicSmooth };
+enum ResizeMode {
+  kResizeNearest,
+  kResizeNearestExact,
+  kResizeLinear,
+  kResizeCubic,
+  kResizeArea,
+  kResizeLinearSmooth,
+  kResizeCubicSmooth
+};
 
 struct Taps {
   long long first, count;
@@ -31,7 +40,8 @@ struct Resize {
       case kResizeNearest:
       case kResizeNearestExact: {
         const long long half = mode == kResizeNearestExact;
-        const long long index = whole ? (2 * i + half) * source / (2 * target) : static_cast<long long>(floor((i + 0.5 * half) * step));
+        const long long index =
+            whole ? (2 * i + half) * source / (2 * target) : static_cast<long long>(floor((i + 0.5 * half) * step));
         return {clip(index), 1};
       }
       case kResizeLinear: {
@@ -102,7 +112,8 @@ __device__ __forceinline__ Resize resize_of(long long source, long long target, 
   return {source, target, options & 15, options & 16, options & 32, step};
 }
 
-// The first of n target elements for which `passed` holds; it does for all behind. Looked for from `guess` on, in steps that double.
+// The first of n target elements for which `passed` holds; it does for all behind. Looked for from `guess` on, in steps
+// that double.
 template <typename Predicate>
 __device__ __forceinline__ long long first_where(long long n, long long guess, Predicate passed) {
   long long low = 0, high = n;  // what is looked for lies in [low, high]
@@ -129,15 +140,17 @@ __device__ __forceinline__ long long first_where(long long n, long long guess, P
   return low;
 }
 
-// The taps of element i: source elements of a target element, or (kTransposed) the target elements that read a source element, which are
-// neighbours since the taps move on with the target element.
+// The taps of element i: source elements of a target element, or (kTransposed) the target elements that read a source
+// element, which are neighbours since the taps move on with the target element.
 template <bool kTransposed>
 __device__ __forceinline__ Taps taps_of(const Resize& resize, long long i) {
   if constexpr (!kTransposed) return resize.taps(i);
   Taps found;
   const long long guess = resize.step > 0.0 ? static_cast<long long>((i - 1) / resize.step) : 0;
-  found.first = first_where(resize.target, guess, [&](long long t) { return resize.taps(t).first + resize.taps(t).count > i; });
-  found.count = first_where(resize.target, found.first + 1, [&](long long t) { return resize.taps(t).first > i; }) - found.first;
+  found.first =
+      first_where(resize.target, guess, [&](long long t) { return resize.taps(t).first + resize.taps(t).count > i; });
+  found.count =
+      first_where(resize.target, found.first + 1, [&](long long t) { return resize.taps(t).first > i; }) - found.first;
   return found;
 }
 

@@ -1,10 +1,13 @@
-// y[plane, p, q] = sum over the taps of p and of q of the product of their weights * x[plane, tap of p, tap of q] where each extent is a whole
-// multiple of the other side's: the weights are constants. The gradient is the same with the transposed taps.
+// y[plane, p, q] = sum over the taps of p and of q of the product of their weights * x[plane, tap of p, tap of q] where
+// each extent is a whole multiple of the other side's: the weights are constants. The gradient is the same with the
+// transposed taps.
 //
-// Layout:  x and y (planes, height, width), or (planes, height, width, C) with kChannels > 1 neighbours of C a thread. A thread has kRows rows of
-//          kColumns neighbours on the side with fewer elements, and as many kFactorH x kFactorW on the other; it filters each row of x along W, and
-//          adds it to the rows of y that it is a tap of. Neighbouring threads have neighbours along W; what they both read comes from the L1.
-// Needs:   kRows and kColumns divide the smaller extents, C a multiple of kChannels; pointers aligned to kPiece elements.
+// Layout:  x and y (planes, height, width), or (planes, height, width, C) with kChannels > 1 neighbours of C a thread.
+//          A thread has kRows rows of kColumns neighbours on the side with fewer elements, and as many kFactorH x
+//          kFactorW on the other; it filters each row of x along W, and adds it to the rows of y that it is a tap of.
+//          Neighbouring threads have neighbours along W; what they both read comes from the L1.
+// Needs:   kRows and kColumns divide the smaller extents, C a multiple of kChannels; pointers aligned to kPiece
+//          elements.
 // Bound:   memory.
 
 #include "dnnarray/core/division.cuh"
@@ -40,7 +43,8 @@ struct Arguments {
 using namespace dnnarray;
 
 // Row i of the window of rows, to all rows of y that it is a tap of; `begun` says which of them have had one.
-__device__ __forceinline__ void spread(Line (&y)[Rows::kOut], bool (&begun)[Rows::kOut], const Line& line, int i, const Ends<Rows>& weights) {
+__device__ __forceinline__ void spread(Line (&y)[Rows::kOut], bool (&begun)[Rows::kOut], const Line& line, int i,
+                                       const Ends<Rows>& weights) {
 #pragma unroll
   for (int r = 0; r < Rows::kOut; ++r) {
     if (!Ends<Rows>::counts(r, i)) continue;
@@ -54,7 +58,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ x, T* __restrict__ y, const __grid_constant__ Arguments a) {
   unsigned index = blockIdx.x * Config::kThreads + threadIdx.x;
   if (index >= a.threads) return;
-  const Divisor by_inner(a.inner, a.inner_divisor), by_groups(a.groups, a.groups_divisor), by_strips(a.strips, a.strips_divisor);
+  const Divisor by_inner(a.inner, a.inner_divisor), by_groups(a.groups, a.groups_divisor),
+      by_strips(a.strips, a.strips_divisor);
   const int channel = kChannels > 1 ? static_cast<int>(by_inner.remainder(index)) * kChannels : 0;
   if (kChannels > 1) index = by_inner.quotient(index);
   const int group = static_cast<int>(by_groups.remainder(index));
@@ -77,7 +82,9 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
     const bool there = at >= 0 && at < height;
     if (!kTransposed) at = at < 0 ? 0 : at < height ? at : height - 1;
     Line filtered = {};
-    filter(filtered, Window(Raw(kTransposed ? above + i * line : source + at * line, place, !kTransposed || there), place), across);
+    filter(filtered,
+           Window(Raw(kTransposed ? above + i * line : source + at * line, place, !kTransposed || there), place),
+           across);
     spread(sums, begun, filtered, i, down);
   }
   T* target = y + (plane * a.strips + strip) * Rows::kOut * out_line + group * Columns::kOut * step + channel;

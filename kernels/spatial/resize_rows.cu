@@ -1,13 +1,14 @@
-// y[plane, p, q] = sum over the taps of q of weight * (sum over the taps of p of weight * x[plane, tap of p, tap of q]); the gradient is the
-// same with the transposed taps. A first axis of three is summed with p.
+// y[plane, p, q] = sum over the taps of q of weight * (sum over the taps of p of weight * x[plane, tap of p, tap of
+// q]); the gradient is the same with the transposed taps. A first axis of three is summed with p.
 //
-// Layout:  x (planes, depth, height, width) and y (planes, o, p, q), C order. A block owns `here` neighbouring rows of y: it sums the rows of x
-//          into one for each of them, in shared memory, kStride apart, then along the rows. For that, 2^load_lanes and 2^store_lanes
-//          threads stand beside each other along a row. A thread takes kRows rows of y and kColumns neighbours at a time. Taps are in the
-//          tables of resize_taps.cu, or (kComputed, for small arrays that are no gradients) found by the block itself. kBatch of them are asked
-//          for before the first is used: as many as most elements have; kComputed: as any has.
-// Needs:   pointers aligned to kVector elements of x and kColumns of y, the width and q multiples of them, the width no more than kStride,
-//          `here` a multiple of kRows (kThreads >> store_lanes).
+// Layout:  x (planes, depth, height, width) and y (planes, o, p, q), C order. A block owns `here` neighbouring rows of
+//          y: it sums the rows of x into one for each of them, in shared memory, kStride apart, then along the rows.
+//          For that, 2^load_lanes and 2^store_lanes threads stand beside each other along a row. A thread takes kRows
+//          rows of y and kColumns neighbours at a time. Taps are in the tables of resize_taps.cu, or (kComputed, for
+//          small arrays that are no gradients) found by the block itself. kBatch of them are asked for before the first
+//          is used: as many as most elements have; kComputed: as any has.
+// Needs:   pointers aligned to kVector elements of x and kColumns of y, the width and q multiples of them, the width no
+//          more than kStride, `here` a multiple of kRows (kThreads >> store_lanes).
 // Bound:   memory; where there are many taps, the look-ups in shared memory.
 
 #include "dnnarray/core/vec.cuh"
@@ -48,7 +49,8 @@ struct Arguments {
 using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
-constexpr int kBatch = Config::kBatch, kRank = Config::kRank, kRows = Config::kRows, kColumns = Config::kColumns, kVector = Config::kVector;
+constexpr int kBatch = Config::kBatch, kRank = Config::kRank, kRows = Config::kRows, kColumns = Config::kColumns,
+              kVector = Config::kVector;
 constexpr int kThreads = Config::kThreads, kStride = Config::kStride;
 constexpr int kTogether = kRank == 3 || kBatch > 2 ? 1 : 2;  // rows whose taps a thread fetches at once
 constexpr bool kComputed = Config::kComputed;
@@ -73,7 +75,8 @@ struct Own {
       const Taps found = line.resize.taps(i);
       first = static_cast<int>(found.first), last = static_cast<int>(found.count) - 1;
 #pragma unroll
-      for (int k = 0; k < kBatch; ++k) computed[k] = static_cast<A>(line.resize.weight(i, first + (k < last ? k : last)));
+      for (int k = 0; k < kBatch; ++k)
+        computed[k] = static_cast<A>(line.resize.weight(i, first + (k < last ? k : last)));
     } else {
       first = line.firsts[i], last = line.counts[i] - 1;
       if (last < 0) first = 0;  // no taps at all: what is fetched beside others is there, and not used
@@ -87,8 +90,8 @@ struct Own {
   }
 };
 
-// Calls use(n, fetch(n, tap), weight) for each tap of each of kCount elements; kBatch taps are fetched before the first is used, those behind the
-// last as that.
+// Calls use(n, fetch(n, tap), weight) for each tap of each of kCount elements; kBatch taps are fetched before the first
+// is used, those behind the last as that.
 template <int kCount, typename Elements, typename Fetch, typename Use>
 __device__ __forceinline__ void each(Elements own, const Line& line, Fetch fetch, Use use) {
   int longest = own(0).last;
@@ -124,8 +127,8 @@ struct Origin {
 };
 
 // kVector neighbours of the rows of x that kTogether rows of y are made of; `x` points at their column.
-__device__ __forceinline__ void gather(A (&sum)[kTogether][kVector], const T* x, const Origin* (&from)[kTogether], const Line& deep, const Line& down,
-                                       long long height, long long width) {
+__device__ __forceinline__ void gather(A (&sum)[kTogether][kVector], const T* x, const Origin* (&from)[kTogether],
+                                       const Line& deep, const Line& down, long long height, long long width) {
   const auto take = [&](int n, const V& row, A weight) {
     A part[kVector];
     widen_all<T>(part, row);
@@ -133,9 +136,10 @@ __device__ __forceinline__ void gather(A (&sum)[kTogether][kVector], const T* x,
     for (int v = 0; v < kVector; ++v) sum[n][v] += part[v] * weight;
   };
   const auto flat = [&](long long slice, A around) {
-    each<kTogether>([&](int n) -> const Own& { return from[n]->down; }, down,
-                    [&](int n, int tap) { return load<T, kVector>(x + from[n]->plane + (slice * height + tap) * width); },
-                    [&](int n, const V& row, A weight) { take(n, row, kRank == 3 ? weight * around : weight); });
+    each<kTogether>(
+        [&](int n) -> const Own& { return from[n]->down; }, down,
+        [&](int n, int tap) { return load<T, kVector>(x + from[n]->plane + (slice * height + tap) * width); },
+        [&](int n, const V& row, A weight) { take(n, row, kRank == 3 ? weight * around : weight); });
   };
   if constexpr (kRank == 1) {
 #pragma unroll
@@ -161,7 +165,8 @@ __device__ __forceinline__ void keep(A* to, const A (&sum)[kVector]) {
 }
 
 // kRows rows of kColumns neighbours of y, of which `left` rows are there, from as many lines.
-__device__ __forceinline__ void put(T* to, const A* line, const Own (&own)[kColumns], const Line& across, long long q, int left) {
+__device__ __forceinline__ void put(T* to, const A* line, const Own (&own)[kColumns], const Line& across, long long q,
+                                    int left) {
   A total[kRows][kColumns] = {};
   struct Found {
     A row[kRows];
@@ -174,10 +179,11 @@ __device__ __forceinline__ void put(T* to, const A* line, const Own (&own)[kColu
   };
 #pragma unroll
   for (int j = 0; j < kColumns; ++j) {
-    each<1>([&](int) -> const Own& { return own[j]; }, across, fetch, [&](int, const Found& found, A weight) {
+    each<1>([&](int) -> const Own& { return own[j]; }, across, fetch,
+            [&](int, const Found& found, A weight) {
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) total[r][j] += found.row[r] * weight;
-    });
+              for (int r = 0; r < kRows; ++r) total[r][j] += found.row[r] * weight;
+            });
   }
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
@@ -190,16 +196,20 @@ extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || kRank =
     DNNARRAY_ENTRY(const int* __restrict__ first_q, const int* __restrict__ count_q, const A* __restrict__ weight_q,
                    const T* __restrict__ x, T* __restrict__ y, const __grid_constant__ Arguments a) {
   extern __shared__ __align__(16) char dnn_smem[];
-  const int tid = threadIdx.x, size = static_cast<int>(a.source[2]), columns = static_cast<int>(a.target[2]), count = static_cast<int>(a.here);
+  const int tid = threadIdx.x, size = static_cast<int>(a.source[2]), columns = static_cast<int>(a.target[2]),
+            count = static_cast<int>(a.here);
   A* lines = reinterpret_cast<A*>(dnn_smem);
   Origin* origins = reinterpret_cast<Origin*>(lines + count * kStride);
   const long long first = static_cast<long long>(blockIdx.x) * count;
-  const Line deep{a.first_o, a.count_o, a.weight_o, a.target[0], resize_of(a.source[0], a.target[0], a.options[0], a.steps[0])};
-  const Line down{a.first_p, a.count_p, a.weight_p, a.target[1], resize_of(a.source[1], a.target[1], a.options[1], a.steps[1])};
+  const Line deep{a.first_o, a.count_o, a.weight_o, a.target[0],
+                  resize_of(a.source[0], a.target[0], a.options[0], a.steps[0])};
+  const Line down{a.first_p, a.count_p, a.weight_p, a.target[1],
+                  resize_of(a.source[1], a.target[1], a.options[1], a.steps[1])};
 #pragma unroll 1
   for (int i = tid; i < count; i += kThreads) {
     long long plane = first + i < a.rows ? first + i : a.rows - 1;
-    const int row = static_cast<int>(split(plane, a.target[1])), slice = kRank == 3 ? static_cast<int>(split(plane, a.target[0])) : 0;
+    const int row = static_cast<int>(split(plane, a.target[1])),
+              slice = kRank == 3 ? static_cast<int>(split(plane, a.target[0])) : 0;
     Origin& from = origins[i];
     from.plane = plane * a.source[0] * a.source[1] * a.source[2];
     if (kRank > 1) from.down = Own(down, row);
@@ -224,14 +234,16 @@ extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || kRank =
   }
   __syncthreads();
 
-  const Line across{first_q, count_q, weight_q, a.target[2], resize_of(a.source[2], a.target[2], a.options[2], a.steps[2])};
+  const Line across{first_q, count_q, weight_q, a.target[2],
+                    resize_of(a.source[2], a.target[2], a.options[2], a.steps[2])};
   for (int c = (tid & ((1 << a.store_lanes) - 1)) * kColumns; c < columns; c += kColumns << a.store_lanes) {
     Own taps[kColumns];
 #pragma unroll
     for (int j = 0; j < kColumns; ++j) taps[j] = Own(across, c + j);
     for (int r = (tid >> a.store_lanes) * kRows; r < count; r += kRows * (kThreads >> a.store_lanes)) {
       const long long left = a.rows - first - r;
-      put(y + (first + r) * a.target[2] + c, lines + r * kStride, taps, across, a.target[2], left < kRows ? static_cast<int>(left) : kRows);
+      put(y + (first + r) * a.target[2] + c, lines + r * kStride, taps, across, a.target[2],
+          left < kRows ? static_cast<int>(left) : kRows);
     }
   }
 }

@@ -1,8 +1,9 @@
-// The taps of each element along the axes that are resampled: first[i], count[i] and `most` weights. kTransposed: of each source element.
+// The taps of each element along the axes that are resampled: first[i], count[i] and `most` weights. kTransposed: of
+// each source element.
 //
-// Layout:  weights (most, elements); a thread owns a tap of an element, a row of blocks an axis. kShares: a row with fewer than `most` taps gives
-//          the rest shares of its last one, so that a loop over all `most` (each index cut to the last tap) gives the same sum; shares, not zeros:
-//          an infinite tap would turn into NaN beside 0.
+// Layout:  weights (most, elements); a thread owns a tap of an element, a row of blocks an axis. kShares: a row with
+//          fewer than `most` taps gives the rest shares of its last one, so that a loop over all `most` (each index cut
+//          to the last tap) gives the same sum; shares, not zeros: an infinite tap would turn into NaN beside 0.
 // Bound:   latency.
 
 #include "spatial/resize.cuh"
@@ -60,12 +61,19 @@ struct Table {
   }
 };
 
-extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const __grid_constant__ Arguments a) {
+extern "C" __global__ void __launch_bounds__(Config::kThreads) DNNARRAY_ENTRY(const __grid_constant__ Arguments a) {
   const long long k = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
   const int axis = 2 - blockIdx.y;  // the last axis first: the others may be missing
   const bool o = axis == 0, p = axis == 1;
-  const Table table{o ? a.first_o : p ? a.first_p : a.first_q, o ? a.count_o : p ? a.count_p : a.count_q, o ? a.weight_o : p ? a.weight_p : a.weight_q,
+  const Table table{o   ? a.first_o
+                    : p ? a.first_p
+                        : a.first_q,
+                    o   ? a.count_o
+                    : p ? a.count_p
+                        : a.count_q,
+                    o   ? a.weight_o
+                    : p ? a.weight_p
+                        : a.weight_q,
                     a.most[axis], resize_of(a.source[axis], a.target[axis], a.options[axis], a.steps[axis])};
   table.fill(k);
 }

@@ -1,11 +1,14 @@
-// The gradient of resampling by a whole factor, written on the side with fewer elements (resize_polyphase.cu), by threads that walk: each row of x
-// is filtered once and added to the rows of y on both sides that it is a tap of, of which kRows are complete after each step.
+// The gradient of resampling by a whole factor, written on the side with fewer elements (resize_polyphase.cu), by
+// threads that walk: each row of x is filtered once and added to the rows of y on both sides that it is a tap of, of
+// which kRows are complete after each step.
 //
-// Layout:  x (planes, height * kFactorH, width * kFactorW), y (planes, height, width). A thread has kColumns neighbours of `rows` rows of y, a
-//          strip. Every second strip is walked upwards, so that threads that need the same rows of x between two strips do so at the same time.
-//          Rows of x come through shared memory, two steps ahead. With kShared a warp stands in one strip, and its threads read what lies on both
-//          sides where their neighbours have it: each element is fetched once, those beside a warp twice.
-// Needs:   kColumns divide the width; pointers aligned to kPiece elements; kShared: the threads of a row are whole warps.
+// Layout:  x (planes, height * kFactorH, width * kFactorW), y (planes, height, width). A thread has kColumns neighbours
+//          of `rows` rows of y, a strip. Every second strip is walked upwards, so that threads that need the same rows
+//          of x between two strips do so at the same time. Rows of x come through shared memory, two steps ahead. With
+//          kShared a warp stands in one strip, and its threads read what lies on both sides where their neighbours have
+//          it: each element is fetched once, those beside a warp twice.
+// Needs:   kColumns divide the width; pointers aligned to kPiece elements; kShared: the threads of a row are whole
+//          warps.
 // Bound:   memory.
 
 #include "dnnarray/barrier.cuh"
@@ -60,7 +63,8 @@ __device__ __forceinline__ void fold_ends(Line (&sums)[kLines], int row, int hei
   }
 }
 
-// The rows that a walking thread has on their way to shared memory, where nobody else looks: a group of copies for each.
+// The rows that a walking thread has on their way to shared memory, where nobody else looks: a group of copies for
+// each.
 constexpr int kOwnPieces = Columns::kOwn / kIn, kSidePieces = Raw::kSides > 0 ? 2 * Raw::kSides : 1;
 constexpr bool kShared = Config::kShared;
 static_assert(!kShared || (Raw::kSides == 1 && kChannels == 1), "what lies on a side is one piece of a neighbour");
@@ -68,8 +72,8 @@ constexpr int kSharing = kShared ? 32 : 1;  // threads that have one piece on ei
 constexpr int kRowBytes = (kOwnPieces * kIn + kSidePieces * kSide / kSharing) * kChannels * sizeof(T);
 constexpr int kMostAhead = 48 * 1024 / (kRowBytes * Config::kThreads) / Rows::kOwn * Rows::kOwn;
 
-// Where a thread of a warp that shares a row finds, in a slot, what lies on both sides of its own elements; and, at an end of the warp, which of the
-// two it brings, for all others have that for it.
+// Where a thread of a warp that shares a row finds, in a slot, what lies on both sides of its own elements; and, at an
+// end of the warp, which of the two it brings, for all others have that for it.
 struct Sides {
   int before, behind, brought;
   bool brings;
@@ -77,8 +81,11 @@ struct Sides {
   template <typename Slot>
   __device__ __forceinline__ explicit Sides(const Slot& slot) {
     const int lane = threadIdx.x % kSharing, warp = threadIdx.x / kSharing;
-    const auto offset = [&](const auto& of) { return static_cast<int>(reinterpret_cast<const char*>(&of) - reinterpret_cast<const char*>(&slot)); };
-    before = lane == 0 ? offset(slot.sides[0][warp]) : offset(slot.own[kOwnPieces - 1][threadIdx.x - 1].at[kIn - kSide]);
+    const auto offset = [&](const auto& of) {
+      return static_cast<int>(reinterpret_cast<const char*>(&of) - reinterpret_cast<const char*>(&slot));
+    };
+    before =
+        lane == 0 ? offset(slot.sides[0][warp]) : offset(slot.own[kOwnPieces - 1][threadIdx.x - 1].at[kIn - kSide]);
     behind = lane == kSharing - 1 ? offset(slot.sides[1][warp]) : offset(slot.own[0][threadIdx.x + 1]);
     brought = lane == 0 ? -kSide : Columns::kOwn;
     brings = lane == 0 || lane == kSharing - 1;
@@ -125,7 +132,9 @@ struct Queue {
     for (int k = 0; k < kOwnPieces; ++k) copy(slot.own[k][threadIdx.x], x + k * kIn * place.step, there);
     if constexpr (kShared) {
       const int at = shared.brought;
-      if (shared.brings) copy(*reinterpret_cast<Vec<T, kSide>*>(side(slot, at < 0 ? shared.before : shared.behind)), x + at, there && place.inside(at, kSide));
+      if (shared.brings)
+        copy(*reinterpret_cast<Vec<T, kSide>*>(side(slot, at < 0 ? shared.before : shared.behind)), x + at,
+             there && place.inside(at, kSide));
     } else {
 #pragma unroll
       for (int k = 0; k < Raw::kSides; ++k) {
@@ -139,7 +148,9 @@ struct Queue {
   __device__ __forceinline__ void next() { base = base + Rows::kOwn == kRows ? 0 : base + Rows::kOwn; }
 
  private:
-  static __device__ __forceinline__ T* side(const Slot& slot, int at) { return reinterpret_cast<T*>(const_cast<char*>(reinterpret_cast<const char*>(&slot)) + at); }
+  static __device__ __forceinline__ T* side(const Slot& slot, int at) {
+    return reinterpret_cast<T*>(const_cast<char*>(reinterpret_cast<const char*>(&slot)) + at);
+  }
   template <int N>
   static __device__ __forceinline__ void copy(Vec<T, N>& to, const T* from, bool there) {
     copy_piece_async<sizeof to>(smem_address(&to), from, there);
@@ -151,25 +162,32 @@ struct Held {
   Raw rows[Rows::kOwn];
 
   __device__ __forceinline__ const Raw& take(int i) const { return rows[i]; }
-  __device__ __forceinline__ void bring(int i, const T* x, const Place& place, bool there) { rows[i] = Raw(x, place, there); }
+  __device__ __forceinline__ void bring(int i, const T* x, const Place& place, bool there) {
+    rows[i] = Raw(x, place, there);
+  }
   __device__ __forceinline__ void next() {}
 };
 
-// The rows of y that a thread gives, of so many, counted from the end that it walks away from; x and y are those at that end.
+// The rows of y that a thread gives, of so many, counted from the end that it walks away from; x and y are those at
+// that end.
 struct Strip {
   const T* x;
   T* y;
   long long line, out_line;  // from row to row
   int first, end, height;
-  int steps;  // at the most, the same for all threads: they stay together, as those of a warp that read each other's elements must
+  // at the most, the same for all threads: they stay together, as those of a warp that read each other's elements must
+  int steps;
 };
 
 // Rows of y that would lie beyond an end are summed like all others, and then added to the one at that end.
 template <int kAhead, typename Coming>
 __device__ __forceinline__ void walk(Coming coming, const Strip& strip, const Place& place) {
-  constexpr int kOver = Rows::kReach, kLines = Rows::kOut + 2 * kOver;  // rows of y that a step adds to, the first of them kOver before its own
+  constexpr int kOver = Rows::kReach,
+                kLines =
+                    Rows::kOut + 2 * kOver;  // rows of y that a step adds to, the first of them kOver before its own
   const Ends<Columns> across(place.first(), place.last());
-  int own = strip.first == 0 ? 0 : strip.first - kOver, at = own * kFactor;  // the first row of y of a step, the next row of x to be brought
+  int own = strip.first == 0 ? 0 : strip.first - kOver,
+      at = own * kFactor;  // the first row of y of a step, the next row of x to be brought
   const T* source = strip.x + at * strip.line;
   T* target = strip.y + (own - kOver) * strip.out_line;
   const auto bring = [&](int i) {
@@ -220,23 +238,35 @@ __device__ __forceinline__ void walk(Coming coming, const Strip& strip, const Pl
   }
 }
 
-constexpr int kResident = !kShared ? 0 : __CUDA_ARCH__ < 1000 ? 8 : 7;  // blocks of a multiprocessor that registers leave room for without a spill
+constexpr int kResident = !kShared ? 0
+                          : __CUDA_ARCH__ < 1000
+                              ? 8
+                              : 7;  // blocks of a multiprocessor that registers leave room for without a spill
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads, kResident)
     DNNARRAY_ENTRY(const T* __restrict__ x, T* __restrict__ y, const __grid_constant__ Arguments a) {
   const unsigned index = blockIdx.x * Config::kThreads + threadIdx.x;
   if (index >= a.threads) return;
   const Divisor by_groups(a.groups, a.groups_divisor), by_strips(a.strips, a.strips_divisor);
-  const int group = static_cast<int>(by_groups.remainder(index)), number = static_cast<int>(by_strips.remainder(by_groups.quotient(index)));
+  const int group = static_cast<int>(by_groups.remainder(index)),
+            number = static_cast<int>(by_strips.remainder(by_groups.quotient(index)));
   const long long plane = by_strips.quotient(by_groups.quotient(index));
   const Place place{group * Columns::kOwn, static_cast<int>(a.groups) * Columns::kOwn, 1};
-  const int all = static_cast<int>(a.height), first = number * static_cast<int>(a.rows), end = min(first + static_cast<int>(a.rows), all);
+  const int all = static_cast<int>(a.height), first = number * static_cast<int>(a.rows),
+            end = min(first + static_cast<int>(a.rows), all);
   const long long line = place.width, out_line = a.groups * Columns::kOut, in_rows = a.height * kFactor;
   const T* source = x + plane * in_rows * line + place.column;
   T* target = y + plane * a.height * out_line + group * Columns::kOut;
   const int steps = (static_cast<int>(a.rows) + 2 * Rows::kReach + Rows::kOut - 1) / Rows::kOut;
   const bool up = number & 1;
-  const Strip strip = up ? Strip{source + (in_rows - 1) * line, target + (a.height - 1) * out_line, -line, -out_line, all - end, all - first, all, steps}
+  const Strip strip = up ? Strip{source + (in_rows - 1) * line,
+                                 target + (a.height - 1) * out_line,
+                                 -line,
+                                 -out_line,
+                                 all - end,
+                                 all - first,
+                                 all,
+                                 steps}
                          : Strip{source, target, line, out_line, first, end, all, steps};
   if constexpr (sizeof(T) * (kSide < kIn ? kSide : kIn) >= 4 && kMostAhead >= Rows::kOwn) {
     constexpr int kAhead = kMostAhead < 2 * Rows::kOwn ? Rows::kOwn : 2 * Rows::kOwn;

@@ -6,7 +6,8 @@
 
 namespace dnnarray {
 
-// A sample: the pixels around it, their weights, and whether it counts: up to a pixel outside the border is read, further out is 0.
+// A sample: the pixels around it, their weights, and whether it counts: up to a pixel outside the border is read,
+//           further out is 0.
 template <typename A>
 struct Sample {
   int pixel[2];
@@ -24,7 +25,8 @@ struct Sample {
   }
 };
 
-// Along one axis of a box: `count` samples in each of its bins. [first, end) holds all of a bin's samples that may count.
+// Along one axis of a box: `count` samples in each of its bins. [first, end) holds all of a bin's samples that may
+// count.
 template <typename A>
 struct Side {
   A low, step;
@@ -37,12 +39,15 @@ struct Side {
     if (at_least_one && size < A(1)) size = A(1);
     step = size / A(bins);
     // No more than 2^24 pixels away, as on the host, where samples can be counted.
-    valid = from * scale < A(16777216) && from * scale > A(-16777216) && to * scale < A(16777216) && to * scale > A(-16777216);
+    valid = from * scale < A(16777216) && from * scale > A(-16777216) && to * scale < A(16777216) &&
+            to * scale > A(-16777216);
     const A wanted = ceil_of(step);
     count = ratio > 0 ? ratio : valid && wanted > A(0) ? static_cast<long long>(wanted) : 0;
   }
 
-  __device__ __forceinline__ A place(long long bin, long long i) const { return low + step * (A(bin) + (A(i) + A(0.5)) / A(count)); }
+  __device__ __forceinline__ A place(long long bin, long long i) const {
+    return low + step * (A(bin) + (A(i) + A(0.5)) / A(count));
+  }
 
   // Bounds with a sample to spare, so that rounding leaves none out; where the step is not positive, all samples.
   __device__ __forceinline__ void range(long long bin, int extent, long long& first, long long& end) const {
@@ -65,11 +70,12 @@ struct Box {
   bool valid;
 
   template <typename T>
-  static __device__ __forceinline__ Box read(const T* box, long long images, A scale, bool aligned, long long p, long long q,
-                                             long long ratio) {
+  static __device__ __forceinline__ Box read(const T* box, long long images, A scale, bool aligned, long long p,
+                                             long long q, long long ratio) {
     const A offset = aligned ? A(0.5) : A(0), index = widen(box[0]);
     Box found{0, Side<A>(widen(box[2]), widen(box[4]), scale, offset, !aligned, p, ratio),
-              Side<A>(widen(box[1]), widen(box[3]), scale, offset, !aligned, q, ratio), index >= A(0) && index < A(images)};
+              Side<A>(widen(box[1]), widen(box[3]), scale, offset, !aligned, q, ratio),
+              index >= A(0) && index < A(images)};
     found.valid = found.valid && found.down.valid && found.across.valid;
     if (found.valid) found.image = static_cast<long long>(index);
     return found;
@@ -79,7 +85,9 @@ struct Box {
 // An element of shared memory by its 32-bit address.
 __device__ __forceinline__ void read_shared(unsigned address, unsigned short& bits) { bits = ld_shared_u16(address); }
 __device__ __forceinline__ void read_shared(unsigned address, unsigned& bits) { bits = ld_shared_u32(address); }
-__device__ __forceinline__ void read_shared(unsigned address, unsigned long long& bits) { bits = ld_shared_u64(address); }
+__device__ __forceinline__ void read_shared(unsigned address, unsigned long long& bits) {
+  bits = ld_shared_u64(address);
+}
 template <int kSize>
 struct BitsOf {
   using type = unsigned;
@@ -101,7 +109,8 @@ __device__ __forceinline__ T read_shared(unsigned address) {
   return value;
 }
 
-// A tap along one side of a box with `ratio` samples in each bin: the pixel, -1 where its sample does not count, and its weight.
+// A tap along one side of a box with `ratio` samples in each bin: the pixel, -1 where its sample does not count, and
+// its weight.
 template <typename A>
 struct alignas(2 * sizeof(A)) BoxTap {
   A weight;
@@ -115,7 +124,8 @@ struct alignas(2 * sizeof(A)) BoxTap {
   }
 };
 
-// A sample along one side of a box with `ratio` samples in each bin: the pixel before it, -1 where it does not count, and the weight of the next.
+// A sample along one side of a box with `ratio` samples in each bin: the pixel before it, -1 where it does not count,
+// and the weight of the next.
 template <typename A>
 struct alignas(2 * sizeof(A)) BoxSample {
   A part;

@@ -1,7 +1,7 @@
 // y[k, c, p, q] pools the samples of bin (p, q) of box k: their mean, or the largest weighted pixel of all samples.
 //
-// Layout:  x and y by strides, boxes (K, 5). A thread owns a bin of kVector channels; kChannelsLast: they are neighbours, and neighbouring threads
-//          have neighbouring channels, else neighbouring bins (and kVector is 1).
+// Layout:  x and y by strides, boxes (K, 5). A thread owns a bin of kVector channels; kChannelsLast: they are
+//          neighbours, and neighbouring threads have neighbouring channels, else neighbouring bins (and kVector is 1).
 // Needs:   pointers aligned to kVector elements, C a multiple of kVector.
 // Bound:   the look-ups in L1, four for each sample.
 
@@ -39,8 +39,8 @@ using A = arithmetic_t<T>;
 constexpr int kVector = Config::kVector;
 using V = Vec<T, kVector>;
 
-__device__ __forceinline__ void pool(A (&result)[kVector], const T* plane, const Box<A>& box, long long p, long long q, int height, int width,
-                                     long long x_h, long long x_w) {
+__device__ __forceinline__ void pool(A (&result)[kVector], const T* plane, const Box<A>& box, long long p, long long q,
+                                     int height, int width, long long x_h, long long x_w) {
   const long long samples = box.down.count * box.across.count;
   long long i_first, i_end, j_first, j_end, counted = 0;
   box.down.range(p, height, i_first, i_end);
@@ -85,7 +85,9 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, 1)
   c *= kVector;
   const Box<A> box = Box<A>::read(boxes + k * 5, a.images, A(a.scale), Config::kAligned, a.p, a.q, a.ratio);
   A values[kVector];
-  if (box.valid) pool(values, x + box.image * a.x_strides[0] + c * a.x_strides[1], box, row, column, a.height, a.width, a.x_strides[2], a.x_strides[3]);
+  if (box.valid)
+    pool(values, x + box.image * a.x_strides[0] + c * a.x_strides[1], box, row, column, a.height, a.width,
+         a.x_strides[2], a.x_strides[3]);
   V result;
 #pragma unroll
   for (int v = 0; v < kVector; ++v) result.at[v] = narrow<T>(box.valid ? values[v] : quiet_nan(A(0)));

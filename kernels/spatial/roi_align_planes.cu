@@ -1,14 +1,16 @@
-// y[k, c, p, q] pools the samples of bin (p, q) of box k, for planes that fit into shared memory and kRatio samples along each side of a bin:
-// their mean, or the largest weighted pixel of all samples.
+// y[k, c, p, q] pools the samples of bin (p, q) of box k, for planes that fit into shared memory and kRatio samples
+// along each side of a bin: their mean, or the largest weighted pixel of all samples.
 //
-// The samples of a bin are a grid, kRatio down times kRatio across, and read four pixels each. A lane owns one sample across and every kDown-th one
-// down, of one bin, and walks down kGroup rows of bins; then the kLanes lanes of a bin add up, each those of another row. Samples that do not count
-// read zeros that stand behind the plane.
+// The samples of a bin are a grid, kRatio down times kRatio across, and read four pixels each. A lane owns one sample
+// across and every kDown-th one down, of one bin, and walks down kGroup rows of bins; then the kLanes lanes of a bin
+// add up, each those of another row. Samples that do not count read zeros that stand behind the plane.
 //
-// Layout:  x (N, C, height, width), y (K, C, p, q); samples and images of the boxes by roi_align_sides.cu. A block owns a plane of x. While that is on
-//          its way to shared memory, the boxes of the image are listed, and in the first image's planes those that are not valid, which give NaN; the
-//          warps take turns at the list, so that none has more than one box more than another.
-// Needs:   pointers aligned to kVector elements, height * width a multiple of it; width more elements of shared memory; fewer than 2^31 boxes.
+// Layout:  x (N, C, height, width), y (K, C, p, q); samples and images of the boxes by roi_align_sides.cu. A block owns
+//          a plane of x. While that is on its way to shared memory, the boxes of the image are listed, and in the first
+//          image's planes those that are not valid, which give NaN; the warps take turns at the list, so that none has
+//          more than one box more than another.
+// Needs:   pointers aligned to kVector elements, height * width a multiple of it; width more elements of shared memory;
+//          fewer than 2^31 boxes.
 // Bound:   memory: x read once, y written once; the look-ups in shared memory.
 
 #include "dnnarray/core/cluster.cuh"
@@ -37,7 +39,8 @@ struct Arguments {
 using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
-constexpr int kRatio = Config::kRatio, kThreads = Config::kThreads, kWarps = kThreads / kWarp, kVector = Config::kVector;
+constexpr int kRatio = Config::kRatio, kThreads = Config::kThreads, kWarps = kThreads / kWarp,
+              kVector = Config::kVector;
 constexpr int kDown = kRatio < 2 ? kRatio : 2, kLanes = kRatio * kDown, kGroup = kLanes < 4 ? kLanes : 4;
 using Place = BoxSample<A>;
 
@@ -45,8 +48,8 @@ struct Better {
   __device__ __forceinline__ A operator()(A a, A b) const { return Config::kMaximum ? Max()(a, b) : a + b; }
 };
 
-// The sample across of a lane: where its pixels of the first row stand in shared memory, and their weights; bytes to the next row, 0 if it does not
-// count.
+// The sample across of a lane: where its pixels of the first row stand in shared memory, and their weights; bytes to
+// the next row, 0 if it does not count.
 struct Across {
   unsigned left, right, line;
   A left_weight, right_weight;
@@ -54,7 +57,8 @@ struct Across {
 
 // The pixels around one sample, weighted: their sum, or the largest. `end` is the distance of the last row.
 __device__ __forceinline__ A sampled(const Place& down, const Across& across, unsigned end) {
-  const unsigned place = static_cast<unsigned>(down.pixel), row = across.line ? place : 0, step = place < end ? across.line : 0;
+  const unsigned place = static_cast<unsigned>(down.pixel), row = across.line ? place : 0,
+                 step = place < end ? across.line : 0;
   const A here = A(1) - down.part, next = down.part;
   const A a = widen(read_shared<T>(across.left + row)), b = widen(read_shared<T>(across.right + row));
   const A c = widen(read_shared<T>(across.left + row + step)), d = widen(read_shared<T>(across.right + row + step));
@@ -62,7 +66,8 @@ __device__ __forceinline__ A sampled(const Place& down, const Across& across, un
     return Max()(Max()(a * (here * across.left_weight), b * (here * across.right_weight)),
                  Max()(c * (next * across.left_weight), d * (next * across.right_weight)));
   }
-  return (a * across.left_weight + b * across.right_weight) * here + (c * across.left_weight + d * across.right_weight) * next;
+  return (a * across.left_weight + b * across.right_weight) * here +
+         (c * across.left_weight + d * across.right_weight) * next;
 }
 
 // A lane's own samples in one row of bins; `down` points at its first.
@@ -91,8 +96,10 @@ __device__ __forceinline__ A reduce(A (&values)[kGroup], int lane) {
 }
 __device__ __forceinline__ int row_of(int lane) { return kGroup == 4 ? lane % 2 * 2 + lane / 2 % 2 : 0; }
 
-// All bins of a box; `y` points at the first, `samples` at those down, of `rows` rows (a multiple of kGroup), behind which stand those across.
-__device__ __forceinline__ void pool(unsigned plane, unsigned zeros, unsigned line, const Place* samples, int rows, T* y, int p, int q) {
+// All bins of a box; `y` points at the first, `samples` at those down, of `rows` rows (a multiple of kGroup), behind
+// which stand those across.
+__device__ __forceinline__ void pool(unsigned plane, unsigned zeros, unsigned line, const Place* samples, int rows,
+                                     T* y, int p, int q) {
   const int lane = threadIdx.x % kWarp;
   const Place *downs = samples + lane % kDown, *acrosses = samples + rows * kRatio;
   for (int front = 0; front < q * kLanes; front += kWarp) {
@@ -102,8 +109,8 @@ __device__ __forceinline__ void pool(unsigned plane, unsigned zeros, unsigned li
     const unsigned left = plane + static_cast<unsigned>(across.pixel);
     const bool inner = static_cast<unsigned>(across.pixel) + sizeof(T) < line;
     const A share = Config::kMaximum ? A(1) : A(1) / A(kRatio * kRatio);
-    const Across mine{there ? left : zeros, there ? inner ? left + static_cast<unsigned>(sizeof(T)) : left : zeros, there ? line : 0,
-                      (A(1) - across.part) * share, across.part * share};
+    const Across mine{there ? left : zeros, there ? inner ? left + static_cast<unsigned>(sizeof(T)) : left : zeros,
+                      there ? line : 0, (A(1) - across.part) * share, across.part * share};
     const int first = own < q && lane % kLanes < kGroup ? row_of(lane) : p;
     T* to = y + first * q + own;
 #pragma unroll 1
@@ -123,18 +130,20 @@ struct Listed {
   int boxes[kThreads], found[kWarps];
 };
 
-// The boxes of image n from box `next` on, as many as there is room for, in their order; of the first image also ~k for each box k that is not valid.
-// Returns how many; `next` is the first box that was not looked at.
+// The boxes of image n from box `next` on, as many as there is room for, in their order; of the first image also ~k for
+// each box k that is not valid. Returns how many; `next` is the first box that was not looked at.
 __device__ __forceinline__ int list_boxes(Listed& list, const int* __restrict__ image_of, int n, int count, int& next) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   int length = 0;
   while (next < count) {
-    const int k = next + static_cast<int>(threadIdx.x), image = static_cast<unsigned>(k) < static_cast<unsigned>(count) ? image_of[k] : -2;
+    const int k = next + static_cast<int>(threadIdx.x),
+              image = static_cast<unsigned>(k) < static_cast<unsigned>(count) ? image_of[k] : -2;
     const unsigned mine = __ballot_sync(kAllLanes, image == n || (image == -1 && n == 0));
     if (lane == 0) list.found[warp] = __popc(mine);
     __syncthreads();
     const int each = lane < kWarps ? list.found[lane] : 0, all = __reduce_add_sync(kAllLanes, each);
-    const int before = length + __reduce_add_sync(kAllLanes, lane < warp ? each : 0) + __popc(mine & ((1u << lane) - 1));
+    const int before =
+        length + __reduce_add_sync(kAllLanes, lane < warp ? each : 0) + __popc(mine & ((1u << lane) - 1));
     if (length + all > kThreads) break;
     if (mine >> lane & 1) list.boxes[before] = image < 0 ? ~k : k;
     length += all;
@@ -150,7 +159,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ __align__(16) char dnn_smem[];
   __shared__ Listed list;
   T* plane = reinterpret_cast<T*>(dnn_smem);
-  const int n = static_cast<int>(blockIdx.x / a.channels), size = static_cast<int>(a.height * a.width), bins = static_cast<int>(a.p * a.q);
+  const int n = static_cast<int>(blockIdx.x / a.channels), size = static_cast<int>(a.height * a.width),
+            bins = static_cast<int>(a.p * a.q);
   const long long c = blockIdx.x % a.channels;
   const T* source = x + static_cast<long long>(blockIdx.x) * size;
   for (int i = threadIdx.x * kVector; i < size; i += kThreads * kVector) {
@@ -162,7 +172,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   }
   for (int i = threadIdx.x; i < a.width; i += kThreads) plane[size + i] = narrow<T>(A(0));
   copies_commit();
-  const unsigned start = static_cast<unsigned>(__cvta_generic_to_shared(plane)), zeros = start + size * static_cast<unsigned>(sizeof(T));
+  const unsigned start = static_cast<unsigned>(__cvta_generic_to_shared(plane)),
+                 zeros = start + size * static_cast<unsigned>(sizeof(T));
   for (int next = 0; next < a.count;) {
     const int length = list_boxes(list, image_of, n, static_cast<int>(a.count), next);
     copies_wait<0>();
@@ -172,7 +183,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       const long long k = entry < 0 ? ~entry : entry;
       T* to = y + (k * a.channels + c) * bins;
       if (entry >= 0) {
-        pool(start, zeros, static_cast<unsigned>(a.width * sizeof(T)), samples + k * (a.rows + a.q) * kRatio, static_cast<int>(a.rows), to, static_cast<int>(a.p), static_cast<int>(a.q));
+        pool(start, zeros, static_cast<unsigned>(a.width * sizeof(T)), samples + k * (a.rows + a.q) * kRatio,
+             static_cast<int>(a.rows), to, static_cast<int>(a.p), static_cast<int>(a.q));
       } else {
         for (int bin = threadIdx.x % kWarp; bin < bins; bin += kWarp) to[bin] = narrow<T>(quiet_nan(A(0)));
       }

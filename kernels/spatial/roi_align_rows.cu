@@ -1,11 +1,11 @@
-// y[k, c, p, q] pools the samples of bin (p, q) of box k, for planes that lie in C order and kRatio samples along each side of a bin: their
-// mean, or the largest weighted pixel of all samples.
+// y[k, c, p, q] pools the samples of bin (p, q) of box k, for planes that lie in C order and kRatio samples along each
+// side of a bin: their mean, or the largest weighted pixel of all samples.
 //
-// The taps of a bin are a grid: 2 kRatio pixels down times 2 kRatio across. A lane owns one tap across of one bin, so that a warp reads along
-// rows of pixels, and walks down; 2 kRatio lanes add up a bin.
+// The taps of a bin are a grid: 2 kRatio pixels down times 2 kRatio across. A lane owns one tap across of one bin, so
+// that a warp reads along rows of pixels, and walks down; 2 kRatio lanes add up a bin.
 //
-// Layout:  x (N, C, height, width), boxes (K, 5), y (K, C, p, q). A block owns a box and `each` channels; its warps take turns at them. The taps
-//          down stand in shared memory.
+// Layout:  x (N, C, height, width), boxes (K, 5), y (K, C, p, q). A block owns a box and `each` channels; its warps
+//          take turns at them. The taps down stand in shared memory.
 // Bound:   the look-ups in L1, two or three lines for 32 lanes.
 
 #include "spatial/roi.cuh"
@@ -39,7 +39,8 @@ constexpr int kRatio = Config::kRatio, kTaps = 2 * kRatio, kThreads = Config::kT
 using Tap = BoxTap<A>;
 
 // The taps of a row of bins, of one lane across: their sum, or the largest.
-__device__ __forceinline__ A walk_down(const T* plane, const int* pixels, const A* weights, const Tap& across, int width) {
+__device__ __forceinline__ A walk_down(const T* plane, const int* pixels, const A* weights, const Tap& across,
+                                       int width) {
   T values[kTaps];
   bool there[kTaps];
 #pragma unroll
@@ -60,7 +61,8 @@ __device__ __forceinline__ A walk_down(const T* plane, const int* pixels, const 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ boxes, T* __restrict__ y,
                    const __grid_constant__ Arguments a) {
-  const long long images = a.images, channels = a.channels, height = a.height, width = a.width, p = a.p, q = a.q, each = a.each;
+  const long long images = a.images, channels = a.channels, height = a.height, width = a.width, p = a.p, q = a.q,
+                  each = a.each;
   extern __shared__ __align__(16) char dnn_smem[];
   const int downs = static_cast<int>(p) * kTaps, acrosses = static_cast<int>(q) * kTaps, lane = threadIdx.x % kWarp;
   A* weights = reinterpret_cast<A*>(dnn_smem);

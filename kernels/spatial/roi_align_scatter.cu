@@ -1,5 +1,5 @@
-// The gradient of roi_align: that of a bin goes to the pixels of its samples by their weights, or to the first of the largest weighted
-// pixels (NaN is the largest).
+// The gradient of roi_align: that of a bin goes to the pixels of its samples by their weights, or to the first of the
+// largest weighted pixels (NaN is the largest).
 //
 // Layout:  as roi_align, g by strides, the sums in the memory order of x. A box that is not valid has no gradient.
 // Bound:   atomics in L2, four for each sample (one for the maximum).
@@ -52,8 +52,8 @@ struct Largest {
 };
 
 template <typename Sums>
-__device__ __forceinline__ void scatter(const Sums& sums, A g, const T* x, long long base, const Box<A>& box, long long p, long long q,
-                                        int height, int width, long long x_h, long long x_w) {
+__device__ __forceinline__ void scatter(const Sums& sums, A g, const T* x, long long base, const Box<A>& box,
+                                        long long p, long long q, int height, int width, long long x_h, long long x_w) {
   const long long samples = box.down.count * box.across.count;
   if (samples == 0) return;
   long long i_first, i_end, j_first, j_end, counted = 0;
@@ -101,6 +101,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
     const FixedSums fixed{static_cast<unsigned long long*>(sums), flags, FixedScale(largest, a.bits).up};
     scatter(fixed, value, x, base, box, row, column, a.height, a.width, a.x_strides[2], a.x_strides[3]);
   } else {
-    scatter(FloatSums<A>{static_cast<A*>(sums)}, value, x, base, box, row, column, a.height, a.width, a.x_strides[2], a.x_strides[3]);
+    scatter(FloatSums<A>{static_cast<A*>(sums)}, value, x, base, box, row, column, a.height, a.width, a.x_strides[2],
+            a.x_strides[3]);
   }
 }

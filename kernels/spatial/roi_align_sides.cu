@@ -1,6 +1,7 @@
-// The samples of all boxes along both sides, for roi_align_planes.cu: of box k first those down, of `rows` rows of bins (behind the p that there are,
-// such as do not count), then ratio q across. Each is the distance in bytes of the pixel before it in the plane (where the sample does not count:
-// down, that of the row behind the last; across, -1) and the weight of the next. And the image of each box, -1 where it is not valid.
+// The samples of all boxes along both sides, for roi_align_planes.cu: of box k first those down, of `rows` rows of bins
+// (behind the p that there are, such as do not count), then ratio q across. Each is the distance in bytes of the pixel
+// before it in the plane (where the sample does not count: down, that of the row behind the last; across, -1) and the
+// weight of the next. And the image of each box, -1 where it is not valid.
 //
 // Layout:  boxes (K, 5), C order. A thread owns a sample.
 // Bound:   latency.
@@ -41,7 +42,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   const Box<A> box = Box<A>::read(boxes + k * 5, a.images, A(a.scale), Config::kAligned, a.p, a.q, a.ratio);
   const bool down = number < downs;
   BoxSample<A> sample(down ? box.down : box.across, down ? number : number - downs, a.ratio, down ? a.height : a.width);
-  const int step = static_cast<int>(down ? a.width * sizeof(T) : sizeof(T)), missing = down ? static_cast<int>(a.height * a.width * sizeof(T)) : -1;
+  const int step = static_cast<int>(down ? a.width * sizeof(T) : sizeof(T)),
+            missing = down ? static_cast<int>(a.height * a.width * sizeof(T)) : -1;
   const bool counts = sample.pixel >= 0 && (!down || number < a.ratio * a.p);
   sample.pixel = counts ? sample.pixel * step : missing;
   samples[own] = sample;

@@ -1,5 +1,5 @@
-// The taps of all samples of all bins: the pixel of each, numbered through all images, and its share of the mean; `images * height * width` where
-// a sample does not count or its box is not valid.
+// The taps of all samples of all bins: the pixel of each, numbered through all images, and its share of the mean;
+// `images * height * width` where a sample does not count or its box is not valid.
 //
 // Layout:  boxes (K, 5), C order; pixels and weights (K, p, q, ratio, ratio, 4). A thread owns a sample.
 // Bound:   memory: 8 bytes a tap written.

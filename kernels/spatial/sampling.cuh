@@ -48,7 +48,8 @@ struct Axis {
       const A low = floor_of(place), part = place - low;
       using C = Cubic<A>;
       const A weights[4] = {C::far(part + A(1)), C::near(part), C::near(A(1) - part), C::far(A(2) - part)};
-      const A slopes[4] = {C::far_slope(part + A(1)), C::near_slope(part), -C::near_slope(A(1) - part), -C::far_slope(A(2) - part)};
+      const A slopes[4] = {C::far_slope(part + A(1)), C::near_slope(part), -C::near_slope(A(1) - part),
+                           -C::far_slope(A(2) - part)};
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         A number = low + A(k - 1);
@@ -124,7 +125,9 @@ struct GridPlace {
 
   // `at` points at x, y and z.
   __device__ __forceinline__ GridPlace(const T* at, long long depth, long long height, long long width)
-      : across(widen(at[0]), width), down(widen(at[1]), height), deep(kRank == 3 ? widen(at[kRank - 1]) : A(0), kRank == 3 ? depth : 1) {}
+      : across(widen(at[0]), width),
+        down(widen(at[1]), height),
+        deep(kRank == 3 ? widen(at[kRank - 1]) : A(0), kRank == 3 ? depth : 1) {}
 
   __device__ __forceinline__ A weight(int k, int i, int j) const {
     const A flat = down.weight[i] * across.weight[j];
@@ -162,8 +165,9 @@ __device__ __forceinline__ long long split(long long& index, long long extent, l
   return whole - quotient * by.n;
 }
 
-// How places and channels are shared out among threads, `per` channels to each: `parts` neighbouring threads differ in their channels
-// (kChannelsLast), or in their places, of all images; o, p, q are the extents of the places, and by_* divide by the extents.
+// How places and channels are shared out among threads, `per` channels to each: `parts` neighbouring threads differ in
+// their channels (kChannelsLast), or in their places, of all images; o, p, q are the extents of the places, and by_*
+// divide by the extents.
 struct Shares {
   long long threads, channels, per, parts, by_parts, o, by_o, p, by_p, q, by_q;
 };

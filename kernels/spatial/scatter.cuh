@@ -1,8 +1,9 @@
 // Sums of contributions that many threads make to the same elements.
 //
 // FloatSums adds floating numbers by atomics: fast, but the order, and so the last bits, differ from run to run.
-// FixedSums adds 64-bit integers, whose sum has no order: contributions are scaled by a power of two that the largest gradient and the
-// number of contributions to an element allow. What is not finite is kept apart in a byte of flags per element.
+// FixedSums adds 64-bit integers, whose sum has no order: contributions are scaled by a power of two that the largest
+// gradient and the number of contributions to an element allow. What is not finite is kept apart in a byte of flags per
+// element.
 #pragma once
 
 #include "dnnarray/core/reduce.cuh"
@@ -22,10 +23,12 @@ __device__ __forceinline__ bool is_finite(float x) { return x - x == 0.0f; }
 __device__ __forceinline__ bool is_finite(double x) { return x - x == 0.0; }
 
 // 2^e for e of [-1022, 1023].
-__device__ __forceinline__ double power_of_two(int e) { return __longlong_as_double(static_cast<long long>(e + 1023) << 52); }
+__device__ __forceinline__ double power_of_two(int e) {
+  return __longlong_as_double(static_cast<long long>(e + 1023) << 52);
+}
 
-// The bits of the largest finite |gradient|, a double, stand in *largest. Contributions are no larger, and no more than 2^bits of them meet in
-// an element, so that their sum stays below 2^62.
+// The bits of the largest finite |gradient|, a double, stand in *largest. Contributions are no larger, and no more than
+// 2^bits of them meet in an element, so that their sum stays below 2^62.
 struct FixedScale {
   double up, down;
 

@@ -30,7 +30,8 @@ struct SortPart {
   }
 };
 
-// Exclusive sums over kBins values, one after the other in `values`; every thread of the block comes. `shared` holds a value per warp.
+// Exclusive sums over kBins values, one after the other in `values`; every thread of the block comes. `shared` holds a
+// value per warp.
 template <int kBins, int kThreads>
 __device__ __forceinline__ void exclusive_scan(unsigned* values, unsigned* shared) {
   constexpr int kEach = (kBins + kThreads - 1) / kThreads;

@@ -1,6 +1,8 @@
-// How often each digit of the keys occurs in each part: the first half of a pass of the radix sort; sort_move.cu is the second.
+// How often each digit of the keys occurs in each part: the first half of a pass of the radix sort; sort_move.cu is the
+// second.
 //
-// Layout:  keys (segments, length), sorted each for itself; a block owns part `blockIdx % parts` of a segment; table (segments, parts, bins).
+// Layout:  keys (segments, length), sorted each for itself; a block owns part `blockIdx % parts` of a segment; table
+//          (segments, parts, bins).
 // Bound:   latency; keys are read once.
 
 #include "spatial/sort.cuh"

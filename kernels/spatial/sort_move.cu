@@ -1,9 +1,10 @@
-// Keys and their places, stably ordered by one digit: the second half of a pass of the radix sort. kFirst: the places are the numbers of the
-// keys in their segment, and a key that names no bucket becomes `buckets`.
+// Keys and their places, stably ordered by one digit: the second half of a pass of the radix sort. kFirst: the places
+// are the numbers of the keys in their segment, and a key that names no bucket becomes `buckets`.
 //
-// Layout:  as sort_count.cu. A block takes its part in tiles of kTile keys, of which each warp owns neighbours, 32 at a time; those with the same
-//          digit find each other and go behind one another. A tile is ordered in shared memory first, so that runs of one digit are
-//          written side by side, where all blocks, tiles and digits before leave off.
+// Layout:  as sort_count.cu. A block takes its part in tiles of kTile keys, of which each warp owns neighbours, 32 at a
+//          time; those with the same digit find each other and go behind one another. A tile is ordered in shared
+//          memory first, so that runs of one digit are written side by side, where all blocks, tiles and digits before
+//          leave off.
 // Bound:   memory; keys and places are read once and written once.
 
 #include "spatial/sort.cuh"
@@ -26,7 +27,8 @@ struct Arguments {
 #endif
 
 using namespace dnnarray;
-constexpr int kThreads = Config::kThreads, kBits = Config::kBits, kBins = 1 << kBits, kWarps = kThreads / kWarp, kEach = 8;
+constexpr int kThreads = Config::kThreads, kBits = Config::kBits, kBins = 1 << kBits, kWarps = kThreads / kWarp,
+              kEach = 8;
 constexpr int kTile = kThreads * kEach;
 
 __shared__ unsigned smem_next[kWarps][kBins];  // where in the tile the next key of a warp with a digit goes

@@ -1,4 +1,5 @@
-// Where the entries of each bucket start among sorted keys: starts[segment, r] for r from 0 to `buckets`, where they all end.
+// Where the entries of each bucket start among sorted keys: starts[segment, r] for r from 0 to `buckets`, where they
+// all end.
 //
 // Layout:  keys (segments, length), sorted; a thread owns a bucket and searches.
 // Bound:   latency.

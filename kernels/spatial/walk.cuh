@@ -38,8 +38,10 @@ struct Count<false> {
   using type = long long;
 };
 
-// An axis: its extent n, and elements of x from one to the next. It comes as two words, so that all a launch is told lies in few lines of the
-// constant memory, each of which is a miss: n and ceil(2^(31 + s) / n) above it, step * 32 + s - 1, with the s for which 2^s >= n.
+// An axis: its extent n, and elements of x from one to the next. It comes as two words, so that all a launch is told
+//          lies in few lines of the
+// constant memory, each of which is a miss: n and ceil(2^(31 + s) / n) above it, step * 32 + s - 1, with the s for
+// which 2^s >= n.
 template <bool kShort>
 struct Walk {
   using I = typename Count<kShort>::type;
@@ -47,7 +49,9 @@ struct Walk {
   I step;
 
   __device__ __forceinline__ Walk(unsigned long long numbers, unsigned long long steps)
-      : n(static_cast<unsigned>(numbers)), magic(static_cast<unsigned>(numbers >> 32)), shift(static_cast<unsigned>(steps) & 31),
+      : n(static_cast<unsigned>(numbers)),
+        magic(static_cast<unsigned>(numbers >> 32)),
+        shift(static_cast<unsigned>(steps) & 31),
         step(static_cast<I>(steps >> 5)) {}
   // i % n; i becomes i / n.
   __device__ __forceinline__ unsigned split_off(I& i) const {

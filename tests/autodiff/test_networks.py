@@ -54,17 +54,25 @@ def test_convolutional_network():
 
 def transformer_parameters(rng, vocabulary=11, width=8):
     return {
-        "embedding": normal(rng, vocabulary, width), "norm": 1 + normal(rng, width), "qkv": normal(rng, 3 * width, width),
-        "out": normal(rng, width, width), "up": normal(rng, 4 * width, width), "down": normal(rng, width, 4 * width),
+        "embedding": normal(rng, vocabulary, width),
+        "norm": 1 + normal(rng, width),
+        "qkv": normal(rng, 3 * width, width),
+        "out": normal(rng, width, width),
+        "up": normal(rng, 4 * width, width),
+        "down": normal(rng, width, 4 * width),
         "head": normal(rng, vocabulary, width),
-    }  # fmt: skip
+    }
 
 
 def transformer(p, tokens, target, heads=2):
     """One pre-norm block with causal attention and tied dimensions."""
     x = dnn.embedding(tokens, p["embedding"])
     n, s, width = x.shape
-    q, k, v = dnn.linear(dnn.rms_norm(x, p["norm"]), p["qkv"]).reshape(n, s, 3, heads, width // heads).transpose(2, 0, 3, 1, 4)
+    q, k, v = (
+        dnn.linear(dnn.rms_norm(x, p["norm"]), p["qkv"])
+        .reshape(n, s, 3, heads, width // heads)
+        .transpose(2, 0, 3, 1, 4)
+    )
     y = dnn.attention(q, k, v, causal=True).transpose(0, 2, 1, 3).reshape(n, s, width)
     x = x + dnn.linear(y, p["out"])
     x = x + dnn.linear(dnn.gelu(dnn.linear(x, p["up"])), p["down"])
@@ -84,20 +92,36 @@ def transformer_reference(p, tokens, target, heads=2):
 
 def test_transformer():
     rng = np.random.default_rng(1)
-    compare(transformer, transformer_reference, transformer_parameters(rng), rng.integers(0, 11, (2, 7)), rng.integers(0, 11, (2, 7)))
+    compare(
+        transformer,
+        transformer_reference,
+        transformer_parameters(rng),
+        rng.integers(0, 11, (2, 7)),
+        rng.integers(0, 11, (2, 7)),
+    )
 
 
 def test_transformer_checkpointed():
     rng = np.random.default_rng(2)
     block = dnn.checkpoint(transformer)
-    compare(block, transformer_reference, transformer_parameters(rng), rng.integers(0, 11, (2, 7)), rng.integers(0, 11, (2, 7)))
+    compare(
+        block,
+        transformer_reference,
+        transformer_parameters(rng),
+        rng.integers(0, 11, (2, 7)),
+        rng.integers(0, 11, (2, 7)),
+    )
 
 
 def test_recurrent_network():
     rng = np.random.default_rng(3)
     params = {
-        "w_ih": normal(rng, 20, 3), "w_hh": normal(rng, 20, 5), "b_ih": normal(rng, 20), "b_hh": normal(rng, 20), "out": normal(rng, 2, 5),
-    }  # fmt: skip
+        "w_ih": normal(rng, 20, 3),
+        "w_hh": normal(rng, 20, 5),
+        "b_ih": normal(rng, 20),
+        "b_hh": normal(rng, 20),
+        "out": normal(rng, 2, 5),
+    }
     names = ("w_ih", "w_hh", "b_ih", "b_hh")
 
     def loss(p, x, target):

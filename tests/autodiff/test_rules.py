@@ -1,4 +1,5 @@
-"""Every gradient rule of the Array API functions against central finite differences in float64, second derivatives included."""
+"""Every gradient rule of the Array API functions against central finite differences in float64, second derivatives
+included."""
 
 import numpy as np
 import pytest
@@ -22,7 +23,8 @@ def directional(f, arrays, directions):
 
 
 def check(f, *arrays, tolerance=1e-6):
-    """The gradient of ``sum(weights * f(arrays))`` for random weights, along random directions, and the gradient of that gradient."""
+    """The gradient of ``sum(weights * f(arrays))`` for random weights, along random directions, and the gradient of
+    that gradient."""
     rng = np.random.default_rng(1)
     weights = rng.standard_normal(np.shape(f(*arrays)))
     directions = [rng.standard_normal(a.shape) for a in arrays]
@@ -42,7 +44,9 @@ def check(f, *arrays, tolerance=1e-6):
 
     second = grad(slope, argnums)(*arrays)
     found = sum((g * d).sum() for g, d in zip(second, directions, strict=True))
-    np.testing.assert_allclose(found, directional(slope, arrays, directions), rtol=100 * tolerance, atol=100 * tolerance)
+    np.testing.assert_allclose(
+        found, directional(slope, arrays, directions), rtol=100 * tolerance, atol=100 * tolerance
+    )
 
 
 def values(*shape, low=-2.0, high=2.0, seed=0):
@@ -55,14 +59,38 @@ def values(*shape, low=-2.0, high=2.0, seed=0):
 POSITIVE = ("log", "log2", "log10", "log1p", "sqrt", "reciprocal")
 INSIDE = ("asin", "acos", "atanh")
 UNARY = [
-    "negative", "positive", "abs", "exp", "expm1", "square", "sin", "cos", "tan", "atan", "sinh", "cosh", "tanh", "asinh", *POSITIVE, *INSIDE, "acosh",
-]  # fmt: skip
+    "negative",
+    "positive",
+    "abs",
+    "exp",
+    "expm1",
+    "square",
+    "sin",
+    "cos",
+    "tan",
+    "atan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "asinh",
+    *POSITIVE,
+    *INSIDE,
+    "acosh",
+]
 BINARY = ["add", "subtract", "multiply", "divide", "maximum", "minimum", "atan2", "hypot", "logaddexp", "remainder"]
 
 
 @pytest.mark.parametrize("name", UNARY)
 def test_function_of_one_array(name):
-    low, high = (0.3, 2.0) if name in POSITIVE else (-0.9, 0.9) if name in INSIDE else (1.2, 3.0) if name == "acosh" else (-1.3, 1.3)
+    low, high = (
+        (0.3, 2.0)
+        if name in POSITIVE
+        else (-0.9, 0.9)
+        if name in INSIDE
+        else (1.2, 3.0)
+        if name == "acosh"
+        else (-1.3, 1.3)
+    )
     check(lambda x: getattr(_xp(x), name)(x), values(3, 5, low=low, high=high))
 
 
@@ -153,7 +181,9 @@ def test_shapes(name):
     check(SHAPES[name], values(3, 4))
 
 
-@pytest.mark.parametrize("options", [{}, {"axis": 1}, {"axis": (0, 2), "keepdims": True}, {"axis": -1, "keepdims": True}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"axis": 1}, {"axis": (0, 2), "keepdims": True}, {"axis": -1, "keepdims": True}], ids=str
+)
 @pytest.mark.parametrize("name", ["sum", "mean", "max", "min", "var", "std", "prod"])
 def test_reductions(name, options):
     check(lambda x: getattr(_xp(x), name)(x, **options) ** 2, values(2, 3, 3))
@@ -192,20 +222,60 @@ def test_product_with_zeros_has_the_right_gradient():
 
 def test_equal_extrema_share_the_gradient():
     np.testing.assert_array_equal(grad(lambda x: x.max())(np.array([1.0, 2.0, 2.0])), [0.0, 0.5, 0.5])
-    np.testing.assert_array_equal(grad(lambda x: _xp(x).maximum(x, 1.0).sum())(np.array([0.0, 1.0, 2.0])), [0.0, 0.5, 1.0])
+    np.testing.assert_array_equal(
+        grad(lambda x: _xp(x).maximum(x, 1.0).sum())(np.array([0.0, 1.0, 2.0])), [0.0, 0.5, 1.0]
+    )
 
 
 def test_every_function_is_checked():
-    checked = {*UNARY, *BINARY, "pow", "reshape", "permute_dims", "matrix_transpose", "moveaxis", "expand_dims", "squeeze", "broadcast_to",
-               "broadcast_arrays", "astype", "flip", "roll", "tril", "triu", "concat", "stack", "unstack", "tile", "repeat", "take",
-               "take_along_axis", "sort", "diff", "sum", "mean", "max", "min", "var", "std", "prod", "cumulative_sum", "where", "clip",
-               "matmul", "tensordot", "vecdot"}  # fmt: skip
+    checked = {
+        *UNARY,
+        *BINARY,
+        "pow",
+        "reshape",
+        "permute_dims",
+        "matrix_transpose",
+        "moveaxis",
+        "expand_dims",
+        "squeeze",
+        "broadcast_to",
+        "broadcast_arrays",
+        "astype",
+        "flip",
+        "roll",
+        "tril",
+        "triu",
+        "concat",
+        "stack",
+        "unstack",
+        "tile",
+        "repeat",
+        "take",
+        "take_along_axis",
+        "sort",
+        "diff",
+        "sum",
+        "mean",
+        "max",
+        "min",
+        "var",
+        "std",
+        "prod",
+        "cumulative_sum",
+        "where",
+        "clip",
+        "matmul",
+        "tensordot",
+        "vecdot",
+    }
     assert set(DIFFERENTIABLE) <= checked
 
 
 def test_functions_of_numpy_are_recorded_or_refused():
     x = values(3, 4)
-    np.testing.assert_allclose(grad(lambda x: np.sum(np.exp(x) * np.tanh(x)))(x), np.exp(x) * np.tanh(x) + np.exp(x) / np.cosh(x) ** 2)
+    np.testing.assert_allclose(
+        grad(lambda x: np.sum(np.exp(x) * np.tanh(x)))(x), np.exp(x) * np.tanh(x) + np.exp(x) / np.cosh(x) ** 2
+    )
     np.testing.assert_allclose(grad(lambda x: np.concatenate([x, x]).mean())(x), np.full((3, 4), 1 / 12))
     for f in (np.linalg.norm, np.add.reduce, np.frexp):
         with pytest.raises(dnn.UnsupportedError, match="has no gradient here"):
@@ -225,11 +295,16 @@ def test_half_types_sum_in_float32():
 
 
 _TERMS = 1 << 20
-_PAIRWISE = (16 + 20) * 2.0**-24  # the error of a pairwise sum of so many terms of one sign, as in `tests/test_long_sums.py`
+_PAIRWISE = (
+    16 + 20
+) * 2.0**-24  # the error of a pairwise sum of so many terms of one sign, as in `tests/test_long_sums.py`
 _LONG_SUMS = {
     "broadcast": (lambda b, x: (b * x).sum(), lambda x: x.sum(0)),
     "picked": (lambda b, x: (b[None][np.zeros(_TERMS, int)] * x).sum(), lambda x: x.sum(0)),
-    "cumulative": (lambda b, x: (_xp(b).cumulative_sum(_xp(b).broadcast_to(b, x.shape), axis=0)[-1] * x[0]).sum(), lambda x: x[0] * _TERMS),
+    "cumulative": (
+        lambda b, x: (_xp(b).cumulative_sum(_xp(b).broadcast_to(b, x.shape), axis=0)[-1] * x[0]).sum(),
+        lambda x: x[0] * _TERMS,
+    ),
 }
 
 

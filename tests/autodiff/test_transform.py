@@ -1,4 +1,5 @@
-"""`value_and_grad`, `grad`, `checkpoint`, `stop_gradient`: structures, errors, nesting, and dnnarray's own functions."""
+"""`value_and_grad`, `grad`, `checkpoint`, `stop_gradient`: structures, errors, nesting, and dnnarray's own
+functions."""
 
 import weakref
 from collections import namedtuple
@@ -19,7 +20,10 @@ _DIFFERENTIABLE = [c for c in FIRST if c.gradient and FLOAT64 in c.dtypes and no
 
 
 def test_gradients_have_the_structure_of_the_argument():
-    params = {"a": [np.ones(2), (np.ones((2, 1)), None)], "b": Pair(np.ones(1, np.float32), {"steps": 3, "index": np.array([0, 1])})}
+    params = {
+        "a": [np.ones(2), (np.ones((2, 1)), None)],
+        "b": Pair(np.ones(1, np.float32), {"steps": 3, "index": np.array([0, 1])}),
+    }
 
     def f(p):
         return (p["a"][0] * p["a"][1][0]).sum() * 2 + p["b"].first.sum()
@@ -38,7 +42,9 @@ def test_several_arguments_and_auxiliary_output():
     def f(x, n, y, *, scale):
         return (x * y).sum() * scale, {"product": x * y, "n": n}
 
-    (value, aux), (gx, gy) = dnn.value_and_grad(f, argnums=(0, 2), has_aux=True)(np.ones(3), 5, np.full(3, 2.0), scale=3.0)
+    (value, aux), (gx, gy) = dnn.value_and_grad(f, argnums=(0, 2), has_aux=True)(
+        np.ones(3), 5, np.full(3, 2.0), scale=3.0
+    )
     assert value == 18.0
     assert type(aux["product"]) is np.ndarray
     assert aux["n"] == 5
@@ -62,7 +68,9 @@ def test_functions_of_dnnarray_agree_with_vjp(case):
     weights = np.random.default_rng(0).standard_normal(head.shape)
     absent = (weights, *(None,) * (len(output) - 1)) if isinstance(output, tuple) else weights
     expected = pullback(absent)
-    floating = [i for i, a in enumerate(arrays) if a is not None and any(getattr(x, "dtype", None) == FLOAT64 for x in flat(a))]
+    floating = [
+        i for i, a in enumerate(arrays) if a is not None and any(getattr(x, "dtype", None) == FLOAT64 for x in flat(a))
+    ]
 
     def f(*chosen):
         given = list(arrays)
@@ -109,7 +117,9 @@ def test_each_argument_by_itself_has_the_gradient_that_it_has_among_all(case):
 def test_gradients_that_nobody_asks_for_are_not_computed(monkeypatch):
     x, w = np.ones((2, 3, 8, 8)), np.ones((4, 3, 3, 3))
     asked, build = [], _operation.needed
-    monkeypatch.setattr(_operation, "needed", lambda problem, needs: asked.append((problem.op, needs)) or build(problem, needs))
+    monkeypatch.setattr(
+        _operation, "needed", lambda problem, needs: asked.append((problem.op, needs)) or build(problem, needs)
+    )
     _dispatch.forget()
     dnn.grad(lambda w: dnn.conv(x, w).sum())(w)
     assert ("conv_backward", ("weight",)) in asked
@@ -230,7 +240,11 @@ ERRORS = {
     "a truth value": (lambda x: x.sum() if x.sum() else x.max(), dnn.ArrayTypeError, "stop_gradient"),
     "numpy.asarray": (lambda x: np.asarray(x).sum(), dnn.ArrayTypeError, "stop_gradient"),
     "assignment": (lambda x: x.__setitem__(0, 1.0), dnn.UnsupportedError, "cannot be assigned to"),
-    "a function without a rule": (lambda x: x.__array_namespace__().linalg.norm(x), dnn.UnsupportedError, "has no gradient here"),
+    "a function without a rule": (
+        lambda x: x.__array_namespace__().linalg.norm(x),
+        dnn.UnsupportedError,
+        "has no gradient here",
+    ),
     "out=": (lambda x: dnn.relu(x, out=np.ones(3)).sum(), dnn.OptionError, "out= and workspace= cannot be given"),
     "a function in the place of an array": (lambda x: dnn.ctc_loss, dnn.ShapeError, "returned function"),
 }

@@ -8,10 +8,19 @@ CASES: list[Case] = [
     Case("linear", "plain", (normal(5, 7), normal(4, 7)), reason="rows, no bias", reduction=7),
     Case("linear", "bias", (normal(5, 7), normal(4, 7), _BIAS), reason="rows with bias", reduction=8),
     Case("linear", "one-row", (normal(7), normal(4, 7), _BIAS), reason="no leading axis", reduction=8),
-    Case("linear", "leading-axes", (normal(2, 3, 5, 7), normal(4, 7), _BIAS), reason="several leading axes", reduction=8),
+    Case(
+        "linear", "leading-axes", (normal(2, 3, 5, 7), normal(4, 7), _BIAS), reason="several leading axes", reduction=8
+    ),
     Case("linear", "single", (normal(1, 1), normal(1, 1), normal(1)), reason="every extent 1", reduction=2),
     Case("linear", "relu", (normal(6, 7), normal(4, 7), _BIAS), {"activation": "relu"}, "an activation", reduction=8),
-    Case("linear", "gelu", (normal(6, 7), normal(4, 7)), {"activation": "gelu"}, "an activation without bias", reduction=8),
+    Case(
+        "linear",
+        "gelu",
+        (normal(6, 7), normal(4, 7)),
+        {"activation": "gelu"},
+        "an activation without bias",
+        reduction=8,
+    ),
     Case(
         "linear",
         "residual",

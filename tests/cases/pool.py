@@ -27,25 +27,60 @@ _WINDOWS: list[tuple[str, tuple[int, ...], dict[str, Any], str]] = [
     ("overlapping", (2, 2, 9, 11), {"kernel_size": 3, "stride": 2, "padding": 1}, "the pool of residual networks"),
     ("stride-1", (1, 2, 5, 6), {"kernel_size": 3, "stride": 1, "padding": 1}, "same extent, much overlap"),
     ("1d", (2, 3, 13), {"kernel_size": 3, "stride": 2}, "one spatial axis"),
-    ("3d", (1, 2, 5, 4, 6), {"kernel_size": (2, 3, 2), "stride": (2, 1, 3), "padding": (0, 1, 1)}, "three axes, each its own options"),
+    (
+        "3d",
+        (1, 2, 5, 4, 6),
+        {"kernel_size": (2, 3, 2), "stride": (2, 1, 3), "padding": (0, 1, 1)},
+        "three axes, each its own options",
+    ),
     ("last", (2, 7, 5, 3), {"kernel_size": (3, 2), "padding": 1, "layout": "channels_last"}, "channels last"),
-    ("last-3d", (1, 4, 5, 4, 2), {"kernel_size": 2, "stride": 1, "layout": "channels_last"}, "channels last, three axes"),
+    (
+        "last-3d",
+        (1, 4, 5, 4, 2),
+        {"kernel_size": 2, "stride": 1, "layout": "channels_last"},
+        "channels last, three axes",
+    ),
     ("dilated", (1, 2, 9, 8), {"kernel_size": 3, "stride": 2, "dilation": (2, 1), "padding": (2, 1)}, "taps apart"),
-    ("missed", (1, 2, 2), {"kernel_size": 2, "stride": 1, "dilation": 4, "padding": 3}, "windows that no element lies in"),
+    (
+        "missed",
+        (1, 2, 2),
+        {"kernel_size": 2, "stride": 1, "dilation": 4, "padding": 3},
+        "windows that no element lies in",
+    ),
     ("ceil", (2, 2, 8, 6), {"kernel_size": 3, "stride": 2, "ceil_mode": True}, "a last window that is cut"),
-    ("ceil-padded", (1, 2, 7, 6), {"kernel_size": (3, 2), "stride": 3, "padding": 1, "ceil_mode": True}, "cut beyond the padding"),
-    ("ceil-dropped", (1, 1, 4, 5), {"kernel_size": 2, "stride": (3, 4), "padding": 1, "ceil_mode": True}, "a start in the padding after"),
+    (
+        "ceil-padded",
+        (1, 2, 7, 6),
+        {"kernel_size": (3, 2), "stride": 3, "padding": 1, "ceil_mode": True},
+        "cut beyond the padding",
+    ),
+    (
+        "ceil-dropped",
+        (1, 1, 4, 5),
+        {"kernel_size": 2, "stride": (3, 4), "padding": 1, "ceil_mode": True},
+        "a start in the padding after",
+    ),
     ("ceil-short", (1, 2, 2), {"kernel_size": 3, "stride": 2, "ceil_mode": True}, "an input shorter than the window"),
     ("pairs", (1, 2, 6, 7), {"kernel_size": 3, "stride": 2, "padding": ((0, 1), (2, 0))}, "padding on one side"),
     ("same", (1, 2, 7, 6), {"kernel_size": (4, 3), "stride": 2, "padding": "same"}, "the odd element after"),
-    ("same-lower", (1, 2, 7, 6), {"kernel_size": (4, 3), "stride": 2, "padding": "same_lower"}, "the odd element before"),
+    (
+        "same-lower",
+        (1, 2, 7, 6),
+        {"kernel_size": (4, 3), "stride": 2, "padding": "same_lower"},
+        "the odd element before",
+    ),
     ("valid", (1, 2, 7, 6), {"kernel_size": 3, "stride": 2, "padding": "valid"}, "no padding, in words"),
     ("one-sided", (2, 2, 5, 3), {"kernel_size": (3, 1), "stride": 1}, "an axis on which nothing happens"),
     ("identity", (2, 2, 3, 2), {"kernel_size": 1}, "nothing happens on either axis"),
     ("skipping", (1, 2, 7, 8), {"kernel_size": 1, "stride": 3}, "elements that no window looks at"),
     ("global", (2, 3, 5, 4), {"kernel_size": (5, 4)}, "one window over everything"),
     ("large", (1, 2, 13, 4), {"kernel_size": (9, 3), "stride": (3, 1), "padding": (2, 1)}, "more taps than outputs"),
-    ("large-dilated", (1, 2, 26), {"kernel_size": 9, "stride": 4, "dilation": 3, "padding": 5}, "more taps than outputs, taps apart"),
+    (
+        "large-dilated",
+        (1, 2, 26),
+        {"kernel_size": 9, "stride": 4, "dilation": 3, "padding": 5},
+        "more taps than outputs, taps apart",
+    ),
     ("ones", (1, 1, 1, 1), {"kernel_size": 3, "padding": 1}, "every extent 1"),
     ("zero-batch", (0, 3, 7, 5), {"kernel_size": 2}, "a batch of nothing"),
     ("zero-channels", (2, 0, 7, 5), {"kernel_size": 3, "padding": 1}, "no channels"),
@@ -74,7 +109,15 @@ def _volume(options: dict[str, Any], rank: int) -> int:
 def _windowed(op: str, draw: Any) -> list[Case]:
     return [
         # A window that misses the input has the maximum -inf, which finite differences cannot handle.
-        Case(op, id_, (draw(*shape),), options, reason, _volume(options, len(shape) - 2), gradient=draw is not distinct or id_ != "missed")
+        Case(
+            op,
+            id_,
+            (draw(*shape),),
+            options,
+            reason,
+            _volume(options, len(shape) - 2),
+            gradient=draw is not distinct or id_ != "missed",
+        )
         for id_, shape, options, reason in _WINDOWS
     ]
 
@@ -97,17 +140,43 @@ _WITHOUT_PADDING: list[Case] = [
 ]
 
 _INTEGERS = [
-    Case("max_pool", "int32", (Draw(lambda rng: rng.integers(-9, 9, (2, 3, 7, 5))),), {"kernel_size": 3, "stride": 2, "padding": 1},
-         "integers with ties and padding", gradient=False, dtypes=(_INT32,)),
-    Case("max_pool_with_indices", "int32", (Draw(lambda rng: rng.integers(-9, 9, (2, 3, 7, 5))),), {"kernel_size": 3, "padding": 1},
-         "integers with ties and padding", gradient=False, dtypes=(_INT32,)),
-    Case("max_pool", "uint8", (Draw(lambda rng: rng.integers(0, 256, (1, 2, 6, 6))),), {"kernel_size": 2, "padding": 1},
-         "unsigned integers, where the least is 0", gradient=False, dtypes=(_UINT8,)),
-]  # fmt: skip
+    Case(
+        "max_pool",
+        "int32",
+        (Draw(lambda rng: rng.integers(-9, 9, (2, 3, 7, 5))),),
+        {"kernel_size": 3, "stride": 2, "padding": 1},
+        "integers with ties and padding",
+        gradient=False,
+        dtypes=(_INT32,),
+    ),
+    Case(
+        "max_pool_with_indices",
+        "int32",
+        (Draw(lambda rng: rng.integers(-9, 9, (2, 3, 7, 5))),),
+        {"kernel_size": 3, "padding": 1},
+        "integers with ties and padding",
+        gradient=False,
+        dtypes=(_INT32,),
+    ),
+    Case(
+        "max_pool",
+        "uint8",
+        (Draw(lambda rng: rng.integers(0, 256, (1, 2, 6, 6))),),
+        {"kernel_size": 2, "padding": 1},
+        "unsigned integers, where the least is 0",
+        gradient=False,
+        dtypes=(_UINT8,),
+    ),
+]
 
 _LP = [
     Case(
-        "lp_pool", f"p-{p}", (_signed(2, 2, 7, 5),), {"kernel_size": 3, "stride": 2, "padding": 1, "p": p}, "another exponent", reduction=9
+        "lp_pool",
+        f"p-{p}",
+        (_signed(2, 2, 7, 5),),
+        {"kernel_size": 3, "stride": 2, "padding": 1, "p": p},
+        "another exponent",
+        reduction=9,
     )
     for p in (1, 1.5, 3, 7.0, math.inf)
 ] + [
@@ -120,18 +189,51 @@ _LP = [
         reduction=4,
         condition=2,
     ),
-    Case("lp_pool", "p-inf-large", (_signed(1, 1, 12, 11),), {"kernel_size": 10, "p": math.inf}, "more taps than outputs"),
+    Case(
+        "lp_pool", "p-inf-large", (_signed(1, 1, 12, 11),), {"kernel_size": 10, "p": math.inf}, "more taps than outputs"
+    ),
 ]
 
 _UNPOOL = [
-    Case("max_unpool", "2d", (normal(1, 2, 2, 2), fixed([[[[0, 5], [9, 14]], [[3, 7], [8, 11]]]])), {"output_size": (4, 4)}, "the usual one"),
-    Case("max_unpool", "1d", (normal(2, 1, 3), fixed([[[0, 3, 6]], [[6, 2, 1]]], np.int32)), {"output_size": 7}, "any order, int32"),
-    Case("max_unpool", "3d", (normal(1, 1, 1, 2, 1), fixed([[[[[17], [5]]]]])), {"output_size": (2, 3, 3)}, "three axes"),
-    Case("max_unpool", "last", (normal(1, 2, 1, 2), fixed([[[[0, 5]], [[3, 2]]]])),
-         {"output_size": (3, 2), "layout": "channels_last"}, "channels last"),
-    Case("max_unpool", "zero-batch", (normal(0, 2, 2, 2), fixed(np.zeros((0, 2, 2, 2)))), {"output_size": 4}, "a batch of nothing"),
-    Case("max_unpool", "zero-space", (normal(1, 2, 0), fixed(np.zeros((1, 2, 0)))), {"output_size": 3}, "nothing to put: zeros"),
-]  # fmt: skip
+    Case(
+        "max_unpool",
+        "2d",
+        (normal(1, 2, 2, 2), fixed([[[[0, 5], [9, 14]], [[3, 7], [8, 11]]]])),
+        {"output_size": (4, 4)},
+        "the usual one",
+    ),
+    Case(
+        "max_unpool",
+        "1d",
+        (normal(2, 1, 3), fixed([[[0, 3, 6]], [[6, 2, 1]]], np.int32)),
+        {"output_size": 7},
+        "any order, int32",
+    ),
+    Case(
+        "max_unpool", "3d", (normal(1, 1, 1, 2, 1), fixed([[[[[17], [5]]]]])), {"output_size": (2, 3, 3)}, "three axes"
+    ),
+    Case(
+        "max_unpool",
+        "last",
+        (normal(1, 2, 1, 2), fixed([[[[0, 5]], [[3, 2]]]])),
+        {"output_size": (3, 2), "layout": "channels_last"},
+        "channels last",
+    ),
+    Case(
+        "max_unpool",
+        "zero-batch",
+        (normal(0, 2, 2, 2), fixed(np.zeros((0, 2, 2, 2)))),
+        {"output_size": 4},
+        "a batch of nothing",
+    ),
+    Case(
+        "max_unpool",
+        "zero-space",
+        (normal(1, 2, 0), fixed(np.zeros((1, 2, 0)))),
+        {"output_size": 3},
+        "nothing to put: zeros",
+    ),
+]
 
 CASES: list[Case] = [
     *_windowed("max_pool", distinct),

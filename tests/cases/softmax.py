@@ -13,7 +13,14 @@ CASES = [
         Case(op, "one", (normal(4, 1),), reason="rows of one element"),
         Case(op, "scalar", (normal(),), reason="no axes at all"),
         Case(op, "map", (normal(2, 3, 4, 4, scale=3),), {"axis": 1}, "a map of whole vectors", 3),
-        Case(op, "long", (normal(2, 4104, scale=3),), reason="rows for more than a block's registers", reduction=4104, gradient=False),
+        Case(
+            op,
+            "long",
+            (normal(2, 4104, scale=3),),
+            reason="rows for more than a block's registers",
+            reduction=4104,
+            gradient=False,
+        ),
         Case(op, "empty", (normal(0, 3),), reason="a batch of nothing", gradient=False),
         Case(op, "nothing", (normal(3, 0),), reason="rows of nothing", gradient=False),
     )

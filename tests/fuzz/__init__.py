@@ -2,8 +2,9 @@
 
     python -m tests.fuzz --seconds 60 --seed 1 --engine compiled
 
-draws a call (operation, options, dtype, extents, memory order, algorithm, ``out=``, ``workspace=``, forward or gradient), makes it in a worker process, and
-holds the results to the float64 oracles of ``tests/oracles``. Every call has an ID, ``seed:index``, which draws the same call again:
+draws a call (operation, options, dtype, extents, memory order, algorithm, ``out=``, ``workspace=``, forward or
+gradient), makes it in a worker process, and holds the results to the float64 oracles of ``tests/oracles``. Every call
+has an ID, ``seed:index``, which draws the same call again:
 
     python -m tests.fuzz --engine compiled --replay 1:4711
 

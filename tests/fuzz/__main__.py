@@ -28,12 +28,16 @@ _EVERY = 1.0  # seconds between a worker's counts
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description="Calls drawn at random, held to the float64 oracles.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.fuzz", description="Calls drawn at random, held to the float64 oracles."
+    )
     parser.add_argument("--seconds", type=float, help="stop after so many seconds")
     parser.add_argument("--calls", type=int, help="stop after so many calls")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="the first part of the IDs of the calls")
     parser.add_argument("--engine", choices=ENGINES, default="compiled")
-    parser.add_argument("--only", default="", help="operations whose names hold one of these words, with commas between them")
+    parser.add_argument(
+        "--only", default="", help="operations whose names hold one of these words, with commas between them"
+    )
     parser.add_argument("--jobs", type=int, help="worker processes; a core each, two on a card")
     parser.add_argument("--replay", metavar="ID", help="one call by its ID, in this process")
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
@@ -51,7 +55,8 @@ def _words(given: str) -> tuple[str, ...]:
     return tuple(filter(None, given.split(",")))
 
 
-# --- a worker -----------------------------------------------------------------------------------------------------------
+# --- a worker
+# -----------------------------------------------------------------------------------------------------------
 
 
 def work(arguments: argparse.Namespace) -> None:
@@ -105,7 +110,8 @@ def told(call: Call, verdict: Verdict, place: Any, simplify: bool) -> dict[str, 
     }
 
 
-# --- the report ---------------------------------------------------------------------------------------------------------
+# --- the report
+# ---------------------------------------------------------------------------------------------------------
 
 
 def _line(report: Report, begun: float) -> str:
@@ -121,7 +127,9 @@ class Failures:
         self._seen: Counter[tuple[Any, ...]] = Counter()
 
     def show(self, failure: dict[str, Any]) -> None:
-        if "op" not in failure and (call := draw(failure["id"], self._engine)) is not None:  # the process died before it could say so
+        if (
+            "op" not in failure and (call := draw(failure["id"], self._engine)) is not None
+        ):  # the process died before it could say so
             failure |= {
                 "op": call.drawn.op,
                 "mode": call.mode,
@@ -145,7 +153,9 @@ def never(report: Report, asked: Asked) -> list[str]:
     """The algorithms on a processor that no call named, of the operations that were asked for."""
     if asked.engine == "cuda":
         return []
-    bases = dict.fromkeys(op.base for op in operations().values() if not asked.words or any(word in op.name for word in asked.words))
+    bases = dict.fromkeys(
+        op.base for op in operations().values() if not asked.words or any(word in op.name for word in asked.words)
+    )
     methods = [(base, m) for base in bases for m in cpu.methods(find(base))]
     here = [f"{base} {m.name}" for base, m in methods if asked.engine == "compiled" or not isinstance(m.run, Compiled)]
     return sorted(set(here) - set(report.algorithms))
@@ -177,7 +187,10 @@ def main() -> int:
         return _replay(arguments)
     jobs = arguments.jobs or (2 if arguments.engine == "cuda" else len(os.sched_getaffinity(0)))
     seconds = 60.0 if arguments.seconds is None and arguments.calls is None else arguments.seconds
-    asked, begun = Asked(arguments.engine, arguments.seed, _words(arguments.only), seconds, arguments.calls, jobs), time.monotonic()
+    asked, begun = (
+        Asked(arguments.engine, arguments.seed, _words(arguments.only), seconds, arguments.calls, jobs),
+        time.monotonic(),
+    )
     failures = Failures(arguments.engine)
     report = run(asked, lambda so_far: print(_line(so_far, begun), flush=True), failures.show)
     failures.sum_up()

@@ -20,15 +20,40 @@ ENGINES = ("numpy", "compiled", "cuda")
 _DTYPES = (FLOAT32,) * 5 + (FLOAT64,) * 2 + (FLOAT16,) * 2 + (BFLOAT16,) * 2
 # How often an operation is drawn: those with many algorithms and options more often than a curve.
 _WEIGHTS = {
-    "conv": 5.0, "conv_backward_input": 2.0, "conv_backward_weight": 2.0, "conv_transpose": 2.0, "linear": 2.0, "attention": 4.0,
-    "attention_varlen": 1.5, "multi_head_attention": 1.5, "max_pool": 2.0, "avg_pool": 1.5, "interpolate": 2.5, "grid_sample": 1.5,
-    "batch_norm_train": 2.0, "layer_norm": 2.0, "rms_norm": 1.5, "cross_entropy": 1.5, "softmax": 1.5, "log_softmax": 1.5,
-}  # fmt: skip
+    "conv": 5.0,
+    "conv_backward_input": 2.0,
+    "conv_backward_weight": 2.0,
+    "conv_transpose": 2.0,
+    "linear": 2.0,
+    "attention": 4.0,
+    "attention_varlen": 1.5,
+    "multi_head_attention": 1.5,
+    "max_pool": 2.0,
+    "avg_pool": 1.5,
+    "interpolate": 2.5,
+    "grid_sample": 1.5,
+    "batch_norm_train": 2.0,
+    "layer_norm": 2.0,
+    "rms_norm": 1.5,
+    "cross_entropy": 1.5,
+    "softmax": 1.5,
+    "log_softmax": 1.5,
+}
 _CURVE = 0.35
 
 
 # Families and operations in which NaN and infinity reach what the oracle says and nothing else.
-_EXACT = ("activation", "pool", "dropout", "linear", "batch_norm", "embedding", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle")
+_EXACT = (
+    "activation",
+    "pool",
+    "dropout",
+    "linear",
+    "batch_norm",
+    "embedding",
+    "pixel_shuffle",
+    "pixel_unshuffle",
+    "channel_shuffle",
+)
 
 
 @dataclass(frozen=True)
@@ -64,9 +89,12 @@ class Call:
 
     @property
     def lenient(self) -> bool:
-        """Whether numbers overflow on the way, or what is none spreads in ways that the oracle leaves open: nothing is compared then."""
+        """Whether numbers overflow on the way, or what is none spreads in ways that the oracle leaves open: nothing is
+        compared then."""
         base = find(self.drawn.op).base
-        return self.style == "extreme" or (self.style == "special" and FAMILY_OF[base] not in _EXACT and base not in _EXACT)
+        return self.style == "extreme" or (
+            self.style == "special" and FAMILY_OF[base] not in _EXACT and base not in _EXACT
+        )
 
     @property
     def operation(self) -> Any:
@@ -97,7 +125,9 @@ def generator(id_: str, part: int) -> np.random.Generator:
 @cache
 def _shares() -> tuple[list[str], np.ndarray]:
     """The operations, and how much of [0, 1) is taken by each and those before it."""
-    weights = [_WEIGHTS.get(op, 1.0 if len(find(op).arrays) > 1 or FAMILY_OF[op] != "activation" else _CURVE) for op in DRAWERS]
+    weights = [
+        _WEIGHTS.get(op, 1.0 if len(find(op).arrays) > 1 or FAMILY_OF[op] != "activation" else _CURVE) for op in DRAWERS
+    ]
     return list(DRAWERS), np.cumsum(weights) / sum(weights)
 
 
@@ -112,9 +142,19 @@ def draw(id_: str, engine: str, words: tuple[str, ...] = ()) -> Call | None:
     drawer = Drawer(rng, dtype, engine)
     drawn = DRAWERS[op](drawer)
     call = Call(
-        id_, engine, drawn, dtype, drawer.style, _mode(drawer, drawn), drawer.number(0, 1) if drawer.maybe() else None,
-        _context(drawer), drawer.maybe(0.25), drawer.maybe(0.2), drawer.maybe(0.4), drawer.choice(("end", "begin", None, None)) if engine != "cuda" else None,
-    )  # fmt: skip
+        id_,
+        engine,
+        drawn,
+        dtype,
+        drawer.style,
+        _mode(drawer, drawn),
+        drawer.number(0, 1) if drawer.maybe() else None,
+        _context(drawer),
+        drawer.maybe(0.25),
+        drawer.maybe(0.2),
+        drawer.maybe(0.4),
+        drawer.choice(("end", "begin", None, None)) if engine != "cuda" else None,
+    )
     return mutated(drawer, call) if drawer.maybe(0.04) else call
 
 

@@ -23,8 +23,8 @@ _STYLES = ("normal",) * 32 + ("grid",) * 4 + ("scaled",) * 3 + ("constant", "zer
 class Leaf:
     """An array of a call: its values in its own dtype, and how it lies.
 
-    `role` is "float" for the dtype under test, "beside" where float32 may stand beside a half type, "fixed" for indices and masks.
-    """
+    `role` is "float" for the dtype under test, "beside" where float32 may stand beside a half type, "fixed" for indices
+    and masks."""
 
     values: np.ndarray
     layout: Layout
@@ -63,7 +63,8 @@ class Drawn:
 
 
 class Drawer:
-    """The choices of one call. Named methods draw; everything comes from the one generator, in the order of the calls."""
+    """The choices of one call. Named methods draw; everything comes from the one generator, in the order of the
+    calls."""
 
     def __init__(self, rng: np.random.Generator, dtype: np.dtype, engine: str) -> None:
         self.rng, self.dtype, self.engine = rng, dtype, engine
@@ -181,13 +182,16 @@ class Drawer:
     # --- memory -------------------------------------------------------------------------------------------------------
 
     def lie(self, shape: tuple[int, ...], itemsize: int, repeats: bool = False, writable: bool = False) -> Layout:
-        """A way for an array to lie in memory. `repeats` allows strides of 0, `writable` asks for an array that is written to."""
+        """A way for an array to lie in memory. `repeats` allows strides of 0, `writable` asks for an array that is
+        written to."""
         strides = dense(shape).strides if self.tidy else self._strides(shape, repeats)
         host = self.engine != "cuda"
         offset = 0 if self.maybe(0.4) else itemsize * self.integer(0, 64 // itemsize)
         if host and self.maybe(0.01):
             offset += self.integer(1, itemsize)
-        return Layout(strides, offset, host and not writable and self.maybe(0.1), host and not writable and self.maybe(0.01))
+        return Layout(
+            strides, offset, host and not writable and self.maybe(0.1), host and not writable and self.maybe(0.01)
+        )
 
     def _strides(self, shape: tuple[int, ...], repeats: bool) -> tuple[int, ...]:
         kind, rank = self.rng.random(), len(shape)

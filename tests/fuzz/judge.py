@@ -30,10 +30,18 @@ from tests.support import call as call_public
 from tests.support import candidates
 
 NAMED = (
-    dnn.ShapeError, dnn.DTypeError, dnn.ArrayTypeError, dnn.OptionError, dnn.UnsupportedError, dnn.WorkspaceError, dnn.DeviceError
-)  # fmt: skip
+    dnn.ShapeError,
+    dnn.DTypeError,
+    dnn.ArrayTypeError,
+    dnn.OptionError,
+    dnn.UnsupportedError,
+    dnn.WorkspaceError,
+    dnn.DeviceError,
+)
 _PRECISION = {"high": 2.0**-11, "medium": 2.0**-8}  # half a unit in the last place of what the option allows
-_ODD_WORKSPACE = ": workspace is at an odd address;"  # what a card says of scratch memory that threads cannot load at once
+_ODD_WORKSPACE = (
+    ": workspace is at an odd address;"  # what a card says of scratch memory that threads cannot load at once
+)
 _ODD_ARRAY = "begins at an address that is no multiple of 16"
 
 
@@ -68,7 +76,8 @@ class Trial:
     cotangents : the incoming gradients as leaves, one for each result of the forward, None where a result gets none
     needs : the gradients that are wanted, None for all
     aligned : whether every array begins at a multiple of its itemsize, scratch memory at one of 8
-    odd_workspace : whether scratch memory was given that does not begin at a multiple of 16 bytes, which a card refuses by name
+    odd_workspace : whether scratch memory was given that does not begin at a multiple of 16 bytes, which a card refuses
+        by name
     """
 
     def __init__(self, call: Call, place: Any) -> None:
@@ -104,7 +113,8 @@ class Trial:
     # --- the call itself ----------------------------------------------------------------------------------------------
 
     def _made(self) -> list[list[np.ndarray]]:
-        """What each of the calls gave, flat and on the host: the call, and its repetition on arrays that begin elsewhere."""
+        """What each of the calls gave, flat and on the host: the call, and its repetition on arrays that begin
+        elsewhere."""
         arrays = self.call.drawn.arrays
         if self.call.mode != "forward":
             self.cotangents = self._drawn_cotangents(arrays)
@@ -118,7 +128,9 @@ class Trial:
         made = [self._once(arrays, self.call.out and beside, self.call.workspace and beside)]
         if self.call.repeat:
             made.append(self._once(tuple(tree_map(self._elsewhere, a) for a in arrays), False, False))
-            if not self.call.out and self.call.context.get("deterministic"):  # memory of another order may be gone through another way
+            if not self.call.out and self.call.context.get(
+                "deterministic"
+            ):  # memory of another order may be gone through another way
                 _same_bits(*made)
         if self.call.out and beside and (over := self._in_place(arrays)):
             made.append(over)
@@ -148,7 +160,12 @@ class Trial:
     def _wanted(self, gradients: Any) -> list[np.ndarray]:
         """Those of all gradients that are wanted, flat."""
         named = _by_name(self.forward, gradients)
-        return [leaf for name, gradient in named.items() if self.needs is None or name in self.needs for leaf in leaves(gradient)]
+        return [
+            leaf
+            for name, gradient in named.items()
+            if self.needs is None or name in self.needs
+            for leaf in leaves(gradient)
+        ]
 
     def _grad(self, cotangents: list[Any]) -> Any:
         """The gradient as the backward takes it."""
@@ -187,8 +204,11 @@ class Trial:
         return found
 
     def _in_place(self, arrays: tuple[Any, ...]) -> list[np.ndarray]:
-        """The results where they are written over the arrays that they may be written over; nothing where there is no such array."""
-        there, inputs = self._there(tuple(tree_map(lambda leaf: leaf.writable() if isinstance(leaf, Leaf) else leaf, a) for a in arrays))
+        """The results where they are written over the arrays that they may be written over; nothing where there is no
+        such array."""
+        there, inputs = self._there(
+            tuple(tree_map(lambda leaf: leaf.writable() if isinstance(leaf, Leaf) else leaf, a) for a in arrays)
+        )
         problem, flat = question(self.operation.name, there, self._asked()).problem, leaves(there)
         over: dict[int, int] = {}  # places of inputs by those of the results that are written over them
         for i, j in sorted(pairs_in_place(problem)):
@@ -200,14 +220,20 @@ class Trial:
         out = [flat[over[j]] if j in over else output.array for j, output in enumerate(outputs)]
         results = leaves(self._called(there, out, None))
         self.place.wait()
-        if not all(p.guarded() if any(p.array is a for a in out) else p.unchanged() for p in (*inputs, *outputs) if p.array is not None):
+        if not all(
+            p.guarded() if any(p.array is a for a in out) else p.unchanged()
+            for p in (*inputs, *outputs)
+            if p.array is not None
+        ):
             raise Failed("CHANGED", "memory beside an array that was written over, or another array, was changed")
         return [np.array(self.place.back(r)) for r in results]
 
     def _spoilt(self, there: tuple[Any, ...], out: list[Any], workspace: Any) -> None:
         """Make the call with memory that it must refuse."""
         given, scratch = spoil(self.call.spoilt or "", out, workspace, leaves(there), self._least_scratch(there))
-        if not (scratch is workspace and len(given) == len(out) and all(a is b for a, b in zip(given, out, strict=True))):
+        if not (
+            scratch is workspace and len(given) == len(out) and all(a is b for a, b in zip(given, out, strict=True))
+        ):
             self._called(there, given, scratch)
             raise Failed("ACCEPTED", f"{self.call.spoilt}, and no error")
 
@@ -216,18 +242,23 @@ class Trial:
         takes_it = "algorithm" in self.operation.function.__signature__.parameters
         if self.call.mode == "vjp":
             wanted = {"needs": self.needs} if self.needs else {}
-            output, pullback = dnn.vjp(self.operation.name, *there, **self.options, **wanted, **(named if takes_it else {}))
+            output, pullback = dnn.vjp(
+                self.operation.name, *there, **self.options, **wanted, **(named if takes_it else {})
+            )
             placed = [None if c is None else self._place(c).array for c in self.cotangents]
             return output, pullback(tuple(placed) if isinstance(output, tuple) else placed[0])
         target = None if not out else out[0] if len(out) == 1 else tuple(out)
         if takes_it or not named:
-            return call_public(self.operation.name, there, self.options | named | {"out": target, "workspace": workspace})
+            return call_public(
+                self.operation.name, there, self.options | named | {"out": target, "workspace": workspace}
+            )
         bound, chosen = self.operation.bind(there, self.options)
         static, runtime = (tuple(chosen[n] for n in names) for names in (self.operation.static, self.operation.runtime))
         return dispatch(self.operation, bound, static, runtime, target, workspace, self.algorithm)
 
     def _least_scratch(self, there: tuple[Any, ...]) -> int:
-        """Bytes that the call cannot do without: of the algorithm that is named, or, as one that needs less may take over, of any."""
+        """Bytes that the call cannot do without: of the algorithm that is named, or, as one that needs less may take
+        over, of any."""
         if self.algorithm:
             return int(dnn.infer(self.operation.name, *there, **self._asked()).workspace)
         return min(a.workspace for a in dnn.algorithms(self.operation.name, *there, **self.options))
@@ -250,7 +281,8 @@ class Trial:
         return tuple(tree_map(there, a) for a in arrays), placed
 
     def _elsewhere(self, leaf: Any) -> Any:
-        """The same array at another address. On a processor the bits may depend on where an array begins within a line of the cache."""
+        """The same array at another address. On a processor the bits may depend on where an array begins within a line
+        of the cache."""
         if not isinstance(leaf, Leaf):
             return leaf
         itemsize, offset = leaf.values.dtype.itemsize, leaf.layout.offset
@@ -273,7 +305,9 @@ class Trial:
     def _scratch(self, there: tuple[Any, ...]) -> Placed:
         size = dnn.infer(self.operation.name, *there, **self._asked()).workspace + self.late.choice((0, 0, 1, 100))
         offsets = (0, 16, 16, 64, 8) if self.place.name == "cuda" else (0, 8, 16, 40, 64)
-        if self.place.name == "cpu" and self.call.context.get("deterministic"):  # as for arrays: the bits may depend on it
+        if self.place.name == "cpu" and self.call.context.get(
+            "deterministic"
+        ):  # as for arrays: the bits may depend on it
             offsets = (0, _LINE)
         layout = replace(dense((size,)), offset=self.late.choice(offsets) if self.aligned else self.late.integer(0, 64))
         self.odd_workspace = layout.offset % 16 != 0
@@ -285,9 +319,15 @@ class Trial:
     # --- errors -------------------------------------------------------------------------------------------------------
 
     def _refused(self, error: Exception) -> Verdict:
-        """A named error is right for a call that was made wrong, for values that are no numbers, and where scratch memory is limited."""
+        """A named error is right for a call that was made wrong, for values that are no numbers, and where scratch
+        memory is limited."""
         text = f"{type(error).__name__}: {error}"
-        if self.place.name == "cuda" and isinstance(error, dnn.OptionError) and _ODD_WORKSPACE in text and self.odd_workspace:
+        if (
+            self.place.name == "cuda"
+            and isinstance(error, dnn.OptionError)
+            and _ODD_WORKSPACE in text
+            and self.odd_workspace
+        ):
             return Verdict("refused", text)
         limited = isinstance(error, dnn.WorkspaceError) and self.call.context.get("workspace_limit") is not None
         if self.place.name == "cuda" and self._meets_odd_addresses(text, limited):
@@ -302,9 +342,8 @@ class Trial:
     def _meets_odd_addresses(self, text: str, limited: bool) -> bool:
         """Whether the card may refuse an array that begins at no multiple of 16 bytes.
 
-        A named algorithm may need aligned arrays. So may the only algorithm within a limit of scratch memory, and under `deterministic` an
-        array at an odd address is copied, which the limit may leave no memory for.
-        """
+        A named algorithm may need aligned arrays. So may the only algorithm within a limit of scratch memory, and under
+        `deterministic` an array at an odd address is copied, which the limit may leave no memory for."""
         return (self.algorithm is not None and _ODD_ARRAY in text) or (
             limited and (self._has_odd_arrays() or bool(self.call.context.get("deterministic")))
         )
@@ -314,7 +353,8 @@ class Trial:
         return any(isinstance(leaf, Leaf) and leaf.layout.offset % 16 for leaf in arrays)
 
     def _is_absent(self) -> bool:
-        """Whether the engine has no algorithm for the call, whichever is named; the CPU engine has one for every call."""
+        """Whether the engine has no algorithm for the call, whichever is named; the CPU engine has one for every
+        call."""
         if self.place.name != "cuda":
             return False
         if self.algorithm is None:
@@ -329,7 +369,8 @@ class Trial:
         return False
 
     def _all_need_more(self) -> bool:
-        """Whether no algorithm stays within the limit of scratch memory: of the call, or of the gradient that `vjp` calls."""
+        """Whether no algorithm stays within the limit of scratch memory: of the call, or of the gradient that `vjp`
+        calls."""
         limit = self.call.context["workspace_limit"]
         asked = [] if self.call.mode == "backward" else [(self.forward.name, self.call.drawn.arrays)]
         if self.cotangents:
@@ -365,7 +406,8 @@ class Trial:
         return self._gradients_compared([results[len(exact) :] for results in made], arrays, level)
 
     def _look_at_values(self, arrays: tuple[Any, ...]) -> None:
-        """A call that was changed may hold values that only an engine whose data the host can read refuses; what others give is open."""
+        """A call that was changed may hold values that only an engine whose data the host can read refuses; what others
+        give is open."""
         if not self.call.change or self.forward.values is None:
             return
         asked = question(self.forward.name, arrays, dict(self.call.drawn.options))
@@ -389,7 +431,8 @@ class Trial:
         return self.call.mode == "vjp" and self.forward.save is not None
 
     def _meeting(self, arrays: dict[str, Any]) -> float:
-        """The size of the numbers that meet on the way of the forward; a card's norms of half types are one product and one sum an element."""
+        """The size of the numbers that meet on the way of the forward; a card's norms of half types are one product and
+        one sum an element."""
         scale = oracle.meeting(self.forward.base, arrays)
         if self.place.name == "cuda" and self.call.dtype in HALF:
             scale = max(scale, oracle.folded(self.forward.base, arrays, self.call.drawn.options))
@@ -416,7 +459,9 @@ class Trial:
                 return Verdict("WRONG", f"gradient: {said}")
         oracle.look_for_edges(self.forward.base, arrays, self.call.drawn.options)
         gradients = _of_leaves(self.forward, arrays, exact)
-        said = oracle.derivative_agrees(self.forward.base, arrays, self.call.drawn.options, cotangents, gradients, self.late.rng)
+        said = oracle.derivative_agrees(
+            self.forward.base, arrays, self.call.drawn.options, cotangents, gradients, self.late.rng
+        )
         return Verdict("WRONG", f"gradient in float64: {said}") if said else Verdict("ok")
 
 

@@ -1,4 +1,5 @@
-"""Arrays in guarded memory: any order of the axes, gaps, negative and zero strides, any address, on the host or a card."""
+"""Arrays in guarded memory: any order of the axes, gaps, negative and zero strides, any address, on the host or a
+card."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ _UNTOUCHED = 0xA5
 
 @dataclass(frozen=True)
 class Layout:
-    """How an array lies: strides in elements, bytes between an aligned address and its lowest element, and its flags."""
+    """How an array lies: strides in elements, bytes between an aligned address and its lowest element, and its
+    flags."""
 
     strides: tuple[int, ...]
     offset: int = 0

@@ -19,20 +19,53 @@ if TYPE_CHECKING:
     from tests.fuzz.calls import Call
 
 _VALUES = (
-    None, -1, 0, 1, 3, 7, 2**31, 2**63, -(2**63), 10**30, 2.5, 0.0, -1.0, float("nan"), float("inf"), True, "same", "abc", (), (1,), (2, 2),
-    (1, 2, 3), ((1, 2), (0, 3)), (0, 0), (-1, 2), (None, 1),
-)  # fmt: skip
+    None,
+    -1,
+    0,
+    1,
+    3,
+    7,
+    2**31,
+    2**63,
+    -(2**63),
+    10**30,
+    2.5,
+    0.0,
+    -1.0,
+    float("nan"),
+    float("inf"),
+    True,
+    "same",
+    "abc",
+    (),
+    (1,),
+    (2, 2),
+    (1, 2, 3),
+    ((1, 2), (0, 3)),
+    (0, 0),
+    (-1, 2),
+    (None, 1),
+)
 # What may be wrong with the memory that a caller gives.
 SPOILT = (
-    "out of another shape", "out of another dtype", "out read-only", "out broadcast", "out on an input turned round", "too many outs", "workspace too small",
-    "workspace of another dtype", "workspace strided", "workspace read-only",
-)  # fmt: skip
+    "out of another shape",
+    "out of another dtype",
+    "out read-only",
+    "out broadcast",
+    "out on an input turned round",
+    "too many outs",
+    "workspace too small",
+    "workspace of another dtype",
+    "workspace strided",
+    "workspace read-only",
+)
 _ABSURD = 1e6  # numbers from here on, and what is none, overflow on the way
 _DTYPES = ("float64", "float32", "float16", "int64", "int8", "bool", "complex64")
 
 
 def spoil(how: str, out: list[Any], scratch: Any, inputs: list[Any], needed: int) -> tuple[list[Any], Any]:
-    """`out` and `workspace` made wrong; as they are where there is nothing to spoil. `needed` are the bytes that no call can do without."""
+    """`out` and `workspace` made wrong; as they are where there is nothing to spoil. `needed` are the bytes that no
+    call can do without."""
     if how == "workspace too small":
         return out, scratch[: needed - 1] if needed else scratch
     if "workspace" in how:
@@ -69,7 +102,8 @@ def _spoilt_scratch(how: str, scratch: Any) -> Any:
 
 
 def mutated(d: Drawer, call: Call) -> Call:
-    """The call with one array or one option changed. What comes of it may be an error, but a named one, or a result that is right."""
+    """The call with one array or one option changed. What comes of it may be an error, but a named one, or a result
+    that is right."""
     change: Callable[[Drawer, Call], Call | None] = d.choice(
         (_other_dtype, _other_shape, _other_shape, _other_option, _other_option, _spoilt)
     )

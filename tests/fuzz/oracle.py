@@ -61,16 +61,22 @@ def reference(backward: str, arrays: tuple[Any, ...], options: dict[str, Any]) -
 
 
 def derivative_agrees(
-    op: str, arrays: tuple[Any, ...], options: dict[str, Any], cotangents: list[Any], gradients: dict[int, np.ndarray], rng: Any
+    op: str,
+    arrays: tuple[Any, ...],
+    options: dict[str, Any],
+    cotangents: list[Any],
+    gradients: dict[int, np.ndarray],
+    rng: Any,
 ) -> str | None:
     """Gradients against differences of the oracle along a random direction: what is wrong in words, or None.
 
-    `gradients` are by the number of the flat leaf that each is of. The differences of two steps must agree, those to both sides too, else the oracle has
-    a bend there.
-    """
+    `gradients` are by the number of the flat leaf that each is of. The differences of two steps must agree, those to
+    both sides too, else the oracle has a bend there."""
     flat = leaves(arrays)
     base = expected(op, arrays, options)
-    if "attention" not in op and not all(np.isfinite(r).all() for c, r in zip(cotangents, base, strict=True) if c is not None):
+    if "attention" not in op and not all(
+        np.isfinite(r).all() for c, r in zip(cotangents, base, strict=True) if c is not None
+    ):
         raise Unverified("derivative: not finite")
     # The log-sum-exp of a row without keys is -infinity, wherever its arrays lie.
     weights = [c if c is None else np.where(np.isfinite(r), c, 0) for c, r in zip(cotangents, base, strict=True)]
@@ -80,7 +86,9 @@ def derivative_agrees(
     def objective(t: float) -> float:
         moved = iter([a + t * directions[i] if i in directions else a for i, a in enumerate(flat)])
         results = expected(op, tuple(_rebuilt(a, moved) for a in arrays), options)
-        return math.fsum(float(np.sum(np.where(w == 0, 0, w * r))) for w, r in zip(weights, results, strict=True) if w is not None)
+        return math.fsum(
+            float(np.sum(np.where(w == 0, 0, w * r))) for w, r in zip(weights, results, strict=True) if w is not None
+        )
 
     with np.errstate(all="ignore"):
         found = math.fsum(float(np.sum(g * directions[i])) for i, g in gradients.items())
@@ -118,7 +126,8 @@ def _differences_agree(objective: Callable[[float], float], found: float, scale:
         if bend <= 1e-5 * size + noise and spread <= 1e-4 * size + noise:
             allowed = 10 * (spread + bend) + 1e-6 * size + noise
             apart = (
-                f"the derivative along a random direction is {near:.9g}, that of the gradient {found:.9g}, more than {allowed:.3g} apart"
+                f"the derivative along a random direction is {near:.9g}, that of the gradient {found:.9g}, more "
+                f"than {allowed:.3g} apart"
             )
             return None if abs(found - near) <= allowed else apart
         step /= 16
@@ -140,9 +149,9 @@ def _rebuilt(tree: Any, values: Any) -> Any:
 def meeting(op: str, arrays: dict[str, Any]) -> float:
     """The size of the numbers that meet on the way of a forward, however little is left of them.
 
-    Algorithms that transform an image add up products of all its elements, where the definition may meet none. The gates of recurrent cells are exact to
-    a rounding of 1, however far they are closed, and a layer multiplies the rounded states of the one before by its weights.
-    """
+    Algorithms that transform an image add up products of all its elements, where the definition may meet none. The
+    gates of recurrent cells are exact to a rounding of 1, however far they are closed, and a layer multiplies the
+    rounded states of the one before by its weights."""
     if op.startswith("conv"):
         factors = [_size(a) for a in list(arrays.values())[:2]]
         return factors[0] * factors[1]
@@ -153,8 +162,11 @@ def meeting(op: str, arrays: dict[str, Any]) -> float:
     return 0.0
 
 
-def cancelling(op: str, cotangents: list[Any], arrays: dict[str, Any], options: dict[str, Any], kept: bool = False) -> float:
-    """The size of terms whose differences a gradient is, whatever is left of them: of what is divided by its own sum or size, or saturates.
+def cancelling(
+    op: str, cotangents: list[Any], arrays: dict[str, Any], options: dict[str, Any], kept: bool = False
+) -> float:
+    """The size of terms whose differences a gradient is, whatever is left of them: of what is divided by its own sum or
+    size, or saturates.
 
     `kept` says that the gradient is computed from what the forward kept.
     """
@@ -170,7 +182,9 @@ def cancelling(op: str, cotangents: list[Any], arrays: dict[str, Any], options: 
         return given * max(_size(arrays["x"]), _size(arrays["w"]), 1.0) * weight
     if "attention" in op:
         given, q, k, v = (
-            _projected(given, arrays) if op == "multi_head_attention" else (given, *(_size(a) for a in list(arrays.values())[:3]))
+            _projected(given, arrays)
+            if op == "multi_head_attention"
+            else (given, *(_size(a) for a in list(arrays.values())[:3]))
         )
         return given * max(q, k, 1.0) * max(v, 1.0)
     if op.endswith("norm") or op == "batch_norm_train":
@@ -182,7 +196,9 @@ def cancelling(op: str, cotangents: list[Any], arrays: dict[str, Any], options: 
 
 def _projected(given: float, arrays: dict[str, Any]) -> tuple[float, float, float, float]:
     """The sizes of the gradient and of q, k and v between the projections."""
-    q, k, v = (_size(arrays[f"x_{n}"]) * _size(np.abs(arrays[f"w_{n}"]).sum(1)) + _size(arrays.get(f"b_{n}")) for n in "qkv")
+    q, k, v = (
+        _size(arrays[f"x_{n}"]) * _size(np.abs(arrays[f"w_{n}"]).sum(1)) + _size(arrays.get(f"b_{n}")) for n in "qkv"
+    )
     return given * _size(np.abs(arrays["w_o"]).sum(0)), q, k, v
 
 
@@ -191,25 +207,33 @@ def _size(array: Any) -> float:
 
 
 def folded(op: str, arrays: dict[str, Any], options: dict[str, Any]) -> float:
-    """The size of the terms x * rstd and mean * rstd whose difference a norm is, where they are rounded before they meet."""
+    """The size of the terms x * rstd and mean * rstd whose difference a norm is, where they are rounded before they
+    meet."""
     if not op.endswith("norm") and op != "batch_norm_train":
         return 0.0
     if op == "batch_norm":
         variance = arrays.get("variance")
-        rstd = 1.0 if variance is None or not variance.size else float(1 / np.sqrt(np.min(variance) + options.get("eps", 1e-5)))
+        rstd = (
+            1.0
+            if variance is None or not variance.size
+            else float(1 / np.sqrt(np.min(variance) + options.get("eps", 1e-5)))
+        )
     else:
         rstd = _largest_rstd(op, arrays, options)
     return _size(arrays["x"]) * rstd * max(_size(arrays.get("weight")), 1.0)
 
 
 def look_for_edges(op: str, arrays: tuple[Any, ...], options: dict[str, Any]) -> None:
-    """Unverified where the samples of a box stand at the edge of the image, so that rounding decides which of them count."""
+    """Unverified where the samples of a box stand at the edge of the image, so that rounding decides which of them
+    count."""
     if op != "roi_align":
         return
     exact = expected(op, arrays, options)
     for step in (-1e-12, 1e-12):
         moved = expected(op, (arrays[0], arrays[1] + [0, step, step, step, step], *arrays[2:]), options)
-        if any(np.any(np.abs(m - e) > 1e-6 * (np.abs(e) + _size(arrays[0]))) for m, e in zip(moved, exact, strict=True)):
+        if any(
+            np.any(np.abs(m - e) > 1e-6 * (np.abs(e) + _size(arrays[0]))) for m, e in zip(moved, exact, strict=True)
+        ):
             raise Unverified("derivative: an edge of the image")
 
 
@@ -245,15 +269,22 @@ def wrong(
 ) -> str | None:
     """What is wrong with results, in words, or None.
 
-    First the tolerance of the project, with the numbers of at least `scale` that meet on the way. Where that is not met, the exact results of inputs that are moved by `level` of themselves, or by as much as
-    sixteen roundings of the arithmetic: what a backward stable algorithm may give, near a bend or where terms cancel too.
-    """
+    First the tolerance of the project, with the numbers of at least `scale` that meet on the way. Where that is not
+    met, the exact results of inputs that are moved by `level` of themselves, or by as much as sixteen roundings of the
+    arithmetic: what a backward stable algorithm may give, near a bend or where terms cancel too."""
     with np.errstate(all="ignore"):
         return _wrong(actual, exact, reduction, again, inputs, level, rng, scale)
 
 
 def _wrong(
-    actual: list[np.ndarray], exact: list[np.ndarray], reduction: int, again: Any, inputs: Any, level: float, rng: Any, scale: float
+    actual: list[np.ndarray],
+    exact: list[np.ndarray],
+    reduction: int,
+    again: Any,
+    inputs: Any,
+    level: float,
+    rng: Any,
+    scale: float,
 ) -> str | None:
     found = None
     moved: list[list[np.ndarray]] | None = None
@@ -265,8 +296,14 @@ def _wrong(
         if moved is None:
             moved = _moved(again, inputs, max(level, _ROUNDINGS * _unit(actual)), rng)
         allowed = _plain(a, e, reduction, scale) + _spread([m[i] for m in moved], e)
-        if _outside(a, e, allowed).any() and len(moved) == _SAMPLES:  # few samples may miss a bend that one element is near
-            moved += [more for _ in range(_MORE) for more in _moved(again, inputs, max(level, _ROUNDINGS * _unit(actual)), rng)]
+        if (
+            _outside(a, e, allowed).any() and len(moved) == _SAMPLES
+        ):  # few samples may miss a bend that one element is near
+            moved += [
+                more
+                for _ in range(_MORE)
+                for more in _moved(again, inputs, max(level, _ROUNDINGS * _unit(actual)), rng)
+            ]
             allowed = _plain(a, e, reduction, scale) + _spread([m[i] for m in moved], e)
         outside = _outside(a, e, allowed)
         if outside.any():

@@ -44,8 +44,14 @@ def _simpler(call: Call) -> Iterator[Call]:
         yield replace(call, pick=None)
     defaults = find(call.drawn.op).defaults
     for name, value in call.drawn.options.items():
-        if name in defaults and isinstance(defaults[name], (bool, int, float, str, type(None))) and value != defaults[name]:
-            yield replace(call, drawn=replace(call.drawn, options={n: v for n, v in call.drawn.options.items() if n != name}))
+        if (
+            name in defaults
+            and isinstance(defaults[name], (bool, int, float, str, type(None)))
+            and value != defaults[name]
+        ):
+            yield replace(
+                call, drawn=replace(call.drawn, options={n: v for n, v in call.drawn.options.items() if n != name})
+            )
     required = find(call.drawn.op).required
     for i, array in enumerate(call.drawn.arrays):
         if isinstance(array, Leaf) and array.layout != dense(array.values.shape):
@@ -76,8 +82,10 @@ def text(call: Call, algorithm: str | None) -> str:
         lines.append(f"dnn.set_options({context})")
     if call.mode == "forward":
         lines.append(f"# by the algorithm {algorithm!r}" if algorithm else "# by the algorithm that is chosen")
-        lines.append(f"from dnnarray._operation import find; print(find({call.drawn.op!r}).call(*find({call.drawn.op!r}).bind("
-                     f"({', '.join(names)},), dict({options}))))")  # fmt: skip
+        lines.append(
+            f"from dnnarray._operation import find; print(find({call.drawn.op!r}).call(*find({call.drawn.op!r}).bind("
+            f"({', '.join(names)},), dict({options}))))"
+        )
     else:
         lines.append(f"y, pullback = dnn.vjp({given})  # {call.mode}, algorithm {algorithm!r}")
     marks = ", ".join(flag for flag in ("out", "workspace", "repeat", "pages") if getattr(call, flag))
@@ -91,14 +99,21 @@ def _argument(name: str, array: Any, drawn: str, lines: list[str]) -> str:
         return repr(array)
     if isinstance(array, tuple):
         entries = [_argument(f"{name}{i}_", branch, f"{drawn}[{i}]", lines) for i, branch in enumerate(array)]
-        return f"dnn.{type(array).__name__}({', '.join(entries)})" if hasattr(array, "_fields") else f"({', '.join(entries)},)"
+        return (
+            f"dnn.{type(array).__name__}({', '.join(entries)})"
+            if hasattr(array, "_fields")
+            else f"({', '.join(entries)},)"
+        )
     lines.extend(_made(name, array, drawn))
     return name
 
 
 def _made(name: str, leaf: Leaf, drawn: str) -> list[str]:
     """Lines that make an array in memory like that of the leaf."""
-    values, dtype = leaf.values, f"ml_dtypes.{leaf.values.dtype}" if leaf.values.dtype.name == "bfloat16" else f"np.{leaf.values.dtype}"
+    values, dtype = (
+        leaf.values,
+        f"ml_dtypes.{leaf.values.dtype}" if leaf.values.dtype.name == "bfloat16" else f"np.{leaf.values.dtype}",
+    )
     short = values.size <= _SHORT
     content = f"np.array({_listed(values)}, {dtype}).reshape({values.shape})" if short else f"{drawn}.values"
     if leaf.layout == dense(values.shape):

@@ -22,7 +22,8 @@ class Verdict(NamedTuple):
 
     @property
     def gist(self) -> tuple[str, ...]:
-        """What a simpler call must fail alike in: the kind, and how the message (of a traceback, the error at its end) begins, whatever its numbers."""
+        """What a simpler call must fail alike in: the kind, and how the message (of a traceback, the error at its end)
+        begins, whatever its numbers."""
         last = self.text.strip().splitlines()[-1:] if self.text.startswith("Traceback") else [self.text]
         return self.kind, *re.sub(r"\d[\d,.]*", "#", " ".join(last)).split()[:_WORDS]
 

@@ -1,8 +1,7 @@
 """Processes that make calls. One that dies is reported with the call it was at, and started again behind it.
 
-A worker writes a line of JSON for each call that it begins ("at") and for each failure, and its counts every second. What it says of a crash goes to its
-standard error, which is kept in a file.
-"""
+A worker writes a line of JSON for each call that it begins ("at") and for each failure, and its counts every second.
+What it says of a crash goes to its standard error, which is kept in a file."""
 
 from __future__ import annotations
 
@@ -60,7 +59,17 @@ class Report:
 
 def command(asked: Asked, first: int) -> list[str]:
     """What starts a worker at this number."""
-    line = [sys.executable, "-m", "tests.fuzz", "--worker", str(first), "--engine", asked.engine, "--seed", str(asked.seed)]
+    line = [
+        sys.executable,
+        "-m",
+        "tests.fuzz",
+        "--worker",
+        str(first),
+        "--engine",
+        asked.engine,
+        "--seed",
+        str(asked.seed),
+    ]
     line += ["--jobs", str(asked.jobs), "--only", ",".join(asked.words)]
     return line + (["--calls", str(asked.calls)] if asked.calls is not None else [])
 
@@ -72,7 +81,9 @@ class Worker:
         self.asked, self.at, self.begun = asked, first, time.monotonic()
         self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - as long as the worker
         environ = environment(asked.engine)
-        self.process = subprocess.Popen(command(asked, first), stdout=subprocess.PIPE, stderr=self.errors, cwd=_ROOT, env=environ)
+        self.process = subprocess.Popen(
+            command(asked, first), stdout=subprocess.PIPE, stderr=self.errors, cwd=_ROOT, env=environ
+        )
         self.done = False
         self._rest = b""
 
@@ -105,8 +116,16 @@ class Worker:
 
 def environment(engine: str) -> dict[str, str]:
     """The variables of a worker: one thread of the BLAS, Numba or not, and a traceback of a crash."""
-    variables = {"OPENBLAS_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1", "DNNARRAY_NUMBA": "0" if engine == "numpy" else "1"}
-    return os.environ | variables | {"PYTHONPATH": os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))}
+    variables = {
+        "OPENBLAS_NUM_THREADS": "1",
+        "PYTHONFAULTHANDLER": "1",
+        "DNNARRAY_NUMBA": "0" if engine == "numpy" else "1",
+    }
+    return (
+        os.environ
+        | variables
+        | {"PYTHONPATH": os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))}
+    )
 
 
 def run(asked: Asked, progress: Callable[[Report], None], failed: Callable[[dict[str, Any]], None]) -> Report:

@@ -1,15 +1,17 @@
-"""Every case of every operation by every algorithm, forward and backward, aligned and not, without looking at the results: for compute-sanitizer.
+"""Every case of every operation by every algorithm, forward and backward, aligned and not, without looking at the
+results: for compute-sanitizer.
 
-The large calls of ``tests/problems.py`` follow, by the algorithms that have a kernel which no case runs: so every source that something plans on the card
-is seen.
+The large calls of ``tests/problems.py`` follow, by the algorithms that have a kernel which no case runs: so every
+source that something plans on the card is seen.
 
-    python -m tests.gpu.every_kernel --tool memcheck [--shards 16] [--dtypes float32,bfloat16] [--only conv,norm] [--once] [--large] [--seconds 150]
+    python -m tests.gpu.every_kernel --tool memcheck [--shards 16] [--dtypes float32,bfloat16] [--only conv,norm]
+    [--once] [--large] [--seconds 150]
 
-starts so many processes under the tool and prints a line for each, every error, and how far they are. ``--shard 3/16`` instead is one of these processes.
+starts so many processes under the tool and prints a line for each, every error, and how far they are. ``--shard 3/16``
+instead is one of these processes.
 
-Each array has an allocation of exactly its size, so that a read beyond it is seen. Blocks are used again for arrays of the same size: under the
-tool an allocation takes longer than a kernel.
-"""
+Each array has an allocation of exactly its size, so that a read beyond it is seen. Blocks are used again for arrays of
+the same size: under the tool an allocation takes longer than a kernel."""
 
 from __future__ import annotations
 
@@ -45,7 +47,8 @@ _PROGRESS, _SOURCES, _RESULT = "progress:", "sources:", "result:"
 _EVERY = 10  # seconds between two lines of progress
 _ERROR = 9  # the exit status of the tool where it found something
 _ACCUSED = re.compile(r" access at (\w+)\+0x")  # a kernel in a report of racecheck
-_NOT_OURS = "nvjet"  # how cuBLAS's kernels begin, between whose accesses racecheck sees races; without them the tool itself fails
+# how cuBLAS's kernels begin, between whose accesses racecheck sees races; without them the tool itself fails
+_NOT_OURS = "nvjet"
 
 
 class Task(NamedTuple):
@@ -57,7 +60,8 @@ class Task(NamedTuple):
 
 
 def _cases(arguments: argparse.Namespace, count: int) -> list[list[Task]]:
-    """The cases for each process. An operation stays in one in every dtype: loading a kernel takes the tool longer than running it."""
+    """The cases for each process. An operation stays in one in every dtype: loading a kernel takes the tool longer than
+    running it."""
     groups = defaultdict(list)
     for case in CASES:
         if _is_asked(case.op, arguments) and not arguments.large:
@@ -103,7 +107,8 @@ class Runner:
         self._seen: set[Any] = set()
 
     def run(self, task: Task) -> None:
-        """The case in memory that is aligned, and in memory that is not; doubles are loaded one by one or in pairs, like anything else."""
+        """The case in memory that is aligned, and in memory that is not; doubles are loaded one by one or in pairs,
+        like anything else."""
         for offset in (0, 1) if task.dtype != FLOAT64 else (0,):
             try:
                 self._run(task, offset)
@@ -151,7 +156,9 @@ class Runner:
 
     def _look(self, kernels: Iterable[Kernel]) -> bool:
         """Whether one of the kernels was not seen yet."""
-        keys = {(k.source, *(v for v in astuple(k.config) if not (self.anything and isinstance(v, str)))) for k in kernels}
+        keys = {
+            (k.source, *(v for v in astuple(k.config) if not (self.anything and isinstance(v, str)))) for k in kernels
+        }
         new = not keys <= self._seen
         self._seen |= keys
         return new
@@ -214,7 +221,8 @@ def run(number: int, count: int, arguments: argparse.Namespace) -> None:
             cupy.cuda.get_current_stream().synchronize()
         except Exception as error:
             print(
-                f"{_RESULT} {task.case} {np.dtype(task.dtype).name}, after {i} of {len(part)} cases: {type(error).__name__}: {error}",
+                f"{_RESULT} {task.case} {np.dtype(task.dtype).name}, after {i} of {len(part)} cases: "
+                f"{type(error).__name__}: {error}",
                 flush=True,
             )
             sys.exit(1)
@@ -227,11 +235,20 @@ class Shard:
     """A process under the tool, and what it has said so far."""
 
     def __init__(self, number: int, arguments: argparse.Namespace) -> None:
-        command = [sys.executable, "-m", "tests.gpu.every_kernel", "--shard", f"{number}/{arguments.shards}", "--dtypes", arguments.dtypes]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.gpu.every_kernel",
+            "--shard",
+            f"{number}/{arguments.shards}",
+            "--dtypes",
+            arguments.dtypes,
+        ]
         command += ["--only", arguments.only]
         command += ["--once"] * arguments.once + ["--large"] * arguments.large
         if arguments.tool != "none":
-            # What a call of the driver returns is checked by the caller; the bindings ask for functions that this driver does not have yet.
+            # What a call of the driver returns is checked by the caller; the bindings ask for functions that this
+            # driver does not have yet.
             command = [
                 "compute-sanitizer",
                 "--report-api-errors",
@@ -245,7 +262,9 @@ class Shard:
         self.number, self.done, self.total, self.at = number, 0, 1, ""
         self.sources: set[str] = set()
         self.accused: set[str] = set()
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        )
         self._reader = Thread(target=self._read, args=(self.process.stdout,), daemon=True)
         self._reader.start()
 
@@ -291,8 +310,14 @@ def lead(arguments: argparse.Namespace) -> int:
             print(f"{now - start:.0f} s: {sum(s.done / s.total for s in shards) / len(shards):.0%}", flush=True)
     failed = [s.number for s in shards if s.finish()]
     if not arguments.only:
-        print(f"no kernel of {', '.join(sorted(_every_source().difference(*(s.sources for s in shards)))) or 'no source'} ran")
-    print(f"{arguments.tool}: {'errors in ' + ', '.join(map(str, failed)) if failed else 'no errors'}, {time.monotonic() - start:.0f} s")
+        print(
+            "no kernel of "
+            f"{', '.join(sorted(_every_source().difference(*(s.sources for s in shards)))) or 'no source'} ran"
+        )
+    print(
+        f"{arguments.tool}: {'errors in ' + ', '.join(map(str, failed)) if failed else 'no errors'}, "
+        f"{time.monotonic() - start:.0f} s"
+    )
     return bool(failed)
 
 
@@ -307,9 +332,15 @@ def main() -> None:
     parser.add_argument("--shards", type=int, default=16)
     parser.add_argument("--shard", help="be one of the processes: number/count")
     parser.add_argument("--dtypes", default="float64,float32,float16,bfloat16")
-    parser.add_argument("--only", default="", help="operations whose name holds one of these words, separated by commas")
-    parser.add_argument("--once", action="store_true", help="leave out calls whose kernels all ran before, in whatever dtype")
-    parser.add_argument("--large", action="store_true", help="the large calls alone; what the cases plan counts as seen")
+    parser.add_argument(
+        "--only", default="", help="operations whose name holds one of these words, separated by commas"
+    )
+    parser.add_argument(
+        "--once", action="store_true", help="leave out calls whose kernels all ran before, in whatever dtype"
+    )
+    parser.add_argument(
+        "--large", action="store_true", help="the large calls alone; what the cases plan counts as seen"
+    )
     parser.add_argument("--seconds", type=float, default=3600)
     arguments = parser.parse_args()
     if not arguments.shard:

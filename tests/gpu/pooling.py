@@ -1,4 +1,5 @@
-"""What tests of pooling on a card share: arrays in any order of memory, and forward and gradient beside the CPU engine in float64."""
+"""What tests of pooling on a card share: arrays in any order of memory, and forward and gradient beside the CPU engine
+in float64."""
 
 import numpy as np
 import pytest

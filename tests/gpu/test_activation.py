@@ -1,4 +1,5 @@
-"""Activations on a card: every size and memory order against the CPU engine in float64, special values, sums with the same bits."""
+"""Activations on a card: every size and memory order against the CPU engine in float64, special values, sums with the
+same bits."""
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ from tests.support import BFLOAT16, assert_close, call
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 pytestmark = pytest.mark.gpu
-_DTYPES = pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
+_DTYPES = pytest.mark.parametrize(
+    "dtype", [np.float64, np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name
+)
 _NAMES = [*(n for n in PARAMETERS if n != "threshold"), "gelu_tanh"]
 
 
@@ -59,8 +62,10 @@ def test_gradients_from_the_result(name, order, dtype):
     check(f"{name}_backward", (g, None, y), {}, order=order)
     check(f"{name}_backward", (g, np.full_like(y, np.nan), y), {}, order=order)
     there = cupy.asarray(y[0, 0, 1:])  # at an address that no vector may begin at
-    assert_close(cupy.asnumpy(getattr(dnn, f"{name}_backward")(cupy.asarray(g[0, 0, 1:]), y=there, out=there)),
-                 call(f"{name}_backward", (g[0, 0, 1:].astype(np.float64), None, y[0, 0, 1:].astype(np.float64)), {}))  # fmt: skip
+    assert_close(
+        cupy.asnumpy(getattr(dnn, f"{name}_backward")(cupy.asarray(g[0, 0, 1:]), y=there, out=there)),
+        call(f"{name}_backward", (g[0, 0, 1:].astype(np.float64), None, y[0, 0, 1:].astype(np.float64)), {}),
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
@@ -125,7 +130,9 @@ def test_results_in_memory_orders_of_their_own(dtype):
     options = {"activation": "silu", "axis": 1}
     for lie in ((x, r), (lying(x, order), r), (x, lying(r, order))):
         got = call("bias_activation_backward", (g, lie[0], b, lie[1]), options)
-        expected = call("bias_activation_backward", tuple(cupy.asnumpy(a).astype(np.float64) for a in (g, x, b, r)), options)
+        expected = call(
+            "bias_activation_backward", tuple(cupy.asnumpy(a).astype(np.float64) for a in (g, x, b, r)), options
+        )
         for a, e in zip(got, expected, strict=True):
             assert_close(cupy.asnumpy(a), e, 168)
         for a, e in zip(dnn.swiglu_backward(g, *lie), call("swiglu_backward", tuple(
@@ -134,7 +141,9 @@ def test_results_in_memory_orders_of_their_own(dtype):
 
 
 @_DTYPES
-@pytest.mark.parametrize(("shape", "axis"), [((7, 1000), -1), ((5, 6, 33), 1), ((2, 3, 64, 9), 2), ((4, 2), 0), ((1, 100_006), 1)], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((7, 1000), -1), ((5, 6, 33), 1), ((2, 3, 64, 9), 2), ((4, 2), 0), ((1, 100_006), 1)], ids=str
+)
 def test_gated(shape, axis, dtype):
     rng = np.random.default_rng(5)
     x = _draw(rng, dtype, *shape)
@@ -179,4 +188,6 @@ def test_gelu_in_float32_keeps_digits_of_the_left_side():
     tail = (x >= -5) & (x <= -1)
     assert np.abs(y[tail] / expected[tail] - 1).max() <= 2e-3  # 1 + erf has lost all but one digit there
     far = np.array([np.nan, np.inf, -np.inf, 1e38, -1e38, 0], np.float32)
-    np.testing.assert_array_equal(cupy.asnumpy(dnn.gelu(cupy.asarray(far))), np.array([np.nan, np.inf, np.nan, 1e38, 0, 0], np.float32))
+    np.testing.assert_array_equal(
+        cupy.asnumpy(dnn.gelu(cupy.asarray(far))), np.array([np.nan, np.inf, np.nan, 1e38, 0, 0], np.float32)
+    )

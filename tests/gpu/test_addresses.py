@@ -1,7 +1,7 @@
 """Every case by every algorithm from and to every address that its dtype allows, against the float64 oracle, on a card.
 
-A load or a store that an address does not allow ends the context, and with it all that comes behind: the call that ended it is named, and the rest is skipped.
-"""
+A load or a store that an address does not allow ends the context, and with it all that comes behind: the call that
+ended it is named, and the rest is skipped."""
 
 import numpy as np
 import pytest
@@ -46,7 +46,8 @@ def _run(note, run):
 
 
 def _at(offset, shape, dtype):
-    """Memory for an array that begins so many bytes behind where an allocation does, or at the next address that its dtype allows."""
+    """Memory for an array that begins so many bytes behind where an allocation does, or at the next address that its
+    dtype allows."""
     first = -(-offset // dtype.itemsize) * dtype.itemsize
     size = int(np.prod(shape)) * dtype.itemsize
     memory = cupy.empty(first + size, np.uint8)
@@ -82,11 +83,17 @@ def _check(op, arrays, options, expected, reduction, condition):
         for algorithm in algorithms:
             for given, out_at in ((moved, None), (there, offset), (moved, offset)):
                 note = (
-                    f"{op} by {algorithm.name}, {leaves(arrays)[0].dtype}, inputs at {offset if given is moved else 0}, results at {out_at}"
+                    f"{op} by {algorithm.name}, {leaves(arrays)[0].dtype}, inputs at "
+                    f"{offset if given is moved else 0}, results at {out_at}"
                 )
                 out = None if out_at is None else [_at(out_at, s.shape, s.dtype) for s in specs]
                 out = out[0] if out and len(out) == 1 else out and tuple(out)
-                found = _run(note, lambda given=given, out=out, name=algorithm.name, at=offset: _by_name(name, op, given, options, out, at))
+                found = _run(
+                    note,
+                    lambda given=given, out=out, name=algorithm.name, at=offset: _by_name(
+                        name, op, given, options, out, at
+                    ),
+                )
                 if found is not None:
                     _compare(note, found, expected, reduction, condition, algorithm.rounds)
             if algorithm.workspace:
@@ -108,7 +115,9 @@ def _check_scratch(op, algorithm, arrays, options, expected, allowed, offset):
     note = f"{op} by {algorithm.name}, inputs and scratch memory at {offset}"
     workspace[...] = 0xFF
     if offset % _VECTOR:
-        with pytest.raises((dnn.OptionError, dnn.UnsupportedError), match=f"workspace is at an odd address|{_ODD_ARRAY}"):
+        with pytest.raises(
+            (dnn.OptionError, dnn.UnsupportedError), match=f"workspace is at an odd address|{_ODD_ARRAY}"
+        ):
             call_by(algorithm.name, op, arrays, options, None, workspace)
         return
     found = _run(note, lambda: call_by(algorithm.name, op, arrays, options, None, workspace))
@@ -142,7 +151,12 @@ _PARTICULAR = (
     ("linear", ((64, 48), (40, 48)), {}, 48),
     ("linear", ((64, 48), (40, 48), (40,), (64, 40)), {"activation": "gelu"}, 50),
     ("linear_backward", ((64, 40), (64, 48), (40, 48), (40,)), {"activation": "gelu"}, 64),
-    ("conv_backward_weight", ((4, 28, 28, 64), (4, 28, 28, 64)), {"weight_shape": (64, 3, 3, 64), "padding": 1, **_LAST}, 3136),
+    (
+        "conv_backward_weight",
+        ((4, 28, 28, 64), (4, 28, 28, 64)),
+        {"weight_shape": (64, 3, 3, 64), "padding": 1, **_LAST},
+        3136,
+    ),
 )
 
 
@@ -166,5 +180,7 @@ def test_deterministic_gradients_have_the_same_bits_from_every_address(case, dty
             pytest.skip(str(error))
         for offset in _offsets(given):
             moved = tuple(_there(a, offset) for a in given)
-            for a, b in zip(_run(f"{op} at {offset}", lambda moved=moved: call(op, moved, options)), first, strict=True):
+            for a, b in zip(
+                _run(f"{op} at {offset}", lambda moved=moved: call(op, moved, options)), first, strict=True
+            ):
                 assert a.tobytes() == b.tobytes(), f"{op} at {offset}"

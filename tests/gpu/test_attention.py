@@ -13,7 +13,9 @@ from tests.support import BFLOAT16, assert_close
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 pytestmark = pytest.mark.gpu
-_DTYPES = pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
+_DTYPES = pytest.mark.parametrize(
+    "dtype", [np.float64, np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name
+)
 
 
 def _draw(dtype, *shapes):
@@ -56,7 +58,9 @@ def _scaled_error(actual, expected):
     actual, expected = np.asarray(actual).astype(np.float64), np.asarray(expected)
     finite = np.isfinite(expected)
     np.testing.assert_array_equal(actual[~finite], expected[~finite])
-    return np.abs(actual[finite] - expected[finite]).max(initial=0) / max(np.abs(expected[finite]).max(initial=0), 1e-30)
+    return np.abs(actual[finite] - expected[finite]).max(initial=0) / max(
+        np.abs(expected[finite]).max(initial=0), 1e-30
+    )
 
 
 _LENGTHS = {"q_lengths": np.array([100, 140]), "kv_lengths": np.array([130, 77], np.int32)}
@@ -114,9 +118,13 @@ def _wide(array):
 @pytest.mark.parametrize("algorithm", ["mma", "wgmma", "mma_decode"])
 @pytest.mark.parametrize(("sizes", "others", "options"), [c[1:] for c in _HALF], ids=[c[0] for c in _HALF])
 def test_tensor_cores(sizes, others, options, algorithm, dtype):
-    """Not farther from the truth than roundings of the weights, which the exact algorithm does not have; the lse not even that."""
+    """Not farther from the truth than roundings of the weights, which the exact algorithm does not have; the lse not
+    even that."""
     qkv, more = _arrays_of(sizes, others, options, dtype)
-    results = [_by(algorithm, "attention", tuple(map(cupy.asarray, qkv)), _there(more), options | {"return_lse": True}) for _ in range(2)]
+    results = [
+        _by(algorithm, "attention", tuple(map(cupy.asarray, qkv)), _there(more), options | {"return_lse": True})
+        for _ in range(2)
+    ]
     expected = dnn.attention(*map(_wide, qkv), **{n: _wide(a) for n, a in more.items()}, **options, return_lse=True)
     for first, second, e in zip(*results, expected, strict=True):
         assert cupy.asnumpy(first).tobytes() == cupy.asnumpy(second).tobytes()
@@ -127,7 +135,9 @@ def test_tensor_cores(sizes, others, options, algorithm, dtype):
 @pytest.mark.parametrize("algorithm", ["mma", "wgmma"])
 @pytest.mark.parametrize("saved", [False, True])
 @pytest.mark.parametrize(
-    ("sizes", "others", "options"), [c[1:] for c in _HALF if c[0] != "wide"], ids=[c[0] for c in _HALF if c[0] != "wide"]
+    ("sizes", "others", "options"),
+    [c[1:] for c in _HALF if c[0] != "wide"],
+    ids=[c[0] for c in _HALF if c[0] != "wide"],
 )
 def test_gradients_on_tensor_cores(sizes, others, options, saved, algorithm, dtype):
     (q, k, v), more = _arrays_of(sizes, others, options, dtype)
@@ -137,7 +147,9 @@ def test_gradients_on_tensor_cores(sizes, others, options, saved, algorithm, dty
     y, lse = dnn.attention(*map(_wide, (q, k, v)), **wide, **options, return_lse=True)
     kept = {"output": y.astype(dtype), "lse": lse.astype(np.float32)} if saved else {}
     arrays = tuple(map(cupy.asarray, (grad, q, k, v)))
-    results = [_by(f"{algorithm}_backward", "attention_backward", arrays, _there(more | kept), options) for _ in range(2)]
+    results = [
+        _by(f"{algorithm}_backward", "attention_backward", arrays, _there(more | kept), options) for _ in range(2)
+    ]
     expected = dnn.attention_backward(*map(_wide, (grad, q, k, v)), **wide, **options)
     for first, second, e in zip(*results, expected, strict=True):
         if e is not None:
@@ -147,11 +159,16 @@ def test_gradients_on_tensor_cores(sizes, others, options, saved, algorithm, dty
 
 def _live(x, lengths):
     """x (B, S, E), zeros past the end of each sequence."""
-    return x if lengths is None else np.where(np.arange(x.shape[1])[:, None] < lengths[:, None, None], x, 0).astype(x.dtype)
+    return (
+        x
+        if lengths is None
+        else np.where(np.arange(x.shape[1])[:, None] < lengths[:, None, None], x, 0).astype(x.dtype)
+    )
 
 
 def _step_by_step(arrays, grad, more, heads, **options):
-    """Attention with its projections, or its gradients, by the operations that it consists of: each rounds its result to the arrays' dtype."""
+    """Attention with its projections, or its gradients, by the operations that it consists of: each rounds its result
+    to the arrays' dtype."""
     x, w, b, length = arrays[:3], arrays[3:7], arrays[7:], more.get("kv_lengths")
     if grad is not None:
         x = tuple(map(_live, x, (more.get("q_lengths"), length, length)))
@@ -164,7 +181,9 @@ def _step_by_step(arrays, grad, more, heads, **options):
         return (dnn.linear(joined, w[3], b[3]),)
     last = dnn.linear_backward(grad, joined, w[3], b[3])
     core = dnn.attention_backward(last.x.reshape(y.shape), q, k, v, layout="BSHD", output=y, lse=lse, **more, **options)
-    layers = [dnn.linear_backward(g.reshape(f.shape), *layer) for g, f, layer in zip(core[:3], flat, first, strict=True)]
+    layers = [
+        dnn.linear_backward(g.reshape(f.shape), *layer) for g, f, layer in zip(core[:3], flat, first, strict=True)
+    ]
     results = [*layers, last]
     return (*(r.x for r in layers), *(r.weight for r in results), *(r.bias for r in results), core.bias, core.sink)
 
@@ -173,7 +192,8 @@ def _step_by_step(arrays, grad, more, heads, **options):
 @pytest.mark.parametrize("algorithm", ["mma", "wgmma"])
 @pytest.mark.parametrize("backward", [False, True])
 def test_projections_on_tensor_cores(backward, algorithm, dtype):
-    """At most twice as far from the truth as the same computation step by step in the same dtype, and a rounding of the result."""
+    """At most twice as far from the truth as the same computation step by step in the same dtype, and a rounding of the
+    result."""
     rng = np.random.default_rng(1)
 
     def draw(*shape):
@@ -182,7 +202,10 @@ def test_projections_on_tensor_cores(backward, algorithm, dtype):
     inputs = draw(2, 170, 32), draw(2, 180, 24), draw(2, 180, 24)
     weights = draw(64, 32), draw(32, 24), draw(32, 24), draw(48, 64)
     arrays = (*inputs, *weights, draw(64), draw(32), None, draw(48))
-    more, options = {"sink": draw(4), "kv_lengths": np.array([180, 60])}, {"num_heads": 4, "num_kv_heads": 2, "causal": True}
+    more, options = (
+        {"sink": draw(4), "kv_lengths": np.array([180, 60])},
+        {"num_heads": 4, "num_kv_heads": 2, "causal": True},
+    )
     grad = draw(2, 170, 48) if backward else None
     plain = _step_by_step(arrays, grad, more, (4, 2, 2), causal=True)
     name = "multi_head_attention"
@@ -190,7 +213,9 @@ def test_projections_on_tensor_cores(backward, algorithm, dtype):
         name, arrays = f"{name}_backward", (grad, *arrays)
     there = tuple(None if a is None else cupy.asarray(a) for a in arrays)
     actual = _by(f"multi_head_{algorithm}", name, there, _there(more), options)
-    expected = getattr(dnn, name)(*(None if a is None else _wide(a) for a in arrays), **{n: _wide(a) for n, a in more.items()}, **options)
+    expected = getattr(dnn, name)(
+        *(None if a is None else _wide(a) for a in arrays), **{n: _wide(a) for n, a in more.items()}, **options
+    )
     rounding = 2.0**-8 if dtype == BFLOAT16 else 2.0**-11
     for a, p, e in zip(actual, plain, expected if backward else (expected,), strict=True):
         assert (a is None) == (p is None) == (e is None)

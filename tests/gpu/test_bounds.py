@@ -15,7 +15,10 @@ pytestmark = pytest.mark.gpu
 def test_lengths_beyond_the_arrays_count_as_the_whole(dtype):
     draw = np.random.default_rng(0).standard_normal
     for heads, queries in ((2, 70), (2, 3), (1, 1)):
-        q, k = cupy.asarray(draw((2, heads, queries, 64)).astype(dtype)), cupy.asarray(draw((2, heads, 90, 64)).astype(dtype))
+        q, k = (
+            cupy.asarray(draw((2, heads, queries, 64)).astype(dtype)),
+            cupy.asarray(draw((2, heads, 90, 64)).astype(dtype)),
+        )
         beyond = {"q_lengths": np.array([queries + 10**6, -5]), "kv_lengths": np.array([10**7, 50])}
         within = {"q_lengths": np.array([queries, 0]), "kv_lengths": np.array([90, 50])}
         results = [
@@ -55,15 +58,22 @@ def test_packed_sequences_with_bounds_outside_of_the_arrays_are_nan(q_bounds, k_
     q, k, grad = (rng.standard_normal(shape).astype(dtype) for shape in ((20, 4, 64), (700, 2, 64), (20, 4, 64)))
     options = {"max_seqlen_q": 12, "max_seqlen_k": 500, "causal": True}
     bad, good = ((q, k, k, np.array(a), np.array(b)) for a, b in ((q_bounds, k_bounds), _PACKED))
-    results, expected = (_by_every_algorithm("attention_varlen", a, options | {"return_lse": True}) for a in (bad, good))
+    results, expected = (
+        _by_every_algorithm("attention_varlen", a, options | {"return_lse": True}) for a in (bad, good)
+    )
     assert len(results) >= (2 if dtype == "float16" else 1)
     gradients, known = (_by_every_algorithm("attention_varlen_backward", (grad, *a), options) for a in (bad, good))
     for n, (start, end) in enumerate(((0, 8), (8, 20))):
         for name, (y, lse) in results.items():
-            for a, e in ((y[start:end], expected[name][0][start:end]), (lse[:, start:end], expected[name][1][:, start:end])):
+            for a, e in (
+                (y[start:end], expected[name][0][start:end]),
+                (lse[:, start:end], expected[name][1][:, start:end]),
+            ):
                 np.testing.assert_array_equal(a, np.full_like(e, np.nan) if n in unsound else e, err_msg=name)
         for name, (dq, *of_keys) in gradients.items():
-            np.testing.assert_array_equal(dq[start:end], np.full_like(dq[start:end], np.nan) if n in unsound else known[name][0][start:end])
+            np.testing.assert_array_equal(
+                dq[start:end], np.full_like(dq[start:end], np.nan) if n in unsound else known[name][0][start:end]
+            )
             if n not in unsound:
                 rows = slice(*_PACKED[1][n : n + 2])
                 for a, e in zip(of_keys, known[name][1:], strict=True):
@@ -74,7 +84,9 @@ def test_packed_sequences_with_bounds_outside_of_the_arrays_are_nan(q_bounds, k_
 def test_packed_sequences_that_are_longer_than_said_are_nan(dtype):
     q, k = cupy.ones((20, 4, 64), dtype), cupy.ones((700, 2, 64), dtype)
     bounds = tuple(map(np.array, _PACKED))
-    for y, *_ in _by_every_algorithm("attention_varlen", (q, k, k, *bounds), {"max_seqlen_q": 12, "max_seqlen_k": 350}).values():
+    for y, *_ in _by_every_algorithm(
+        "attention_varlen", (q, k, k, *bounds), {"max_seqlen_q": 12, "max_seqlen_k": 350}
+    ).values():
         assert np.isnan(y[:8].astype(np.float32)).all()
         np.testing.assert_array_equal(y[8:], np.ones_like(y[8:]))
 
@@ -84,11 +96,16 @@ def test_packed_sequences_that_are_longer_than_said_are_nan(dtype):
 @pytest.mark.parametrize("number", [-1, 6, _FAR])
 def test_a_block_that_the_cache_does_not_have_gives_nan(number, queries, dtype):
     rng = np.random.default_rng(0)
-    q, cache = rng.standard_normal((3, *queries, 4, 64)).astype(dtype), rng.standard_normal((6, 128, 2, 64)).astype(dtype)
+    q, cache = (
+        rng.standard_normal((3, *queries, 4, 64)).astype(dtype),
+        rng.standard_normal((6, 128, 2, 64)).astype(dtype),
+    )
     table, lengths = np.array([[0, 1, 2], [3, 4, 5], [5, 3, 1]]), np.array([384, 300, 200])
     good = _by_every_algorithm("paged_attention", (q, cache, cache, table, lengths), {"return_lse": True})
     table[1, 1] = table[2, 2] = number  # the second is beyond the length of its sequence
-    for name, (y, lse) in _by_every_algorithm("paged_attention", (q, cache, cache, table, lengths), {"return_lse": True}).items():
+    for name, (y, lse) in _by_every_algorithm(
+        "paged_attention", (q, cache, cache, table, lengths), {"return_lse": True}
+    ).items():
         assert np.isnan(y[1].astype(np.float32)).all(), name
         assert np.isnan(lse[1]).all(), name
         np.testing.assert_array_equal(y[::2], good[name][0][::2])
@@ -102,10 +119,14 @@ def test_a_table_without_rows_has_no_row_for_any_index():
 
 def test_projections_of_memory_that_is_not_aligned_stay_in_the_workspace():
     def shifted(*shape):
-        whole = cupy.asarray((np.random.default_rng(sum(shape)).standard_normal(np.prod(shape) + 1) * 0.2).astype(np.float16))
+        whole = cupy.asarray(
+            (np.random.default_rng(sum(shape)).standard_normal(np.prod(shape) + 1) * 0.2).astype(np.float16)
+        )
         return whole[1:].reshape(shape)
 
-    arrays = [shifted(*shape) for shape in ((2, 70, 32), (2, 80, 24), (2, 80, 24), (64, 32), (64, 24), (64, 24), (48, 64))]
+    arrays = [
+        shifted(*shape) for shape in ((2, 70, 32), (2, 80, 24), (2, 80, 24), (64, 32), (64, 24), (64, 24), (48, 64))
+    ]
     expected = dnn.multi_head_attention(*(cupy.asnumpy(a).astype(np.float64) for a in arrays), num_heads=4)
     actual = dnn.multi_head_attention(*arrays, num_heads=4)
     np.testing.assert_allclose(cupy.asnumpy(actual).astype(np.float64), expected, atol=2e-2)
@@ -117,7 +138,10 @@ def test_boxes_without_images_are_an_error():
 
 
 def test_a_workspace_that_is_not_aligned_is_an_error():
-    x, weights = cupy.ones((3, 2, 8), np.float32), [dnn.RNNWeights(cupy.ones((4, 8), np.float32), cupy.ones((4, 4), np.float32))]
+    x, weights = (
+        cupy.ones((3, 2, 8), np.float32),
+        [dnn.RNNWeights(cupy.ones((4, 8), np.float32), cupy.ones((4, 4), np.float32))],
+    )
     memory = cupy.empty(1 << 20, np.uint8)
     with pytest.raises(dnn.OptionError, match="memory aligned to 16 bytes"):
         dnn.rnn(x, weights, workspace=memory[1:])

@@ -12,8 +12,17 @@ cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 pytestmark = pytest.mark.gpu
 
 _ORDERS = {"channels-first": (0, 1, 2, 3), "channels-last": (0, 2, 3, 1), "mixed": (2, 0, 3, 1)}
-_WINDOWS = [(3, 1, 1, 1), (3, 2, 1, 1), (5, 1, 1, 2), (7, 1, 1, 3), (7, 2, 1, 3), ((3, 4), (2, 1), (1, 2), ((0, 2), (3, 1))), (1, 1, 1, 0),
-            (2, 3, 1, 0), (21, 1, 1, 10)]  # fmt: skip
+_WINDOWS = [
+    (3, 1, 1, 1),
+    (3, 2, 1, 1),
+    (5, 1, 1, 2),
+    (7, 1, 1, 3),
+    (7, 2, 1, 3),
+    ((3, 4), (2, 1), (1, 2), ((0, 2), (3, 1))),
+    (1, 1, 1, 0),
+    (2, 3, 1, 0),
+    (21, 1, 1, 10),
+]
 
 
 def _in_order(array, order):
@@ -37,12 +46,16 @@ def test_depthwise(window, stride, dilation, padding, order, channels, multiplie
         grad = rng.standard_normal(expected.shape).astype(dtype)
         options["input_shape"] = x.shape
         dx = dnn.conv_backward_input(_in_order(grad, _ORDERS[order]), cupy.asarray(w), **options)
-        assert_close(cupy.asnumpy(dx), dnn.conv_backward_input(grad.astype(np.float64), w.astype(np.float64), **options), 882)
+        assert_close(
+            cupy.asnumpy(dx), dnn.conv_backward_input(grad.astype(np.float64), w.astype(np.float64), **options), 882
+        )
         del options["input_shape"]
         options["weight_shape"] = w.shape
         dw = dnn.conv_backward_weight(_in_order(grad, _ORDERS[order]), _in_order(x, _ORDERS[order]), **options)
         assert_close(
-            cupy.asnumpy(dw), dnn.conv_backward_weight(grad.astype(np.float64), x.astype(np.float64), **options), 2 * expected[0, 0].size
+            cupy.asnumpy(dw),
+            dnn.conv_backward_weight(grad.astype(np.float64), x.astype(np.float64), **options),
+            2 * expected[0, 0].size,
         )
 
 
@@ -50,7 +63,11 @@ def test_depthwise(window, stride, dilation, padding, order, channels, multiplie
 def test_epilogue(layout):
     rng = np.random.default_rng(0)
     last = layout == "channels_last"
-    x, w, b = rng.standard_normal((2, 16, 16, 16)), rng.standard_normal((16, 3, 3, 1) if last else (16, 1, 3, 3)), rng.standard_normal(16)
+    x, w, b = (
+        rng.standard_normal((2, 16, 16, 16)),
+        rng.standard_normal((16, 3, 3, 1) if last else (16, 1, 3, 3)),
+        rng.standard_normal(16),
+    )
     r = rng.standard_normal(x.shape)
     options = {"groups": 16, "padding": 1, "activation": "relu", "layout": layout}
     expected = dnn.conv(x, w, bias=b, residual=r, **options)
@@ -66,7 +83,10 @@ def test_epilogue(layout):
 def test_all_gradients(dtype, activation, order):
     rng = np.random.default_rng(1)
     arrays = [rng.standard_normal(s).astype(dtype) for s in ((2, 24, 17, 20), (24, 1, 3, 3), (24,), (2, 24, 17, 20))]
-    grad, options = rng.standard_normal(arrays[0].shape).astype(dtype), {"padding": 1, "groups": 24, "activation": activation}
+    grad, options = (
+        rng.standard_normal(arrays[0].shape).astype(dtype),
+        {"padding": 1, "groups": 24, "activation": activation},
+    )
     x, w, bias, residual = (a.astype(np.float64) for a in arrays)
     there = [_in_order(arrays[0], order), *map(cupy.asarray, arrays[1:3]), _in_order(arrays[3], order)]
     for b, r in ((True, True), (True, False), (False, False)):
@@ -102,7 +122,9 @@ def test_several_tiles(batch, channels, height, width, side, dtype):
         assert cupy.asnumpy(dw).tobytes() == cupy.asnumpy(again).tobytes()
 
 
-_RUNS = [  # many images for each block; windows, paddings: rows above and below that neighbours share, that they do not, and windows of nothing else
+# many images for each block; windows, paddings: rows above and below that neighbours share, that they do not, and
+# windows of nothing else
+_RUNS = [
     ((150, 5, 9, 264), 7, 3),
     ((67, 14, 14, 264), 7, ((3, 3), (6, 0))),
     ((120, 4, 17, 264), 5, ((4, 0), (0, 4))),
@@ -116,7 +138,10 @@ _RUNS = [  # many images for each block; windows, paddings: rows above and below
 @pytest.mark.parametrize(("shape", "side", "padding"), _RUNS, ids=str)
 def test_images_one_after_the_other(shape, side, padding):
     rng, channels = np.random.default_rng(9), shape[-1]
-    x, w = rng.standard_normal(shape).astype(BFLOAT16), np.abs(rng.standard_normal((channels, side, side, 1))).astype(BFLOAT16)
+    x, w = (
+        rng.standard_normal(shape).astype(BFLOAT16),
+        np.abs(rng.standard_normal((channels, side, side, 1))).astype(BFLOAT16),
+    )
     x[3, -1, 2, 1], x[5, 0, 0, 34], x[8, 1, -1, -1] = np.inf, np.nan, -np.inf
     options = {"padding": padding, "groups": channels, "layout": "channels_last"}
     wide, there = ([convert(a) for a in (x, w)] for convert in (lambda a: a.astype(np.float64), cupy.asarray))
@@ -124,7 +149,11 @@ def test_images_one_after_the_other(shape, side, padding):
     assert_close(cupy.asnumpy(dnn.conv(*there, **options)), expected, side * side)
     grad = rng.standard_normal(expected.shape).astype(BFLOAT16)
     expected = dnn.conv_backward_input(grad.astype(np.float64), wide[1], input_shape=shape, **options)
-    assert_close(cupy.asnumpy(dnn.conv_backward_input(cupy.asarray(grad), there[1], input_shape=shape, **options)), expected, side * side)
+    assert_close(
+        cupy.asnumpy(dnn.conv_backward_input(cupy.asarray(grad), there[1], input_shape=shape, **options)),
+        expected,
+        side * side,
+    )
 
 
 _PLANES = {  # shape, multiplier, window and options
@@ -165,7 +194,9 @@ def test_planes(name, dtype):
     wide = [a.astype(np.float64) for a in (x, w)]
     there = [cupy.asarray(a) for a in (x, w)]
     for added in ({}, {"bias": bias, "activation": "relu"}):
-        expected = dnn.conv(*wide, **options | {n: a if n == "activation" else a.astype(np.float64) for n, a in added.items()})
+        expected = dnn.conv(
+            *wide, **options | {n: a if n == "activation" else a.astype(np.float64) for n, a in added.items()}
+        )
         y = dnn.conv(*there, **options | {n: a if n == "activation" else cupy.asarray(a) for n, a in added.items()})
         assert_close(cupy.asnumpy(y), expected, math.prod(window))
     grad = rng.standard_normal(expected.shape).astype(dtype)
@@ -179,7 +210,9 @@ def test_planes(name, dtype):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
 @pytest.mark.parametrize(
-    ("shape", "stride", "before"), [((2, 5, 9, 30, 64), 1, 1), ((1, 7, 20, 57, 40), (2, 1, 1), 1), ((2, 2, 1, 29, 72), 1, 2)], ids=str
+    ("shape", "stride", "before"),
+    [((2, 5, 9, 30, 64), 1, 1), ((1, 7, 20, 57, 40), (2, 1, 1), 1), ((2, 2, 1, 29, 72), 1, 2)],
+    ids=str,
 )
 def test_cubes(shape, stride, before, dtype):
     rng = np.random.default_rng(9)
@@ -188,10 +221,14 @@ def test_cubes(shape, stride, before, dtype):
     wide, there = ([convert(a) for a in (x, w, bias)] for convert in (lambda a: a.astype(np.float64), cupy.asarray))
     for flip in (False, True):
         expected = dnn.conv(*wide[:2], bias=wide[2], activation="relu", flip=flip, **options)
-        assert_close(cupy.asnumpy(dnn.conv(*there[:2], bias=there[2], activation="relu", flip=flip, **options)), expected, 27)
+        assert_close(
+            cupy.asnumpy(dnn.conv(*there[:2], bias=there[2], activation="relu", flip=flip, **options)), expected, 27
+        )
     grad = rng.standard_normal(expected.shape).astype(dtype)
     expected = dnn.conv_backward_input(grad.astype(np.float64), wide[1], input_shape=shape, **options)
-    assert_close(cupy.asnumpy(dnn.conv_backward_input(cupy.asarray(grad), there[1], input_shape=shape, **options)), expected, 27)
+    assert_close(
+        cupy.asnumpy(dnn.conv_backward_input(cupy.asarray(grad), there[1], input_shape=shape, **options)), expected, 27
+    )
 
 
 @pytest.mark.parametrize("side", [3, 5, 7])
@@ -228,8 +265,14 @@ def test_infinity_and_nan_stay_in_their_groups(dtype, layout, name):
     options = {"padding": 1, "groups": 16, "layout": layout, "algorithm": name}
     expected = dnn.conv(x.astype(np.float64), w.astype(np.float64), **options | {"algorithm": "direct"})
     assert_close(cupy.asnumpy(dnn.conv(cupy.asarray(x), cupy.asarray(w), **options)), expected, 36)
-    expected = dnn.conv_backward_input(x.astype(np.float64), w.astype(np.float64), input_shape=shape, **options | {"algorithm": "direct"})
-    assert_close(cupy.asnumpy(dnn.conv_backward_input(cupy.asarray(x), cupy.asarray(w), input_shape=shape, **options)), expected, 36)
+    expected = dnn.conv_backward_input(
+        x.astype(np.float64), w.astype(np.float64), input_shape=shape, **options | {"algorithm": "direct"}
+    )
+    assert_close(
+        cupy.asnumpy(dnn.conv_backward_input(cupy.asarray(x), cupy.asarray(w), input_shape=shape, **options)),
+        expected,
+        36,
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.float32, BFLOAT16], ids=lambda d: np.dtype(d).name)
@@ -242,7 +285,9 @@ def test_unaligned_pointers(dtype):
     assert_close(cupy.asnumpy(dnn.conv(there, cupy.asarray(w), **options)), expected, 9)
     dw = dnn.conv_backward_weight(there, there, weight_shape=w.shape, **options)
     assert_close(
-        cupy.asnumpy(dw), dnn.conv_backward_weight(x.astype(np.float64), x.astype(np.float64), weight_shape=w.shape, **options), 800
+        cupy.asnumpy(dw),
+        dnn.conv_backward_weight(x.astype(np.float64), x.astype(np.float64), weight_shape=w.shape, **options),
+        800,
     )
 
 
@@ -268,11 +313,14 @@ def test_long_sums_of_weight_gradients_round_little(x_shape, w_shape, options, a
     rng = np.random.default_rng(3)
     x = rng.standard_normal(x_shape, dtype=np.float32)
     grad = rng.standard_normal(
-        dnn.infer("conv", dnn.Spec(x_shape, "float32"), dnn.Spec(w_shape, "float32"), **options).output.shape, np.float32
+        dnn.infer("conv", dnn.Spec(x_shape, "float32"), dnn.Spec(w_shape, "float32"), **options).output.shape,
+        np.float32,
     )
     there = [_in_order(cupy.asarray(a), (0, 2, 3, 1)) for a in (grad, x)]
     exact = cupy.asnumpy(
-        dnn.conv_backward_weight(*(a.astype(np.float64) for a in there), weight_shape=w_shape, algorithm="direct", **options)
+        dnn.conv_backward_weight(
+            *(a.astype(np.float64) for a in there), weight_shape=w_shape, algorithm="direct", **options
+        )
     )
     dw = dnn.conv_backward_weight(*there, weight_shape=w_shape, algorithm=algorithm, **options)
     error = np.sqrt(np.mean((cupy.asnumpy(dw) - exact) ** 2) / np.mean(exact**2))

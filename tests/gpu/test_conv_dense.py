@@ -16,7 +16,9 @@ from tests.support import BFLOAT16, as_float64, assert_close, call
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 pytestmark = pytest.mark.gpu
 
-_CASES = [c for c in CASES if find(c.op).base in ("conv", "conv_backward_input", "conv_backward_weight", "conv_transpose")]
+_CASES = [
+    c for c in CASES if find(c.op).base in ("conv", "conv_backward_input", "conv_backward_weight", "conv_transpose")
+]
 _NAMES = sorted({m.name for table in ALGORITHMS.values() for m in table} - {"gather"})
 _EXACT = [n for n in _NAMES if not n.endswith(("_tf32", "_bf16"))]
 
@@ -130,15 +132,25 @@ def test_larger_shapes(shape, name, last, scratch, monkeypatch):
         assert all((a == b).all() for a, b in zip(actual, again, strict=True)), "the same bits at every run"
 
 
-_ONE_INPUT = [(2, 64, 64, 9, 1, 1, 1), (3, 128, 72, 17, 1, 1, 1), (2, 128, 192, 14, 0, 1, 1), (2, 64, 128, 15, 2, 2, 1), (4, 128, 128, 12, 1, 1, 2),
-              (1, 192, 64, 57, 1, 1, 1), (1, 64, 8, 131, 1, 1, 1), (2, 96, 40, 33, 1, 1, 1)]  # fmt: skip
+_ONE_INPUT = [
+    (2, 64, 64, 9, 1, 1, 1),
+    (3, 128, 72, 17, 1, 1, 1),
+    (2, 128, 192, 14, 0, 1, 1),
+    (2, 64, 128, 15, 2, 2, 1),
+    (4, 128, 128, 12, 1, 1, 2),
+    (1, 192, 64, 57, 1, 1, 1),
+    (1, 64, 8, 131, 1, 1, 1),
+    (2, 96, 40, 33, 1, 1, 1),
+]
 _TILES = {f"{t.m}x{t.n}": t for t in weigh._TILES}
 
 
 @pytest.mark.parametrize("dtype", [np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
 @pytest.mark.parametrize(("batch", "channels", "outs", "extent", "padding", "dilation", "groups"), _ONE_INPUT)
 @pytest.mark.parametrize("way", ["one input for all taps", *_TILES])
-def test_weight_gradient_by_the_copy_engine(way, batch, channels, outs, extent, padding, dilation, groups, dtype, monkeypatch):
+def test_weight_gradient_by_the_copy_engine(
+    way, batch, channels, outs, extent, padding, dilation, groups, dtype, monkeypatch
+):
     _weighed_by(way, monkeypatch)
     options = {"padding": padding, "dilation": dilation, "groups": groups, "flip": extent % 2 == 0}
     _check_weight_gradient((batch, channels, extent, extent), (outs, channels // groups, 3, 3), options, dtype)
@@ -154,16 +166,21 @@ def test_weight_gradient_by_the_copy_engine_in_three_dimensions(way, stride, mon
 @pytest.mark.parametrize("way", ["one input for all taps", "128x128"])
 @pytest.mark.parametrize("groups", [1, 2])
 def test_infinities_of_an_image_meet_no_zeros_of_its_raster(way, groups, monkeypatch):
-    """The taps that do not see an edge stay finite where infinities lie on it, and those that see one of NaN are NaN."""
+    """The taps that do not see an edge stay finite where infinities lie on it, and those that see one of NaN are
+    NaN."""
     _weighed_by(way, monkeypatch)
     rng = np.random.default_rng(0)
     x, grad = (rng.standard_normal((2, 128, 9, 11)).astype(BFLOAT16) for _ in range(2))
     x[0, 3, 4, 10], x[1, 70, 0, 5], x[1, 5, 8, 0], x[0, 127, 8, 10] = np.inf, -np.inf, np.inf, np.nan
     shape, options = (128, 128 // groups, 3, 3), {"padding": 1, "groups": groups}
-    expected = dnn.conv_backward_weight(grad.astype(np.float64), x.astype(np.float64), weight_shape=shape, algorithm="direct", **options)
+    expected = dnn.conv_backward_weight(
+        grad.astype(np.float64), x.astype(np.float64), weight_shape=shape, algorithm="direct", **options
+    )
     assert not np.isfinite(expected).all()
     assert np.isfinite(expected).reshape(128, -1, 9)[:, 3].any()
-    actual = dnn.conv_backward_weight(*_there((grad, x), True), weight_shape=shape, algorithm="implicit_tma_sm90", **options)
+    actual = dnn.conv_backward_weight(
+        *_there((grad, x), True), weight_shape=shape, algorithm="implicit_tma_sm90", **options
+    )
     assert_close(cupy.asnumpy(actual), expected, 2 * 99)
 
 
@@ -219,7 +236,9 @@ def test_weight_gradient_of_few_channels(shape, dtype):
     """The weight in the order of the images, and in C order."""
     x_shape, w_shape, options = _THIN[shape]
     grad, x, expected = _check_weight_gradient(x_shape, w_shape, options, dtype)
-    actual = dnn.conv_backward(grad, x, cupy.zeros(w_shape, grad.dtype), algorithm="implicit_tma_sm90", **options).weight
+    actual = dnn.conv_backward(
+        grad, x, cupy.zeros(w_shape, grad.dtype), algorithm="implicit_tma_sm90", **options
+    ).weight
     assert_close(cupy.asnumpy(actual), expected, grad.size // w_shape[0])
 
 
@@ -262,7 +281,8 @@ def test_residual(shape, name, dtype):
     assert_close(cupy.asnumpy(y), expected, math.prod(w_shape[1:]))
 
 
-_PANELS = {  # x, weight, options: several tiles, extents whose products 8, 4, 2 and 1 divide, panels of channels beyond the last one
+# x, weight, options: several tiles, extents whose products 8, 4, 2 and 1 divide, panels of channels beyond the last one
+_PANELS = {
     "56": ((3, 64, 56, 24), (72, 64, 3, 3), {"padding": 1}),
     "14": ((9, 128, 14, 14), (136, 128, 3, 3), {"padding": 1}),
     "6x9": ((7, 72, 8, 11), (264, 72, 3, 3), {}),
@@ -315,7 +335,11 @@ def test_ends_of_tiles(shape, way, tile, monkeypatch):
         *given, more = _there((x, w, b, residual), last)
         assert_close(cupy.asnumpy(dnn.conv(*given[:2], **options)), plain, terms)
         assert_close(cupy.asnumpy(dnn.conv(*given, activation="relu", **options)), np.maximum(shifted, 0), terms)
-        assert_close(cupy.asnumpy(dnn.conv(*given, residual=more, activation="relu", **options)), np.maximum(shifted + added, 0), terms)
+        assert_close(
+            cupy.asnumpy(dnn.conv(*given, residual=more, activation="relu", **options)),
+            np.maximum(shifted + added, 0),
+            terms,
+        )
         back = dnn.conv_backward_input(more, given[1], input_shape=x_shape, **options)
         assert_close(cupy.asnumpy(back), gradient, w_shape[0] * math.prod(w_shape[2:]))
 
@@ -349,7 +373,9 @@ def _check_residual(x_shape, outs):
     rng = np.random.default_rng(0)
     w_shape, y_shape = (outs, channels, *[3] * len(space)), (n, outs, *space)
     x, w, b, residual = (rng.standard_normal(s).astype(BFLOAT16) for s in (x_shape, w_shape, outs, y_shape))
-    expected = dnn.conv(*(a.astype(np.float32) for a in (x, w, b)), residual=residual.astype(np.float32), padding=1, activation="relu")
+    expected = dnn.conv(
+        *(a.astype(np.float32) for a in (x, w, b)), residual=residual.astype(np.float32), padding=1, activation="relu"
+    )
     x, w, b, residual = _there((x, w, b, residual), True)
     for _ in range(3):
         y = dnn.conv(x, w, b, residual=residual, padding=1, activation="relu", algorithm="implicit_tma_sm90")
@@ -383,7 +409,10 @@ _ROUNDED = [("gemm_tf32", 2e-3), ("gemm_bf16", 2e-2), ("parts_sm90_tf32", 2e-3),
 @pytest.mark.parametrize(("name", "eps"), _ROUNDED)
 def test_rounded_operands(name, eps):
     rng = np.random.default_rng(0)
-    x, w = rng.standard_normal((4, 32, 14, 14)).astype(np.float32), rng.standard_normal((48, 32, 3, 3)).astype(np.float32)
+    x, w = (
+        rng.standard_normal((4, 32, 14, 14)).astype(np.float32),
+        rng.standard_normal((48, 32, 3, 3)).astype(np.float32),
+    )
     expected = dnn.conv(x.astype(np.float64), w.astype(np.float64), padding=1)
     y = cupy.asnumpy(dnn.conv(cupy.asarray(x), cupy.asarray(w), padding=1, algorithm=name))
     error = np.abs(y - expected).max() / np.abs(expected).max()

@@ -1,4 +1,5 @@
-"""The weight gradient of depthwise convolution on a card: whole numbers, whose sums are exact, so that every product must be there once."""
+"""The weight gradient of depthwise convolution on a card: whole numbers, whose sums are exact, so that every product
+must be there once."""
 
 import itertools
 import math
@@ -45,7 +46,10 @@ def _defined(dy, x, window, multiplier, padding=0, stride=1, dilation=1, flip=Fa
     padded = np.pad(x, [(0, 0), *pads, (0, 0)]).repeat(multiplier, axis=-1)
     dw = np.zeros((dy.shape[-1], *window))
     for tap in itertools.product(*map(range, window)):
-        met = tuple(slice(t * dilation, t * dilation + (n - 1) * stride + 1, stride) for t, n in zip(tap, dy.shape[1:-1], strict=True))
+        met = tuple(
+            slice(t * dilation, t * dilation + (n - 1) * stride + 1, stride)
+            for t, n in zip(tap, dy.shape[1:-1], strict=True)
+        )
         to = tuple(w - 1 - t for w, t in zip(window, tap, strict=True)) if flip else tap
         dw[(slice(None), *to)] = (padded[(slice(None), *met)] * dy).sum(tuple(range(rank + 1)))
     return dw
@@ -70,7 +74,9 @@ def test_each_product_once(name, layout, dtype, shift):
     lying = (lambda a: a) if last else (lambda a: np.ascontiguousarray(np.moveaxis(a, -1, 1)))
     x = rng.integers(-2, 3, shape).astype(np.float64)
     settings = {"groups": channels, "layout": layout} | options
-    y_shape = dnn.infer("conv", dnn.Spec(lying(x).shape, "float64"), dnn.Spec(w_shape, "float64"), **settings).output.shape
+    y_shape = dnn.infer(
+        "conv", dnn.Spec(lying(x).shape, "float64"), dnn.Spec(w_shape, "float64"), **settings
+    ).output.shape
     outputs = y_shape[1:-1] if last else y_shape[2:]
     dy = rng.integers(-2, 3, (shape[0], *outputs, channels * multiplier)).astype(np.float64)
     assert 4 * shape[0] * math.prod(outputs) < 1 << 24

@@ -69,8 +69,12 @@ def test_in_chunks(algorithm, monkeypatch):
     wide = x.astype(np.float64), w.astype(np.float64)
     expected = dnn.conv(*wide, groups=2, padding=3)
     assert_close(cupy.asnumpy(dnn.conv(cupy.asarray(x), cupy.asarray(w), **options)), expected, 98)
-    dw = dnn.conv_backward_weight(cupy.asarray(expected.astype(np.float32)), cupy.asarray(x), weight_shape=w.shape, **options)
-    exact = dnn.conv_backward_weight(expected.astype(np.float32).astype(np.float64), wide[0], weight_shape=w.shape, groups=2, padding=3)
+    dw = dnn.conv_backward_weight(
+        cupy.asarray(expected.astype(np.float32)), cupy.asarray(x), weight_shape=w.shape, **options
+    )
+    exact = dnn.conv_backward_weight(
+        expected.astype(np.float32).astype(np.float64), wide[0], weight_shape=w.shape, groups=2, padding=3
+    )
     assert_close(cupy.asnumpy(dw), exact, 3 * 50 * 52)
 
 
@@ -84,8 +88,12 @@ def test_nan_and_infinity_stay_where_the_definition_puts_them(algorithm):
     assert np.array_equal(np.isnan(y), np.isnan(expected))
     assert np.array_equal(np.isinf(y), np.isinf(expected))
     grad = np.ones_like(expected)
-    dw = cupy.asnumpy(dnn.conv_backward_weight(cupy.asarray(grad), cupy.asarray(x), weight_shape=w.shape, algorithm=algorithm))
-    assert np.array_equal(np.isnan(dw), np.isnan(dnn.conv_backward_weight(grad, x, weight_shape=w.shape, algorithm="direct")))
+    dw = cupy.asnumpy(
+        dnn.conv_backward_weight(cupy.asarray(grad), cupy.asarray(x), weight_shape=w.shape, algorithm=algorithm)
+    )
+    assert np.array_equal(
+        np.isnan(dw), np.isnan(dnn.conv_backward_weight(grad, x, weight_shape=w.shape, algorithm="direct"))
+    )
 
 
 def test_epilogue_all_gradients_determinism_and_capture():

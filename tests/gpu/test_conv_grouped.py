@@ -1,4 +1,5 @@
-"""Convolution of groups of few channels on a card: slabs of every kind, windows, strides, epilogues, both memories, determinism."""
+"""Convolution of groups of few channels on a card: slabs of every kind, windows, strides, epilogues, both memories,
+determinism."""
 
 import math
 
@@ -87,7 +88,9 @@ def _wide(options):
 _KINDS = [(np.float16, True), (BFLOAT16, True), (BFLOAT16, False), (np.float32, True)]
 
 
-@pytest.mark.parametrize(("dtype", "last"), _KINDS, ids=lambda v: ("first", "last")[v] if isinstance(v, bool) else np.dtype(v).name)
+@pytest.mark.parametrize(
+    ("dtype", "last"), _KINDS, ids=lambda v: ("first", "last")[v] if isinstance(v, bool) else np.dtype(v).name
+)
 @pytest.mark.parametrize(("problem", "algorithm"), [c[1:] for c in _CALLS], ids=[c[0] for c in _CALLS])
 def test_maps(problem, algorithm, dtype, last):
     if dtype == np.float32 and (problem is _PROBLEMS["forty"] or algorithm != "grouped"):
@@ -101,9 +104,13 @@ def test_maps(problem, algorithm, dtype, last):
     expected = dnn.conv(*exact[:3], residual=exact[3], activation="relu", **_wide(options))
     assert_close(cupy.asnumpy(dnn.conv(tx, tw, tb, **fused, **options)), expected, terms)
     expected = dnn.conv_backward_input(exact[3], exact[1], input_shape=x.shape, **_wide(options))
-    assert_close(cupy.asnumpy(dnn.conv_backward_input(tr, tw, input_shape=x.shape, **options)), expected, w.size // w.shape[1])
+    assert_close(
+        cupy.asnumpy(dnn.conv_backward_input(tr, tw, input_shape=x.shape, **options)), expected, w.size // w.shape[1]
+    )
     expected = dnn.conv_backward_weight(exact[3], exact[0], weight_shape=w.shape, **_wide(options))
-    if algorithm not in {c.name for c in dnn.algorithms("conv_backward_weight", tr, tx, weight_shape=w.shape, **_wide(options))}:
+    if algorithm not in {
+        c.name for c in dnn.algorithms("conv_backward_weight", tr, tx, weight_shape=w.shape, **_wide(options))
+    }:
         assert problem in (_OF_8_TO_32[n] for n in _NO_WEIGHT)
         return
     first, again = (cupy.asnumpy(dnn.conv_backward_weight(tr, tx, weight_shape=w.shape, **options)) for _ in range(2))
@@ -112,14 +119,17 @@ def test_maps(problem, algorithm, dtype, last):
 
 
 def test_float32_sums_by_items():
-    """36 products in one chain would be off by 1.08e-7 of the result (root mean squares), in sums of four by 0.71e-7."""
+    """36 products in one chain would be off by 1.08e-7 of the result (root mean squares), in sums of four by
+    0.71e-7."""
     (x, w, _, grad), options = _drawn(_PROBLEMS["four_large"], np.float32)
     tx, tw, tg = (_there(a, True) for a in (x, w, grad))
     pairs = (
         (dnn.conv(tx, tw, **options), dnn.conv(x.astype(np.float64), w.astype(np.float64), **_wide(options))),
         (
             dnn.conv_backward_input(tg, tw, input_shape=x.shape, **options),
-            dnn.conv_backward_input(grad.astype(np.float64), w.astype(np.float64), input_shape=x.shape, **_wide(options)),
+            dnn.conv_backward_input(
+                grad.astype(np.float64), w.astype(np.float64), input_shape=x.shape, **_wide(options)
+            ),
         ),
     )
     for found, exact in pairs:
@@ -162,7 +172,9 @@ def test_all_gradients_by_the_copy_engine(name, activation):
 def test_infinity_and_nan_stay_in_their_groups(dtype, size, layout):
     if dtype == np.float32 and layout == "channels_first":
         pytest.skip("float32 is taken channels-last only")
-    shape, weight = ((1, 64, 12, 12), (64, size, 3, 3)) if layout == "channels_first" else ((1, 12, 12, 64), (64, 3, 3, size))
+    shape, weight = (
+        ((1, 64, 12, 12), (64, size, 3, 3)) if layout == "channels_first" else ((1, 12, 12, 64), (64, 3, 3, size))
+    )
     name = "grouped" if size < 8 else "grouped_tma_sm90"
     x = np.random.default_rng(6).standard_normal(shape).astype(dtype)
     x[0, 2, 3, 5], x[0, 7, 8, 9], x[0, 11, 11, 11] = np.inf, np.nan, -np.inf
@@ -176,10 +188,14 @@ def test_infinity_and_nan_stay_in_their_groups(dtype, size, layout):
     actual = dnn.conv(*there, residual=cupy.asarray(added.astype(dtype)), activation="relu", **options, algorithm=name)
     assert_close(cupy.asnumpy(actual), expected, 9 * size)
     expected = dnn.conv_backward_input(*here, input_shape=shape, **options, algorithm="direct")
-    assert_close(cupy.asnumpy(dnn.conv_backward_input(*there, input_shape=shape, **options, algorithm=name)), expected, 9 * size)
+    assert_close(
+        cupy.asnumpy(dnn.conv_backward_input(*there, input_shape=shape, **options, algorithm=name)), expected, 9 * size
+    )
     grad = np.where(np.isfinite(here[0]), here[0], 1.0)
     expected = dnn.conv_backward_weight(grad, here[0], weight_shape=weight, **options, algorithm="direct")
-    actual = dnn.conv_backward_weight(cupy.asarray(grad.astype(dtype)), there[0], weight_shape=weight, **options, algorithm=name)
+    actual = dnn.conv_backward_weight(
+        cupy.asarray(grad.astype(dtype)), there[0], weight_shape=weight, **options, algorithm=name
+    )
     assert_close(cupy.asnumpy(actual), expected, 144)
 
 
@@ -193,14 +209,20 @@ def test_windows_and_weights_of_the_copy_engine(name, last, by_row, monkeypatch)
     monkeypatch.setattr(way, "shared_columns", shared if by_row else lambda g: None)
     monkeypatch.setattr(way, "_STAGE", 1.0)  # then columns that can share a box do
     batch, *rest = _OF_8_TO_32[name]
-    (x, w, bias, residual), options = _drawn((batch + 1 + 2 * last + by_row, *rest), BFLOAT16, "grouped_tma_sm90")  # not remembered
+    (x, w, bias, residual), options = _drawn(
+        (batch + 1 + 2 * last + by_row, *rest), BFLOAT16, "grouped_tma_sm90"
+    )  # not remembered
     exact = [a.astype(np.float64) for a in (x, w, bias, residual)]
     tx, tw, tr = _there(x, True), _there(w, last), _there(residual, True)
     fused = {"residual": tr, "activation": "relu"}
     expected = dnn.conv(*exact[:3], residual=exact[3], activation="relu", **_wide(options))
-    assert_close(cupy.asnumpy(dnn.conv(tx, tw, cupy.asarray(bias), **fused, **options)), expected, math.prod(w.shape[1:]))
+    assert_close(
+        cupy.asnumpy(dnn.conv(tx, tw, cupy.asarray(bias), **fused, **options)), expected, math.prod(w.shape[1:])
+    )
     expected = dnn.conv_backward_input(exact[3], exact[1], input_shape=x.shape, **_wide(options))
-    assert_close(cupy.asnumpy(dnn.conv_backward_input(tr, tw, input_shape=x.shape, **options)), expected, w.size // w.shape[1])
+    assert_close(
+        cupy.asnumpy(dnn.conv_backward_input(tr, tw, input_shape=x.shape, **options)), expected, w.size // w.shape[1]
+    )
 
 
 @pytest.mark.parametrize("name", ["eight", "pointwise", "halo", "row"])
@@ -212,6 +234,8 @@ def test_weight_gradients_of_groups_of_eight_by_the_copy_engine(name):
         "row": (2, (133,), 8, 8, 8, (5,), {"padding": 2, "dilation": 3}),
     }[name]
     (x, w, _, grad), options = _drawn(problem, BFLOAT16, "grouped_tma_sm90")
-    expected = dnn.conv_backward_weight(grad.astype(np.float64), x.astype(np.float64), weight_shape=w.shape, **_wide(options))
+    expected = dnn.conv_backward_weight(
+        grad.astype(np.float64), x.astype(np.float64), weight_shape=w.shape, **_wide(options)
+    )
     actual = dnn.conv_backward_weight(_there(grad, True), _there(x, True), weight_shape=w.shape, **options)
     assert_close(cupy.asnumpy(actual), expected, grad.size // grad.shape[1])

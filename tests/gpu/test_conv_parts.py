@@ -33,8 +33,10 @@ def _operations(x, w, grad, options, name):
 
 def _drawn(batch, channels, outs, extent, window, rng):
     pad = window // 2
-    x, w, grad = (rng.standard_normal(s).astype(np.float32) for s in (
-        (batch, channels, extent, extent), (outs, channels, window, window), (batch, outs, extent, extent)))  # fmt: skip
+    x, w, grad = (
+        rng.standard_normal(s).astype(np.float32)
+        for s in ((batch, channels, extent, extent), (outs, channels, window, window), (batch, outs, extent, extent))
+    )
     return x, w, grad, {"padding": pad}
 
 
@@ -42,9 +44,12 @@ def _rms(a, b):
     return float(np.sqrt(np.mean((a - b) ** 2)))
 
 
-@pytest.mark.parametrize("shape", [(4, 64, 64, 28, 3), (2, 256, 72, 14, 3), (3, 40, 130, 17, 1), (1, 128, 128, 23, 5)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(4, 64, 64, 28, 3), (2, 256, 72, 14, 3), (3, 40, 130, 17, 1), (1, 128, 128, 23, 5)], ids=str
+)
 def test_as_exact_as_sequential_float32(shape):
-    """The error is below that of the definition with one fused multiply-add after another; of short sums, what 22 bits and a sum's places leave."""
+    """The error is below that of the definition with one fused multiply-add after another; of short sums, what 22 bits
+    and a sum's places leave."""
     _skip_elsewhere()
     x, w, grad, options = _drawn(*shape, np.random.default_rng(0))
     exact = _operations(x, w, grad, options, None)
@@ -60,7 +65,9 @@ def test_any_magnitude(power):
     _skip_elsewhere()
     x, w, grad, options = _drawn(2, 24, 40, 11, 3, np.random.default_rng(1))
     usual = _operations(x, w, grad, options, _NAME)
-    scaled = _operations(np.ldexp(x, power).astype(np.float32), w, np.ldexp(grad, -7).astype(np.float32), options, _NAME)
+    scaled = _operations(
+        np.ldexp(x, power).astype(np.float32), w, np.ldexp(grad, -7).astype(np.float32), options, _NAME
+    )
     expected = [np.ldexp(r.astype(np.float64), p) for r, p in zip(usual, (power, -7, power - 7), strict=True)]
     for found, e in zip(scaled, expected, strict=True):
         scale = np.abs(e).max()
@@ -81,7 +88,8 @@ def test_magnitudes_far_apart():
 @pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
 @pytest.mark.parametrize("outlier", [1.0, 2.0**30, 2.0**-30, np.inf], ids=str)
 def test_large_arrays_whose_scale_is_guessed(outlier, layout):
-    """The guess holds; it is too low, since one number is much larger than the sample; the sample has the only large number; infinity."""
+    """The guess holds; it is too low, since one number is much larger than the sample; the sample has the only large
+    number; infinity."""
     _skip_elsewhere()
     rng, options = np.random.default_rng(5), {"padding": 1}
     x, w, grad, _ = _drawn(5, 72, 40, 57, 3, rng)

@@ -1,4 +1,5 @@
-"""Float32 convolution of inputs of few channels on a card: shapes, how exact it is, magnitudes far apart, NaN and infinities."""
+"""Float32 convolution of inputs of few channels on a card: shapes, how exact it is, magnitudes far apart, NaN and
+infinities."""
 
 import numpy as np
 import pytest
@@ -96,14 +97,17 @@ def test_all_gradients_with_an_activation():
 def test_any_magnitude(power):
     x, w, grad, options = _drawn("7x7/2", 1)
     usual = _operations(x, w, grad, options, _NAME)
-    scaled = _operations(np.ldexp(x, power).astype(np.float32), w, np.ldexp(grad, -7).astype(np.float32), options, _NAME)
+    scaled = _operations(
+        np.ldexp(x, power).astype(np.float32), w, np.ldexp(grad, -7).astype(np.float32), options, _NAME
+    )
     expected = [np.ldexp(r.astype(np.float64), p) for r, p in zip(usual, (power, power - 7, -7), strict=True)]
     for found, e in zip(scaled, expected, strict=True):
         assert np.abs(found - e).max() <= max(2.0**-22 * np.abs(e).max(), 2.0**-149 * 6000)
 
 
 def test_magnitudes_far_apart():
-    """Images of very different magnitude keep their digits; the weight's gradient has those of the largest, whichever comes first."""
+    """Images of very different magnitude keep their digits; the weight's gradient has those of the largest, whichever
+    comes first."""
     x, w, grad, options = _drawn("7x7/2", 2)
     for exponents in ((0, -40, 30), (30, 0, -40), (-40, 30, 0)):
         there = np.ldexp(x, np.array(exponents)[:, None, None, None]).astype(np.float32)

@@ -1,4 +1,5 @@
-"""Float32 convolution by TF32 products on a card: shapes, groups, what ends a tile, how exact it is, NaN and infinities."""
+"""Float32 convolution by TF32 products on a card: shapes, groups, what ends a tile, how exact it is, NaN and
+infinities."""
 
 import numpy as np
 import pytest
@@ -9,7 +10,8 @@ cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 pytestmark = pytest.mark.gpu
 
 _NAME, _GROUPED = "implicit_tma_tf32", "grouped_tma_tf32"
-_RMS = 4e-4  # of the error over that of the result: operands rounded to 11 bits have 2.9e-4, cut off to 11 bits 6e-4 or more
+# of the error over that of the result: operands rounded to 11 bits have 2.9e-4, cut off to 11 bits 6e-4 or more
+_RMS = 4e-4
 _SHAPES = {  # x, weight, options: channels-last
     "raster": ((2, 17, 21, 64), (64, 3, 3, 64), {"padding": 1}),
     "wide": ((2, 14, 13, 136), (260, 3, 3, 136), {"padding": 1}),
@@ -45,31 +47,47 @@ def test_forward_and_input_gradient(name, shape):
     rng = np.random.default_rng(0)
     x, w = (rng.standard_normal(s).astype(np.float32) for s in (x_shape, w_shape))
     expected = dnn.conv(x.astype(np.float64), w.astype(np.float64), **options)
-    bias, residual = rng.standard_normal(w_shape[0]).astype(np.float32), rng.standard_normal(expected.shape).astype(np.float32)
+    bias, residual = (
+        rng.standard_normal(w_shape[0]).astype(np.float32),
+        rng.standard_normal(expected.shape).astype(np.float32),
+    )
     there = [cupy.asarray(a) for a in (x, w, bias, residual)]
     assert _rms(dnn.conv(*there[:2], algorithm=name, **options), expected) < _RMS
     fused = np.maximum(expected + bias + residual, 0)
     assert _rms(dnn.conv(*there[:3], residual=there[3], activation="relu", algorithm=name, **options), fused) < _RMS
-    expected = dnn.conv_backward_input(residual.astype(np.float64), w.astype(np.float64), input_shape=x_shape, **options)
-    assert _rms(dnn.conv_backward_input(there[3], there[1], input_shape=x_shape, algorithm=name, **options), expected) < _RMS
+    expected = dnn.conv_backward_input(
+        residual.astype(np.float64), w.astype(np.float64), input_shape=x_shape, **options
+    )
+    assert (
+        _rms(dnn.conv_backward_input(there[3], there[1], input_shape=x_shape, algorithm=name, **options), expected)
+        < _RMS
+    )
 
 
 @pytest.mark.parametrize(("name", "c", "groups"), [(_NAME, 64, 1), (_GROUPED, 4, 16), (_GROUPED, 16, 4)])
 def test_weights_in_c_order(name, c, groups):
     rng = np.random.default_rng(2)
-    x, w = rng.standard_normal((2, 14, 13, 64)).astype(np.float32), rng.standard_normal((64, c, 3, 3)).astype(np.float32)
+    x, w = (
+        rng.standard_normal((2, 14, 13, 64)).astype(np.float32),
+        rng.standard_normal((64, c, 3, 3)).astype(np.float32),
+    )
     first, options = x.transpose(0, 3, 1, 2), {"padding": 1, "groups": groups}
     there = cupy.asarray(x).transpose(0, 3, 1, 2), cupy.asarray(w)
     expected = dnn.conv(first.astype(np.float64), w.astype(np.float64), **options)
     assert _rms(dnn.conv(*there, algorithm=name, **options), expected) < _RMS
-    expected = dnn.conv_backward_input(first.astype(np.float64), w.astype(np.float64), input_shape=first.shape, **options)
+    expected = dnn.conv_backward_input(
+        first.astype(np.float64), w.astype(np.float64), input_shape=first.shape, **options
+    )
     assert _rms(dnn.conv_backward_input(*there, input_shape=first.shape, algorithm=name, **options), expected) < _RMS
 
 
 @pytest.mark.parametrize(("name", "c"), [(_NAME, 64), (_GROUPED, 4), (_GROUPED, 32)])
 def test_nan_and_infinity_stay_in_their_windows(name, c):
     rng = np.random.default_rng(1)
-    x, w = rng.standard_normal((1, 20, 18, 64)).astype(np.float32), np.abs(rng.standard_normal((64, 3, 3, c))).astype(np.float32)
+    x, w = (
+        rng.standard_normal((1, 20, 18, 64)).astype(np.float32),
+        np.abs(rng.standard_normal((64, 3, 3, c))).astype(np.float32),
+    )
     x[0, 3, 4, 5], x[0, 10, 17, 6], x[0, 19, 0, 7] = np.inf, -np.inf, np.nan
     options = {"padding": 1, "groups": 64 // c, "layout": "channels_last"}
     expected = dnn.conv(x.astype(np.float64), w.astype(np.float64), algorithm="direct", **options)

@@ -56,7 +56,9 @@ def _has_gradient(case):
     from dnnarray._cuda import engine
 
     try:
-        return case.gradient and bool(engine.methods(find(f"{find(case.op).base}_backward")) and engine.methods(find(case.op)))
+        return case.gradient and bool(
+            engine.methods(find(f"{find(case.op).base}_backward")) and engine.methods(find(case.op))
+        )
     except dnn.UnsupportedError:
         return False
 

@@ -36,7 +36,10 @@ def test_torch_results_in_memory_other_than_planned():
         expected = dnn.layer_norm(x, weight, return_stats=True)
         workspace = torch.empty(1 << 16, dtype=torch.uint8, device="cuda")
         for _ in range(3):  # the first call of a form goes the general way
-            whole = torch.full((6, 2, 8), 7.0, device="cuda"), *(torch.full((4, *r.shape), 7.0, device="cuda") for r in expected[1:])
+            whole = (
+                torch.full((6, 2, 8), 7.0, device="cuda"),
+                *(torch.full((4, *r.shape), 7.0, device="cuda") for r in expected[1:]),
+            )
             out = whole[0][:, 1], *(memory[2] for memory in whole[1:])
             result = dnn.layer_norm(x, weight, return_stats=True, out=out, workspace=workspace)
             for given, got, right in zip(out, result, expected, strict=True):
@@ -116,7 +119,9 @@ def test_jax_arrays_are_held_until_the_device_is_done():
         pytest.skip("JAX has no GPU")
     from dnnarray._cuda import engine
 
-    wait = cupy.RawKernel('extern "C" __global__ void wait() { for (long long t = clock64(); clock64() - t < 200000000;); }', "wait")
+    wait = cupy.RawKernel(
+        'extern "C" __global__ void wait() { for (long long t = clock64(); clock64() - t < 200000000;); }', "wait"
+    )
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
         wait((1,), (1,), ())
@@ -249,5 +254,7 @@ def test_without_memory_for_the_scratch_a_smaller_algorithm_takes_over(monkeypat
         raise dnn.WorkspaceError("no memory")
 
     monkeypatch.setattr(engine.Prepared, "_scratch", none)
-    np.testing.assert_allclose(cupy.asnumpy(dnn.conv(x, w, algorithm=largest)), cupy.asnumpy(expected), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(
+        cupy.asnumpy(dnn.conv(x, w, algorithm=largest)), cupy.asnumpy(expected), rtol=1e-12, atol=1e-12
+    )
     assert asked[0] == largest

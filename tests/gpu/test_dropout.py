@@ -9,7 +9,9 @@ from tests.support import BFLOAT16
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 pytestmark = pytest.mark.gpu
-_DTYPES = pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
+_DTYPES = pytest.mark.parametrize(
+    "dtype", [np.float64, np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name
+)
 _OFFSETS = [0, 1, 2, 3, 5, 2**34 + 3, 2**64 - 1]
 
 
@@ -61,4 +63,6 @@ def test_more_than_two_to_the_32_numbers():
     n = 2**32 + 24
     x = cupy.ones(n, np.float16)
     y = dnn.dropout(x, p=0.5, seed=7, offset=1)
-    np.testing.assert_array_equal(cupy.asnumpy(y[-1000:]), dnn.dropout(np.ones(1000, np.float16), p=0.5, seed=7, offset=1 + n - 1000))
+    np.testing.assert_array_equal(
+        cupy.asnumpy(y[-1000:]), dnn.dropout(np.ones(1000, np.float16), p=0.5, seed=7, offset=1 + n - 1000)
+    )

@@ -1,4 +1,5 @@
-"""The CUDA engine on a card: every case of every operation it has, against the float64 oracle; memory, streams, capture."""
+"""The CUDA engine on a card: every case of every operation it has, against the float64 oracle; memory, streams,
+capture."""
 
 import zlib
 from functools import partial
@@ -65,7 +66,8 @@ def _gradients(case, arrays, grad):
 
 @pytest.mark.parametrize(("case", "dtype"), [(c, d) for c in _DIFFERENTIABLE for d in c.dtypes], ids=str)
 def test_gradients_agree_with_the_cpu_engine_in_float64(case, dtype):
-    """By `vjp`, which saves statistics for the gradient, and by every algorithm of the gradient, which then works them out."""
+    """By `vjp`, which saves statistics for the gradient, and by every algorithm of the gradient, which then works them
+    out."""
     arrays = case.draw(dtype)
     results = call(case.op, arrays, case.options)
     head = leaves(results)[0]
@@ -108,7 +110,9 @@ def test_every_algorithm_in_other_memory_orders(case):
             there = tuple(_lying(a, rng) for a in given)
             for name in _rounds(op, there, case.options):
                 for a, e in zip(_back(call_by(name, op, there, case.options)), expected, strict=True):
-                    assert_close(a, np.asarray(e), max(case.reduction, np.size(e)), case.condition, f"{case}: {op} by {name}")
+                    assert_close(
+                        a, np.asarray(e), max(case.reduction, np.size(e)), case.condition, f"{case}: {op} by {name}"
+                    )
     if case in _DIFFERENTIABLE and isinstance(kept, tuple):  # a gradient by the algorithms that are chosen
         grad = np.array(rng.standard_normal(head.shape), head.dtype)
         expected = leaves(_gradients(case, as_float64(arrays), grad.astype(np.float64)))
@@ -132,7 +136,9 @@ def test_any_size_and_any_alignment(n, dtype):
     whole = cupy.asarray(host)
     for start in (0, 1):
         x = whole[start : start + n]
-        np.testing.assert_array_equal(cupy.asnumpy(dnn.relu(x)), np.maximum(host[start : start + n], np.zeros(1, dtype)))
+        np.testing.assert_array_equal(
+            cupy.asnumpy(dnn.relu(x)), np.maximum(host[start : start + n], np.zeros(1, dtype))
+        )
 
 
 @pytest.mark.heavy
@@ -179,7 +185,9 @@ def test_a_workspace_that_is_not_needed_or_at_an_odd_address():
     scratch = cupy.empty((64 << 20) + 1, cupy.uint8)
     for memory in (scratch, scratch[1:]):
         np.testing.assert_array_equal(cupy.asnumpy(dnn.relu(x, workspace=memory)), np.ones(x.shape))
-    np.testing.assert_array_equal(cupy.asnumpy(dnn.conv(x, w, algorithm="gemm", workspace=scratch)), np.full((2, 8, 7, 7), 72))
+    np.testing.assert_array_equal(
+        cupy.asnumpy(dnn.conv(x, w, algorithm="gemm", workspace=scratch)), np.full((2, 8, 7, 7), 72)
+    )
     with pytest.raises(dnn.OptionError, match="aligned to 16 bytes"):
         dnn.conv(x, w, algorithm="gemm", workspace=scratch[1:])
 

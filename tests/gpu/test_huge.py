@@ -1,4 +1,5 @@
-"""Arrays of more than 2^31 elements: a few rows or images many times over, by every algorithm. What each of them gives must come out everywhere.
+"""Arrays of more than 2^31 elements: a few rows or images many times over, by every algorithm. What each of them gives
+must come out everywhere.
 
 The few are held to the CPU engine in float64, which is held to the oracles elsewhere.
 """
@@ -26,7 +27,8 @@ _SLOW = 3e3  # milliseconds: an algorithm that would take longer is meant for ot
 
 @dataclass(frozen=True)
 class Huge:
-    """Operation, its arrays (the first axis of those named in `many` is repeated), options, longest sum of one image."""
+    """Operation, its arrays (the first axis of those named in `many` is repeated), options, longest sum of one
+    image."""
 
     op: str
     shapes: tuple[tuple[int, ...], ...]
@@ -77,7 +79,15 @@ _CASES = [
     Huge("conv", (_IMAGES, (24, 1, 3, 3)), {"padding": 1, "groups": 24}, reduction=9, last=True),
     Huge("conv", (_IMAGES, (24, 1, 5, 5)), {"padding": 2, "groups": 24}, reduction=25),
     Huge("conv", (_IMAGES, (24, 4, 3, 3)), {"padding": 1, "groups": 6}, reduction=36, last=True),
-    Huge("conv", (_DEEP, (128, 128, 3, 3), (128,), _DEEP), _RESIDUAL, many=(0, 3), reduction=1152, last=True, gradient=False),
+    Huge(
+        "conv",
+        (_DEEP, (128, 128, 3, 3), (128,), _DEEP),
+        _RESIDUAL,
+        many=(0, 3),
+        reduction=1152,
+        last=True,
+        gradient=False,
+    ),
     Huge("conv_transpose", (_IMAGES, (24, 16, 2, 2)), {"stride": 2}, reduction=96),
     Huge("attention", ((3, 4, 65, 64),) * 3, many=(0, 1, 2), reduction=65 * 64),
 ]
@@ -94,17 +104,24 @@ def _repeated(array: np.ndarray, times: int, last: bool) -> Any:
 def _check(result: Any, expected: np.ndarray, reduction: int, rounds: bool, note: str) -> None:
     """Each repetition agrees with `expected` as if it were alone."""
     allowed = tolerance(result.dtype, reduction, float(np.abs(expected).max()), expected, rounds=rounds)
-    wanted, bound = cupy.asarray(expected, cupy.float32), cupy.asarray(allowed * 1.001, cupy.float32)  # float32 here rounds both
+    wanted, bound = (
+        cupy.asarray(expected, cupy.float32),
+        cupy.asarray(allowed * 1.001, cupy.float32),
+    )  # float32 here rounds both
     repetitions = len(result) // len(expected)
     assert len(result) == repetitions * len(expected)
     step = max(_CHUNK // expected.size, 1)
     for start in range(0, repetitions, step):
         part = result[start * len(expected) : (start + step) * len(expected)].astype(cupy.float32)
         error = cupy.abs(part.reshape(-1, *expected.shape) - wanted)
-        assert bool((error <= bound).all()), f"{note}: off by {float(error.max()):.3g} in repetitions from {start} of {repetitions}"
+        assert bool((error <= bound).all()), (
+            f"{note}: off by {float(error.max()):.3g} in repetitions from {start} of {repetitions}"
+        )
 
 
-def _by_every_algorithm(op: str, case: Huge, arrays: tuple[Any, ...], expected: list[np.ndarray | None], options: dict[str, Any]) -> None:
+def _by_every_algorithm(
+    op: str, case: Huge, arrays: tuple[Any, ...], expected: list[np.ndarray | None], options: dict[str, Any]
+) -> None:
     found = [a for a in dnn.algorithms(op, *arrays, **options) if a.predicted_ms < _SLOW]
     assert found, f"no algorithm for {case}"
     for algorithm in found:

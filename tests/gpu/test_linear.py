@@ -20,7 +20,9 @@ def test_memory_and_blocks(weight_order, x_order, activation, scratch, monkeypat
         monkeypatch.setattr(plans, "_SCRATCH", scratch)
     rng = np.random.default_rng(0)
     for dtype in (np.float32, BFLOAT16, np.float16):
-        x, w, b, r, g = (rng.standard_normal(s).astype(dtype) for s in ((3, 37, 65), (41, 65), 41, (3, 37, 41), (3, 37, 41)))
+        x, w, b, r, g = (
+            rng.standard_normal(s).astype(dtype) for s in ((3, 37, 65), (41, 65), 41, (3, 37, 41), (3, 37, 41))
+        )
         wide = [a.astype(np.float64) for a in (x, w, b, r)]
         there = (cupy.asarray(x, order=x_order), cupy.asarray(w, order=weight_order), cupy.asarray(b), cupy.asarray(r))
         y = dnn.linear(*there[:3], activation=activation, residual=there[3])
@@ -31,7 +33,9 @@ def test_memory_and_blocks(weight_order, x_order, activation, scratch, monkeypat
             assert_close(cupy.asnumpy(a), e, 111)
 
 
-@pytest.mark.parametrize(("precision", "low", "high"), [("highest", 0, 1e-6), ("high", 1e-5, 2e-3), ("medium", 1e-4, 2e-2)])
+@pytest.mark.parametrize(
+    ("precision", "low", "high"), [("highest", 0, 1e-6), ("high", 1e-5, 2e-3), ("medium", 1e-4, 2e-2)]
+)
 def test_precision(precision, low, high):
     rng = np.random.default_rng(0)
     x, w = rng.standard_normal((512, 256)).astype(np.float32), rng.standard_normal((384, 256)).astype(np.float32)
@@ -43,15 +47,21 @@ def test_precision(precision, low, high):
 
 @pytest.mark.parametrize("weight_order", ["C", "F"])
 @pytest.mark.parametrize("shape", [(3, 37, 65, 41), (300, 1, 128, 256), (1, 7, 9, 3)], ids=str)
-@pytest.mark.parametrize(("name", "exact"), [("parts_sm90", True), ("parts_sm90_tf32", False), ("parts_sm90_bf16", False)])
+@pytest.mark.parametrize(
+    ("name", "exact"), [("parts_sm90", True), ("parts_sm90_tf32", False), ("parts_sm90_bf16", False)]
+)
 def test_products_of_parts(name, exact, shape, weight_order):
     if cupy.cuda.Device().compute_capability != "90":
         pytest.skip("it takes sm_90a")
     rng, (n, t, features, outs) = np.random.default_rng(0), shape
     x, w, b, r, g = (
-        rng.standard_normal(s).astype(np.float32) for s in ((n, t, features), (outs, features), outs, (n, t, outs), (n, t, outs))
+        rng.standard_normal(s).astype(np.float32)
+        for s in ((n, t, features), (outs, features), outs, (n, t, outs), (n, t, outs))
     )
-    wide, there = [a.astype(np.float64) for a in (x, w, b, r)], [cupy.asarray(x), cupy.asarray(w, order=weight_order), cupy.asarray(b)]
+    wide, there = (
+        [a.astype(np.float64) for a in (x, w, b, r)],
+        [cupy.asarray(x), cupy.asarray(w, order=weight_order), cupy.asarray(b)],
+    )
     plain = {"activation": "gelu" if exact else None}
     y = call_by(name, "linear", (*there, cupy.asarray(r)), plain)
     found = call_by(name, "linear_backward", (cupy.asarray(g), *there, cupy.asarray(r)), plain)
@@ -74,10 +84,18 @@ def test_the_kernel_of_convolutions_for_half_types(dtype, shape, activation, wei
     if cupy.cuda.Device().compute_capability != "90":
         pytest.skip("it takes sm_90a")
     rng, (n, t, features, outs) = np.random.default_rng(0), shape
-    x, w, b, r, g = (rng.standard_normal(s).astype(dtype) for s in ((n, t, features), (outs, features), outs, (n, t, outs), (n, t, outs)))
-    wide, there = [a.astype(np.float64) for a in (x, w, b, r)], [cupy.asarray(x), cupy.asarray(w, order=weight_order), cupy.asarray(b)]
+    x, w, b, r, g = (
+        rng.standard_normal(s).astype(dtype)
+        for s in ((n, t, features), (outs, features), outs, (n, t, outs), (n, t, outs))
+    )
+    wide, there = (
+        [a.astype(np.float64) for a in (x, w, b, r)],
+        [cupy.asarray(x), cupy.asarray(w, order=weight_order), cupy.asarray(b)],
+    )
     y = call_by("implicit_tma_sm90", "linear", (*there, cupy.asarray(r)), {"activation": activation})
-    found = call_by("implicit_tma_sm90", "linear_backward", (cupy.asarray(g), *there, cupy.asarray(r)), {"activation": activation})
+    found = call_by(
+        "implicit_tma_sm90", "linear_backward", (cupy.asarray(g), *there, cupy.asarray(r)), {"activation": activation}
+    )
     expected = (
         dnn.linear(*wide[:3], residual=wide[3], activation=activation),
         *dnn.linear_backward(g.astype(np.float64), *wide[:3], residual=wide[3], activation=activation),

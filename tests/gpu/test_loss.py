@@ -33,7 +33,13 @@ def test_rows_of_any_length(classes, dtype):
     _both("cross_entropy", (z, t), rtol_terms=classes)
     _both("cross_entropy", (z, t), rtol_terms=classes, label_smoothing=0.1, reduction="none")
     _both("cross_entropy_backward", (np.array(1.5, dtype), z, t), rtol_terms=classes)
-    _both("cross_entropy_backward", (np.ones(rows, dtype), z, t), rtol_terms=classes, label_smoothing=0.1, reduction="none")
+    _both(
+        "cross_entropy_backward",
+        (np.ones(rows, dtype), z, t),
+        rtol_terms=classes,
+        label_smoothing=0.1,
+        reduction="none",
+    )
 
 
 @pytest.mark.parametrize("dtype", _DTYPES, ids=lambda d: np.dtype(d).name)
@@ -87,15 +93,24 @@ def _ctc(steps, batch, classes, longest, dtype, seed=0):
     z = rng.standard_normal((steps, batch, classes))
     z -= np.log(np.exp(z).sum(-1, keepdims=True))
     counts = rng.integers(0, longest + 1, batch)
-    return z.astype(dtype), rng.integers(1, classes, (batch, longest)), rng.integers(steps // 2, steps + 1, batch), counts
+    return (
+        z.astype(dtype),
+        rng.integers(1, classes, (batch, longest)),
+        rng.integers(steps // 2, steps + 1, batch),
+        counts,
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, BFLOAT16], ids=lambda d: np.dtype(d).name)
-@pytest.mark.parametrize("steps, batch, classes, longest", [(50, 5, 20, 20), (130, 3, 7, 40), (80, 70, 5, 9), (1300, 2, 30, 600)])
+@pytest.mark.parametrize(
+    "steps, batch, classes, longest", [(50, 5, 20, 20), (130, 3, 7, 40), (80, 70, 5, 9), (1300, 2, 30, 600)]
+)
 def test_ctc(steps, batch, classes, longest, dtype):
     z, targets, lengths, counts = _ctc(steps, batch, classes, longest, dtype)
     for reduction in ("none", "mean", "sum"):
-        _both("ctc_loss", (z, targets, lengths, counts), rtol_terms=steps * steps, reduction=reduction, zero_infinity=True)
+        _both(
+            "ctc_loss", (z, targets, lengths, counts), rtol_terms=steps * steps, reduction=reduction, zero_infinity=True
+        )
         grad = np.ones(batch if reduction == "none" else (), dtype)
         options = {"reduction": reduction, "zero_infinity": True}
         _both("ctc_loss_backward", (grad, z, targets, lengths, counts), rtol_terms=(steps * 16) ** 2, **options)
@@ -106,7 +121,9 @@ def test_ctc_with_the_batch_first_in_memory():
     there = cupy.asarray(np.ascontiguousarray(z.transpose(1, 0, 2))).transpose(1, 0, 2)
     rest = [cupy.asarray(a) for a in (targets, lengths, counts)]
     plain = dnn.ctc_loss_backward(cupy.ones((), np.float32), cupy.asarray(z), *rest)
-    np.testing.assert_array_equal(cupy.asnumpy(dnn.ctc_loss_backward(cupy.ones((), np.float32), there, *rest)), cupy.asnumpy(plain))
+    np.testing.assert_array_equal(
+        cupy.asnumpy(dnn.ctc_loss_backward(cupy.ones((), np.float32), there, *rest)), cupy.asnumpy(plain)
+    )
 
 
 def test_ctc_out_of_range_gives_nan():
@@ -117,14 +134,20 @@ def test_ctc_out_of_range_gives_nan():
     assert cupy.asnumpy(cupy.isnan(loss)).tolist() == [False, True, True, True, True]
     # One behind another: where a sequence's labels begin may be any number.
     behind = cupy.asarray(np.arange(15) % 3 + 1)
-    for counts, bad in (([3, 2**63 - 1, 3, 3, 3], [1, 2, 3, 4]), ([3, -9, 3, 3, 3], [1, 2, 3]), ([3, 2**40, 3, -(2**40), 3], [1, 2, 3])):
+    for counts, bad in (
+        ([3, 2**63 - 1, 3, 3, 3], [1, 2, 3, 4]),
+        ([3, -9, 3, 3, 3], [1, 2, 3]),
+        ([3, 2**40, 3, -(2**40), 3], [1, 2, 3]),
+    ):
         loss = dnn.ctc_loss(cupy.asarray(z), behind, cupy.full(5, 10), cupy.asarray(np.array(counts)), reduction="none")
         assert cupy.asnumpy(cupy.isnan(loss)).nonzero()[0].tolist() == bad
 
 
 @pytest.mark.parametrize("dtype", _DTYPES, ids=lambda d: np.dtype(d).name)
 @pytest.mark.parametrize("algorithm", ["blocks", "blocks_rounded", "parts_sm90"])
-@pytest.mark.parametrize(("rows", "features", "classes"), [(200, 64, 1000), (129, 63, 1003), (65, 8, 64), (1, 16, 300), (70, 20, 3)])
+@pytest.mark.parametrize(
+    ("rows", "features", "classes"), [(200, 64, 1000), (129, 63, 1003), (65, 8, 64), (1, 16, 300), (70, 20, 3)]
+)
 def test_linear_scores_in_several_blocks(rows, features, classes, algorithm, dtype, monkeypatch):
     from dnnarray._cuda.loss import linear_products as loss_linear_products
 
@@ -135,19 +158,30 @@ def test_linear_scores_in_several_blocks(rows, features, classes, algorithm, dty
     arrays, forward = [cupy.zeros(*s) for s in shapes], "blocks" if algorithm == "blocks_rounded" else algorithm
     offered = {a.name for a in dnn.algorithms("linear_cross_entropy_backward", cupy.zeros((), dtype), *arrays)}
     offered &= {a.name for a in dnn.algorithms("linear_cross_entropy", *arrays)} | {"blocks_rounded"}
-    if algorithm not in offered or (algorithm == "blocks_rounded" and dtype == np.float32):  # TF32, another class of numbers
+    if algorithm not in offered or (
+        algorithm == "blocks_rounded" and dtype == np.float32
+    ):  # TF32, another class of numbers
         pytest.skip("another dtype, device or number of classes")
     rng = np.random.default_rng(rows)
-    x, w, bias, weight = (rng.standard_normal(s).astype(dtype) for s in ((rows, features), (classes, features), classes, classes))
+    x, w, bias, weight = (
+        rng.standard_normal(s).astype(dtype) for s in ((rows, features), (classes, features), classes, classes)
+    )
     weight = np.abs(weight) + np.ones(1, dtype)
     t = rng.integers(0, classes, rows)
     t[rows // 2 :: 7] = -100
     wide = [a.astype(np.float64) for a in (x, w, bias, weight)]
     there = [cupy.asarray(a) for a in (x, w, bias, weight)]
-    for full, options in ((True, {"label_smoothing": 0.1}), (True, {"reduction": "none"}), (False, {"reduction": "sum"}), (False, {})):
+    for full, options in (
+        (True, {"label_smoothing": 0.1}),
+        (True, {"reduction": "none"}),
+        (False, {"reduction": "sum"}),
+        (False, {}),
+    ):
         named = [{"bias": b, "weight": c} if full else {} for b, c in ((wide[2], wide[3]), (there[2], there[3]))]
         expected = dnn.linear_cross_entropy(*wide[:2], t, **named[0], **options)
-        actual = dnn.linear_cross_entropy(*there[:2], cupy.asarray(t), **named[1], **options, return_lse=True, algorithm=forward)
+        actual = dnn.linear_cross_entropy(
+            *there[:2], cupy.asarray(t), **named[1], **options, return_lse=True, algorithm=forward
+        )
         assert_close(cupy.asnumpy(actual.loss), expected, features, 4.0)
         grad = rng.standard_normal(expected.shape).astype(dtype)
         expected = dnn.linear_cross_entropy_backward(grad.astype(np.float64), *wide[:2], t, **named[0], **options)
@@ -165,7 +199,16 @@ def test_linear_scores_in_several_blocks(rows, features, classes, algorithm, dty
 @pytest.mark.parametrize("algorithm", ["blocks", "blocks_rounded", "parts_sm90"])
 @pytest.mark.parametrize(
     ("rows", "features", "classes"),
-    [(300, 64, 1000), (257, 63, 1003), (129, 8, 64), (1, 16, 301), (200, 20, 3), (130, 8, 5003), (40, 8, 40_001), (9, 8, 128_257)],
+    [
+        (300, 64, 1000),
+        (257, 63, 1003),
+        (129, 8, 64),
+        (1, 16, 301),
+        (200, 20, 3),
+        (130, 8, 5003),
+        (40, 8, 40_001),
+        (9, 8, 128_257),
+    ],
 )
 def test_a_tape_of_linear_scores(rows, features, classes, algorithm, dtype, monkeypatch):
     from dnnarray._cuda.loss import linear_products as loss_linear_products
@@ -173,12 +216,16 @@ def test_a_tape_of_linear_scores(rows, features, classes, algorithm, dtype, monk
     for name in ("_WHOLE", "_HELD", "_PARTS_BYTES"):
         monkeypatch.setattr(loss_linear_products, name, 128 * 64 * 4)
     rng = np.random.default_rng(rows)
-    x, w, bias, weight = (rng.standard_normal(s).astype(dtype) for s in ((rows, features), (classes, features), classes, classes))
+    x, w, bias, weight = (
+        rng.standard_normal(s).astype(dtype) for s in ((rows, features), (classes, features), classes, classes)
+    )
     weight, t = np.abs(weight) + np.ones(1, dtype), rng.integers(0, classes, rows)
     t[rows // 2 :: 7] = -100
     wide, there = [a.astype(np.float64) for a in (x, w, bias, weight)], [cupy.asarray(a) for a in (x, w, bias, weight)]
     offered = {a.name for a in dnn.algorithms("linear_cross_entropy", *there[:2], cupy.asarray(t), return_tape=True)}
-    if algorithm not in offered or (algorithm == "blocks_rounded" and dtype == np.float32):  # TF32, another class of numbers
+    if algorithm not in offered or (
+        algorithm == "blocks_rounded" and dtype == np.float32
+    ):  # TF32, another class of numbers
         pytest.skip("another dtype, device or number of classes")
     for full, options in (
         (True, {"label_smoothing": 0.1}),
@@ -190,7 +237,8 @@ def test_a_tape_of_linear_scores(rows, features, classes, algorithm, dtype, monk
         asked = (*there[:2], cupy.asarray(t)), named[1] | options
         loss = dnn.linear_cross_entropy(*wide[:2], t, **named[0], **options)
         taped, again = (
-            dnn.linear_cross_entropy(*asked[0], **asked[1], return_lse=lse, return_tape=True, algorithm=algorithm) for lse in (True, False)
+            dnn.linear_cross_entropy(*asked[0], **asked[1], return_lse=lse, return_tape=True, algorithm=algorithm)
+            for lse in (True, False)
         )
         assert taped.tape.tobytes() == again.tape.tobytes()
         for result in (taped, again):
@@ -214,17 +262,23 @@ def test_a_tape_of_linear_scores_that_are_not_finite(classes, smoothing):
     x[2], x[4, 3], t[5] = np.nan, 1e30, -100
     wide = [a.astype(np.float32) for a in (x, w, bias)]
     named = {"reduction": "sum", "label_smoothing": smoothing}
-    expected = dnn.linear_cross_entropy(*(a.astype(np.float64) for a in wide[:2]), t, wide[2].astype(np.float64), **named, return_lse=True)
+    expected = dnn.linear_cross_entropy(
+        *(a.astype(np.float64) for a in wide[:2]), t, wide[2].astype(np.float64), **named, return_lse=True
+    )
     grad = dnn.linear_cross_entropy_backward(
         np.array(1.0), *(a.astype(np.float64) for a in wide[:2]), t, wide[2].astype(np.float64), **named
     )
     there = [cupy.asarray(a) for a in wide]
-    taped = dnn.linear_cross_entropy(*there[:2], cupy.asarray(t), there[2], **named, return_lse=True, return_tape=True, algorithm="blocks")
+    taped = dnn.linear_cross_entropy(
+        *there[:2], cupy.asarray(t), there[2], **named, return_lse=True, return_tape=True, algorithm="blocks"
+    )
     assert np.isnan(float(taped.loss)) == np.isnan(expected.loss)
     finite = [0, 1, 3, 4, 5]
     np.testing.assert_allclose(cupy.asnumpy(taped.lse)[finite], expected.lse[finite], rtol=1e-5)
     dx = cupy.asnumpy(
-        dnn.linear_cross_entropy_backward(cupy.ones((), np.float32), *there[:2], cupy.asarray(t), there[2], **named, tape=taped.tape).x
+        dnn.linear_cross_entropy_backward(
+            cupy.ones((), np.float32), *there[:2], cupy.asarray(t), there[2], **named, tape=taped.tape
+        ).x
     )
     np.testing.assert_array_equal(np.isnan(dx), np.isnan(grad.x))
     np.testing.assert_allclose(dx[finite], grad.x[finite], rtol=1e-4, atol=1e-5)
@@ -236,7 +290,9 @@ def test_vjp_of_linear_scores_takes_the_tape():
     t = rng.integers(0, 300, 70)
     _loss, pullback = dnn.vjp("linear_cross_entropy", x, w, cupy.asarray(t))
     dx, dw, _ = pullback(cupy.full((), 2, np.float32))
-    expected = dnn.linear_cross_entropy_backward(np.array(2.0), cupy.asnumpy(x).astype(float), cupy.asnumpy(w).astype(float), t)
+    expected = dnn.linear_cross_entropy_backward(
+        np.array(2.0), cupy.asnumpy(x).astype(float), cupy.asnumpy(w).astype(float), t
+    )
     for a, e in ((dx, expected.x), (dw, expected.w)):
         assert_close(cupy.asnumpy(a), e, 300, 4.0)
 
@@ -249,7 +305,10 @@ def test_rounded_gradients_of_scores_are_no_less_exact_than_plain_half_types(dty
     rng = np.random.default_rng(sure)
     rows, features, classes = 512, 512, 8192
     w, t = rng.standard_normal((classes, features)) / features**0.5, rng.integers(0, classes, rows)
-    half = [torch.tensor(a, device="cuda").to(getattr(torch, dtype)) for a in (rng.standard_normal((rows, features)) + sure * w[t], w)]
+    half = [
+        torch.tensor(a, device="cuda").to(getattr(torch, dtype))
+        for a in (rng.standard_normal((rows, features)) + sure * w[t], w)
+    ]
     x, w, labels, one = (*half, torch.tensor(t, device="cuda"), torch.ones((), dtype=half[0].dtype, device="cuda"))
     assert dnn.algorithms("linear_cross_entropy_backward", one, x, w, labels)[0].name == "blocks_rounded"
     ours = dnn.linear_cross_entropy_backward(one, x, w, labels)
@@ -266,12 +325,18 @@ def test_rounded_gradients_of_scores_are_no_less_exact_than_plain_half_types(dty
 def test_infinite_features_in_float32():
     """What the products of parts make of infinities is done again by the definition."""
     rng = np.random.default_rng(0)
-    x, w, t = rng.standard_normal((40, 16)).astype(np.float32), rng.standard_normal((301, 16)).astype(np.float32), rng.integers(0, 301, 40)
+    x, w, t = (
+        rng.standard_normal((40, 16)).astype(np.float32),
+        rng.standard_normal((301, 16)).astype(np.float32),
+        rng.integers(0, 301, 40),
+    )
     x[3, 5], w[:, 5] = np.inf, -np.abs(w[:, 5])
     expected = dnn.linear_cross_entropy(x.astype(np.float64), w.astype(np.float64), t, reduction="none")
     for a in dnn.algorithms("linear_cross_entropy", *map(cupy.asarray, (x, w, t))):
         if a.precision == "highest":
-            actual = cupy.asnumpy(dnn.linear_cross_entropy(*map(cupy.asarray, (x, w, t)), reduction="none", algorithm=a.name))
+            actual = cupy.asnumpy(
+                dnn.linear_cross_entropy(*map(cupy.asarray, (x, w, t)), reduction="none", algorithm=a.name)
+            )
             np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -287,13 +352,16 @@ def test_linear_scores_without_rows_or_features():
     tape = dnn.linear_cross_entropy(x, w, t, cupy.zeros(5), return_tape=True).tape
     np.testing.assert_allclose(cupy.asnumpy(tape), np.full(5, 0.2) - [0.5, 0, 0, 0, 0.5])
     x, w, t = cupy.zeros((0, 3)), cupy.ones((5, 3)), cupy.zeros(0, np.int64)
-    assert not cupy.asnumpy(dnn.linear_cross_entropy(x, w, t, return_tape=True, out=(cupy.ones(()), cupy.ones(15))).tape).any()
+    assert not cupy.asnumpy(
+        dnn.linear_cross_entropy(x, w, t, return_tape=True, out=(cupy.ones(()), cupy.ones(15))).tape
+    ).any()
 
 
 @pytest.mark.parametrize("dtype", _DTYPES, ids=lambda d: np.dtype(d).name)
 @pytest.mark.parametrize("shape", [(6, 5), (6, 40), (6, 1000), (6, 5003), (6, 21, 3, 4)], ids=str)
 def test_log_sums_of_rows_that_are_not_finite(shape, dtype):
-    """NaN where all scores or one are, -inf where all are, infinity where one is, and what the others come to beside -inf."""
+    """NaN where all scores or one are, -inf where all are, infinity where one is, and what the others come to beside
+    -inf."""
     rng = np.random.default_rng(1)
     z = rng.standard_normal(shape).astype(dtype)
     z[0], z[1], z[2, 3:4], z[3, 4:5], z[4, :2] = np.nan, -np.inf, np.nan, np.inf, -np.inf

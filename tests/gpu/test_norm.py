@@ -53,7 +53,12 @@ def algorithm(request, monkeypatch):
 @pytest.mark.parametrize("dtype", _DTYPES, ids=str)
 def test_rows_of_any_length(columns, dtype):
     rows = 37
-    x, grad, w, b = _draw((rows, columns), dtype), _draw((rows, columns), dtype, 1), _draw(columns, dtype, 2), _draw(columns, dtype, 3)
+    x, grad, w, b = (
+        _draw((rows, columns), dtype),
+        _draw((rows, columns), dtype, 1),
+        _draw(columns, dtype, 2),
+        _draw(columns, dtype, 3),
+    )
     _check("layer_norm", (x, w, b), columns, return_stats=True)
     _check("add_rms_norm", (x, grad, w), columns)
     if columns > 1:  # of one value the gradient is 0, and what is left is rounding
@@ -65,8 +70,14 @@ def test_rows_of_any_length(columns, dtype):
 @pytest.mark.parametrize(("rows", "columns"), [(1, 8200), (65, 16_384), (66, 12_288), (67, 16_376), (300, 9_000)])
 @pytest.mark.parametrize("dtype", [np.dtype(np.float16), BFLOAT16], ids=str)
 def test_long_rows_of_half_types(rows, columns, dtype):
-    """One row, a row for each pair of blocks, one more; vectors that are missing; statistics saved, with and without a bias."""
-    x, grad, w, b = _draw((rows, columns), dtype), _draw((rows, columns), dtype, 1), _draw(columns, dtype, 2), _draw(columns, dtype, 3)
+    """One row, a row for each pair of blocks, one more; vectors that are missing; statistics saved, with and without a
+    bias."""
+    x, grad, w, b = (
+        _draw((rows, columns), dtype),
+        _draw((rows, columns), dtype, 1),
+        _draw(columns, dtype, 2),
+        _draw(columns, dtype, 3),
+    )
     exact = x.astype(np.float64)
     saved = {
         "mean": exact.mean(1, keepdims=True).astype(np.float32),
@@ -78,12 +89,19 @@ def test_long_rows_of_half_types(rows, columns, dtype):
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns"), [(1500, 1056), (1100, 4096), (900, 5000), (300, 16_384), (41, 65_536), (150, 131_072), (5, 131_072)]
+    ("rows", "columns"),
+    [(1500, 1056), (1100, 4096), (900, 5000), (300, 16_384), (41, 65_536), (150, 131_072), (5, 131_072)],
 )
 @pytest.mark.parametrize("dtype", [np.dtype(np.float32), BFLOAT16], ids=str)
 def test_rows_that_share_blocks(rows, columns, dtype):
-    """Several rows for each block that stays, the last ones missing; statistics saved and not; parameters of either dtype, or none."""
-    x, grad, w, b = _draw((rows, columns), dtype), _draw((rows, columns), dtype, 1), _draw(columns, dtype, 2), _draw(columns, np.float32, 3)
+    """Several rows for each block that stays, the last ones missing; statistics saved and not; parameters of either
+    dtype, or none."""
+    x, grad, w, b = (
+        _draw((rows, columns), dtype),
+        _draw((rows, columns), dtype, 1),
+        _draw(columns, dtype, 2),
+        _draw(columns, np.float32, 3),
+    )
     exact = x.astype(np.float64)
     mean = exact.mean(1, keepdims=True)
     rstd = 1 / np.sqrt(exact.var(1, keepdims=True) + 1e-5)
@@ -120,13 +138,21 @@ def test_warps_with_rows_missing_that_find_the_statistics(rows, columns):
     _check("layer_norm_backward", (grad, x, w, w), max(rows, columns))
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(1, 8), (5, 37), (128, 512), (300, 96), (512, 20), (97, 1000), (33, 4104), (64, 8192)])
+@pytest.mark.parametrize(
+    ("rows", "columns"), [(1, 8), (5, 37), (128, 512), (300, 96), (512, 20), (97, 1000), (33, 4104), (64, 8192)]
+)
 @pytest.mark.parametrize("dtype", _DTYPES, ids=str)
 def test_small_gradients_whose_statistics_were_saved(rows, columns, dtype):
     """Blocks of rows beside blocks of columns; parameters of either dtype, memory that is not aligned, a NaN."""
     x, grad, w = _draw((rows, columns), dtype), _draw((rows, columns), dtype, 1), _draw(columns, dtype, 2)
-    exact, kind = x.astype(np.float64), np.promote_types(dtype, np.float32) if dtype != BFLOAT16 else np.dtype(np.float32)
-    saved = {"mean": exact.mean(1, keepdims=True).astype(kind), "rstd": (1 / np.sqrt(exact.var(1, keepdims=True) + 1e-5)).astype(kind)}
+    exact, kind = (
+        x.astype(np.float64),
+        np.promote_types(dtype, np.float32) if dtype != BFLOAT16 else np.dtype(np.float32),
+    )
+    saved = {
+        "mean": exact.mean(1, keepdims=True).astype(kind),
+        "rstd": (1 / np.sqrt(exact.var(1, keepdims=True) + 1e-5)).astype(kind),
+    }
     root = {"rstd": (1 / np.sqrt((exact**2).mean(1, keepdims=True) + 1e-6)).astype(kind)}
     _check("layer_norm_backward", (grad, x, w, w.astype(kind)), max(rows, columns), **saved)
     _check("layer_norm_backward", (grad, x, None, w), max(rows, columns), **saved)
@@ -135,9 +161,17 @@ def test_small_gradients_whose_statistics_were_saved(rows, columns, dtype):
     _check("layer_norm_backward", (grad, x, w, None), max(rows, columns), rstd=saved["rstd"])
     _check("rms_norm_backward", (grad, x, w.astype(kind)), max(rows, columns))
     there = {n: cupy.asarray(a) for n, a in saved.items()}
-    odd = [cupy.concatenate([cupy.zeros(1, a.dtype), a.ravel()])[1:].reshape(a.shape) for a in map(cupy.asarray, (grad, x))]
-    expected = call("layer_norm_backward", (cupy.asarray(grad), cupy.asarray(x), cupy.asarray(w), cupy.asarray(w)), there)
-    for a, e in zip(leaves(call("layer_norm_backward", (*odd, cupy.asarray(w), cupy.asarray(w)), there)), leaves(expected), strict=True):
+    odd = [
+        cupy.concatenate([cupy.zeros(1, a.dtype), a.ravel()])[1:].reshape(a.shape) for a in map(cupy.asarray, (grad, x))
+    ]
+    expected = call(
+        "layer_norm_backward", (cupy.asarray(grad), cupy.asarray(x), cupy.asarray(w), cupy.asarray(w)), there
+    )
+    for a, e in zip(
+        leaves(call("layer_norm_backward", (*odd, cupy.asarray(w), cupy.asarray(w)), there)),
+        leaves(expected),
+        strict=True,
+    ):
         assert_close(cupy.asnumpy(a), cupy.asnumpy(e).astype(np.float64), max(rows, columns))
     odd[0][rows // 2, columns // 2] = np.nan
     spoilt = leaves(call("layer_norm_backward", (*odd, cupy.asarray(w), cupy.asarray(w)), there))
@@ -157,7 +191,9 @@ def test_rows_far_from_zero_with_an_outlier_first(columns, dtype):
     _check("add_layer_norm", (x, x[::-1].copy()), columns)
 
 
-@pytest.mark.parametrize("shape", [(3, 12, 7, 7), (2, 64, 7, 7), (2, 40, 3, 1), (5, 8, 2, 3), (1, 32, 2, 1), (2, 8, 31, 33)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(3, 12, 7, 7), (2, 64, 7, 7), (2, 40, 3, 1), (5, 8, 2, 3), (1, 32, 2, 1), (2, 8, 31, 33)], ids=str
+)
 @pytest.mark.parametrize("dtype", _DTYPES[1:], ids=str)
 def test_groups_as_rows(shape, dtype, monkeypatch):
     """Borders of images within vectors, several of them; parameters of either dtype."""
@@ -165,18 +201,30 @@ def test_groups_as_rows(shape, dtype, monkeypatch):
     forget()
     x, w, b = _draw(shape, dtype), _draw(shape[1], dtype, 1), _draw(shape[1], np.float32, 2)
     for groups in (g for g in (1, 2, 5) if shape[1] % (4 * g) == 0):
-        _check("group_norm", (x, w, b), x.size // shape[0] // groups, num_groups=groups, activation="relu", return_stats=True)
+        _check(
+            "group_norm",
+            (x, w, b),
+            x.size // shape[0] // groups,
+            num_groups=groups,
+            activation="relu",
+            return_stats=True,
+        )
         _check("group_norm", (x, None, w), x.size // shape[0] // groups, num_groups=groups)
     forget()
 
 
-@pytest.mark.parametrize("shape", [(16, 600, 7, 7), (64, 536, 7, 7), (3, 1064, 3, 3), (70, 2400, 1, 1), (1, 600, 7, 9)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(16, 600, 7, 7), (64, 536, 7, 7), (3, 1064, 3, 3), (70, 2400, 1, 1), (1, 600, 7, 9)], ids=str
+)
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("dtype", _DTYPES[2:], ids=str)
 def test_channels_in_the_registers_of_blocks(shape, last, dtype, monkeypatch):
-    """Several pieces a thread, fewer pieces than threads, blocks with fewer channels; both kinds of parameters; far from zero; memory that is not aligned."""
+    """Several pieces a thread, fewer pieces than threads, blocks with fewer channels; both kinds of parameters; far
+    from zero; memory that is not aligned."""
     for op in ("batch_norm_train", "batch_norm_train_backward"):
-        monkeypatch.setitem(ALGORITHMS, op, tuple(m for m in ALGORITHMS[op] if m.name.startswith(("channel_tile", "channels"))))
+        monkeypatch.setitem(
+            ALGORITHMS, op, tuple(m for m in ALGORITHMS[op] if m.name.startswith(("channel_tile", "channels")))
+        )
     monkeypatch.setattr(channel_tile, "_SHARED", 1 << 20)
     monkeypatch.setattr(folded_plans, "_SMALL", 1 << 60)  # which would be faster for some
     forget()
@@ -190,10 +238,15 @@ def test_channels_in_the_registers_of_blocks(shape, last, dtype, monkeypatch):
     _check("batch_norm_train", (x, None, w), count, residual=r, activation="relu", **options)
     there = cupy.asarray(x)
     odd = cupy.concatenate([cupy.zeros(1, there.dtype), there.ravel()])[1:].reshape(shape)
-    for a, e in zip(leaves(dnn.batch_norm_train(odd, **options)), leaves(dnn.batch_norm_train(there, **options)), strict=True):
+    for a, e in zip(
+        leaves(dnn.batch_norm_train(odd, **options)), leaves(dnn.batch_norm_train(there, **options)), strict=True
+    ):
         assert_close(cupy.asnumpy(a), cupy.asnumpy(e).astype(np.float64), count)
     axes, exact = tuple(i for i in range(x.ndim) if i != (x.ndim - 1 if last else 1)), x.astype(np.float64)
-    saved = {"mean": exact.mean(axes).astype(np.float32), "rstd": (1 / np.sqrt(exact.var(axes) + 1e-5)).astype(np.float32)}
+    saved = {
+        "mean": exact.mean(axes).astype(np.float32),
+        "rstd": (1 / np.sqrt(exact.var(axes) + 1e-5)).astype(np.float32),
+    }
     if last and count > 7 * 256:
         return forget()  # pairs of pieces are more than a block holds
     grad = _draw(shape, dtype, 6)
@@ -217,20 +270,29 @@ def _small_shapes():
     )
     draw = np.random.default_rng(11)
     for _ in range(3):
-        yield int(draw.integers(1, 17)), int(draw.integers(8, 200)), int(draw.integers(1, 15)), int(draw.integers(1, 15))
+        yield (
+            int(draw.integers(1, 17)),
+            int(draw.integers(8, 200)),
+            int(draw.integers(1, 15)),
+            int(draw.integers(1, 15)),
+        )
 
 
 @pytest.mark.parametrize("shape", list(_small_shapes()), ids=str)
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("dtype", _DTYPES[1:], ids=str)
 def test_small_statistics_in_the_registers_of_blocks(shape, last, dtype):
-    """One to four channels a block, and clusters; statistics saved and not; both kinds of parameters; far from zero; memory that is not aligned."""
+    """One to four channels a block, and clusters; statistics saved and not; both kinds of parameters; far from zero;
+    memory that is not aligned."""
     n, channels, *space = shape
     shape, options = (n, *space, channels) if last else shape, {"layout": "channels_last" if last else "channels_first"}
     x, r, grad = _draw(shape, dtype) + dtype.type(3), _draw(shape, dtype, 1), _draw(shape, dtype, 2)
     w, b = np.abs(_draw(channels, dtype, 4)) + dtype.type(1), _draw(channels, np.float32, 5)
     count, axes, exact = x.size // channels, tuple(i for i in range(4) if i != (3 if last else 1)), x.astype(np.float64)
-    saved = {"mean": exact.mean(axes).astype(np.float32), "rstd": (1 / np.sqrt(exact.var(axes) + 1e-5)).astype(np.float32)}
+    saved = {
+        "mean": exact.mean(axes).astype(np.float32),
+        "rstd": (1 / np.sqrt(exact.var(axes) + 1e-5)).astype(np.float32),
+    }
     _check("batch_norm_train", (x, w, b, b, np.abs(b)), count, **options)
     _check("batch_norm_train", (x, None, w), count, residual=r, activation="relu", **options)
     for given in ({}, saved):
@@ -240,14 +302,19 @@ def test_small_statistics_in_the_registers_of_blocks(shape, last, dtype):
         values = x.size // groups
         _check("group_norm", (x, w, b), values // n, num_groups=groups, activation="relu", return_stats=True, **options)
         _check("group_norm_backward", (grad, x, b, None), values, num_groups=groups, eps=1e-3, **options)
-        _check("group_norm_backward", (grad, x, w, b), values, num_groups=groups, **_of_samples(x, groups, last), **options)
+        _check(
+            "group_norm_backward", (grad, x, w, b), values, num_groups=groups, **_of_samples(x, groups, last), **options
+        )
     if np.prod(space) > 1:
         _check("instance_norm", (x, b, w), count // n, return_stats=True, **options)
         for given in ({}, _of_samples(x, channels, last)):
             _check("instance_norm_backward", (grad, x, w, w), count, **given, **options)
     there = {n: cupy.asarray(a) for n, a in {"x": x, "grad": grad, "w": w}.items()}
     odd = {n: cupy.concatenate([cupy.zeros(1, a.dtype), a.ravel()])[1:].reshape(a.shape) for n, a in there.items()}
-    for a, e in zip(*(leaves(dnn.batch_norm_train_backward(m["grad"], m["x"], m["w"], **options)) for m in (odd, there)), strict=True):
+    for a, e in zip(
+        *(leaves(dnn.batch_norm_train_backward(m["grad"], m["x"], m["w"], **options)) for m in (odd, there)),
+        strict=True,
+    ):
         assert_close(cupy.asnumpy(a), cupy.asnumpy(e).astype(np.float64), count)
 
 
@@ -287,13 +354,17 @@ _FOLDED = [
 @pytest.mark.parametrize("shape", _FOLDED, ids=str)
 @pytest.mark.parametrize("dtype", _DTYPES[1:], ids=str)
 def test_medium_arrays_in_two_launches(shape, dtype, folded):
-    """Channels that are whole vectors and not, rows that are whole folds and not, few and many; far from zero, and with a first value far from the others."""
+    """Channels that are whole vectors and not, rows that are whole folds and not, few and many; far from zero, and with
+    a first value far from the others."""
     channels, count, options = shape[-1], int(np.prod(shape[:-1])), {"layout": "channels_last"}
     x, r, grad = _draw(shape, dtype) + dtype.type(3), _draw(shape, dtype, 1), _draw(shape, dtype, 2)
     x[0, 0, 0] = dtype.type(30)
     w, b = np.abs(_draw(channels, dtype, 4)) + dtype.type(1), _draw(channels, np.float32, 5)
     exact = x.astype(np.float64)
-    saved = {"mean": exact.mean((0, 1, 2)).astype(np.float32), "rstd": (1 / np.sqrt(exact.var((0, 1, 2)) + 1e-5)).astype(np.float32)}
+    saved = {
+        "mean": exact.mean((0, 1, 2)).astype(np.float32),
+        "rstd": (1 / np.sqrt(exact.var((0, 1, 2)) + 1e-5)).astype(np.float32),
+    }
     _check("batch_norm_train", (x, w, b, b, np.abs(b)), count, **options)
     _check("batch_norm_train", (x, None, w), count, residual=r, activation="relu", **options)
     _check("batch_norm_train", (x, b, None), count, activation="gelu", **options)
@@ -350,7 +421,12 @@ def test_any_axes(axis):
 @pytest.mark.parametrize("dtype", _DTYPES, ids=str)
 def test_local_response_norm(shape, layout, dtype):
     x, grad = _draw(shape, dtype), _draw(shape, dtype, 1)
-    usual = ({"size": 5}, {"size": 4, "alpha": 2.0, "beta": 1.3, "k": 2.0}, {"size": 3, "alpha": 1.0, "beta": 0.5}, {"size": 9})
+    usual = (
+        {"size": 5},
+        {"size": 4, "alpha": 2.0, "beta": 1.3, "k": 2.0},
+        {"size": 3, "alpha": 1.0, "beta": 0.5},
+        {"size": 9},
+    )
     for options in (*usual, {"size": 7, "alpha": 3.0, "beta": 1.0}, {"size": 5, "alpha": 3.0, "k": 0.0}):
         _check("local_response_norm", (x,), 5, layout=layout, **options)
         _check("local_response_norm_backward", (grad, x), 25, layout=layout, **options)
@@ -374,13 +450,24 @@ def test_channels_of_any_shape(shape, last, algorithm, dtype):
         _check("batch_norm_train_backward", (grad, x, w, b), count, residual=r, activation=activation, **same)
     axes = tuple(i for i in range(x.ndim) if i != (x.ndim - 1 if last else 1))
     exact = x.astype(np.float64)
-    saved = {"mean": exact.mean(axes).astype(np.float32), "rstd": (1 / np.sqrt(exact.var(axes) + 1e-5)).astype(np.float32)}
+    saved = {
+        "mean": exact.mean(axes).astype(np.float32),
+        "rstd": (1 / np.sqrt(exact.var(axes) + 1e-5)).astype(np.float32),
+    }
     if dtype != np.float64:
         _check("batch_norm_train_backward", (grad, x, w, b), count, **saved, **same)
     _check("batch_norm_backward", (grad, x, b, w, w, b), count, **same)
     _check("batch_norm", (x, b, w, w, b), 1, layout=layout, residual=r, activation="gelu")
     groups = 4 if channels % 4 == 0 else 1
-    _check("group_norm", (x, w, b), space * channels // groups, num_groups=groups, activation="gelu", return_stats=True, **same)
+    _check(
+        "group_norm",
+        (x, w, b),
+        space * channels // groups,
+        num_groups=groups,
+        activation="gelu",
+        return_stats=True,
+        **same,
+    )
     for given in ({}, _of_samples(x, groups, last)):
         _check("group_norm_backward", (grad, x, w, b), x.size // channels, num_groups=groups, **given, **same)
     if space > 1:
@@ -450,13 +537,16 @@ def test_more_than_two_to_the_31_elements():
 @pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
 @pytest.mark.parametrize("activation", [None, "relu"])
 def test_the_gradient_of_x_by_given_statistics_does_not_meet_the_mean(algorithm, dtype, layout, activation):
-    """NaN in a mean or infinity in x is in the gradients that depend on them: without an activation neither in that of x nor in that of the mean."""
+    """NaN in a mean or infinity in x is in the gradients that depend on them: without an activation neither in that of
+    x nor in that of the mean."""
     shape = (2, 3, 4, 2) if layout == "channels_last" else (2, 2, 3, 4)
     grad, x, bias = _draw(shape, dtype), _draw(shape, dtype, 1), _draw((2,), dtype, 2)
     x.flat[5] = np.inf
     mean, variance = np.array([np.nan, 0.5], dtype), np.array([1.25, 0.5], dtype)
     options = {"layout": layout, "activation": activation}
-    expected = dnn.batch_norm_backward(*(a.astype(np.float64) for a in (grad, x, mean, variance)), None, bias.astype(np.float64), **options)
+    expected = dnn.batch_norm_backward(
+        *(a.astype(np.float64) for a in (grad, x, mean, variance)), None, bias.astype(np.float64), **options
+    )
     result = dnn.batch_norm_backward(*map(cupy.asarray, (grad, x, mean, variance)), None, cupy.asarray(bias), **options)
     assert activation is not None or np.isfinite(expected.x).all()
     for actual, right in zip(leaves(result), leaves(expected), strict=True):

@@ -41,7 +41,9 @@ def _model():
         helper.make_node("MatMul", ["t", "m"], ["y"]),
     ]
     weights = [numpy_helper.from_array(a if a.dtype.kind == "i" else a.astype(np.float32), n) for n, a in held.items()]
-    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", ["N", 3, 8, 8]), ("y", ["N", 64, 5])))
+    x, y = (
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", ["N", 3, 8, 8]), ("y", ["N", 64, 5]))
+    )
     return helper.make_model(
         helper.make_graph(nodes, "graph", [x], [y], weights), opset_imports=[helper.make_opsetid("", 20)], ir_version=10
     )

@@ -1,4 +1,5 @@
-"""Launches that begin while the one before them ends: nothing is read before it is there, or written while it is read, in a stream and in a CUDA graph."""
+"""Launches that begin while the one before them ends: nothing is read before it is there, or written while it is read,
+in a stream and in a CUDA graph."""
 
 from functools import partial
 
@@ -29,12 +30,16 @@ def _loss(rows, columns, dtype):
 
 def _loss_gradient(rows, columns, dtype):
     labels = cupy.asarray(np.random.default_rng(1).integers(columns, size=rows))
-    return lambda g, x, w: dnn.cross_entropy_backward(g[0, 0], x, labels, weight=w), _sets((rows, columns), columns, dtype)
+    return lambda g, x, w: dnn.cross_entropy_backward(g[0, 0], x, labels, weight=w), _sets(
+        (rows, columns), columns, dtype
+    )
 
 
 def _channels(name, shape, layout, **options):
     function, gradient = getattr(dnn, name), name.endswith("backward")
-    return lambda g, x, w: function(*(g,) * gradient, x, weight=w, bias=w, layout=layout, **options), _sets(shape, 64, np.float32)
+    return lambda g, x, w: function(*(g,) * gradient, x, weight=w, bias=w, layout=layout, **options), _sets(
+        shape, 64, np.float32
+    )
 
 
 def _residual(shape, layout, dtype):
@@ -45,7 +50,10 @@ def _residual(shape, layout, dtype):
 
 def _sets(shape, parameters, dtype):
     """Two sets of arrays: gradient, x, a weight."""
-    return [[_draw(*shape, seed=s + k, dtype=dtype) for k in (0, 1)] + [abs(_draw(parameters, seed=s + 2, dtype=dtype))] for s in (0, 5)]
+    return [
+        [_draw(*shape, seed=s + k, dtype=dtype) for k in (0, 1)] + [abs(_draw(parameters, seed=s + 2, dtype=dtype))]
+        for s in (0, 5)
+    ]
 
 
 _ROWS = ((128, 512, np.float32), (37, 4096, np.float16), (3000, 768, np.float16), (2000, 2048, np.float32))
@@ -125,7 +133,9 @@ def test_in_a_graph(name):
 
 
 def _written_by_copies(target, source, stream, other):
-    cupy.cuda.runtime.memcpyAsync(target.data.ptr, source.data.ptr, target.nbytes, cupy.cuda.runtime.memcpyDeviceToDevice, stream.ptr)
+    cupy.cuda.runtime.memcpyAsync(
+        target.data.ptr, source.data.ptr, target.nbytes, cupy.cuda.runtime.memcpyDeviceToDevice, stream.ptr
+    )
 
 
 def _filled_and_added(target, source, stream, other):
@@ -166,7 +176,14 @@ def _use(a, b, weight, result, settle):
 
 @pytest.mark.parametrize("graph", [False, True], ids=["stream", "graph"])
 @pytest.mark.parametrize(
-    "write", [_written_by_copies, _filled_and_added, _zeroed_before_and_written_by_us, _by_a_kernel_of_others, _on_another_stream]
+    "write",
+    [
+        _written_by_copies,
+        _filled_and_added,
+        _zeroed_before_and_written_by_us,
+        _by_a_kernel_of_others,
+        _on_another_stream,
+    ],
 )
 @pytest.mark.parametrize("shape", [(128, 512), (37, 256), (2000, 512)])
 def test_what_others_write_is_there(shape, write, graph):

@@ -1,4 +1,5 @@
-"""Pooling on a card beyond the shared cases: memory orders, sizes around vectors and blocks, NaN and ties, whole planes, determinism."""
+"""Pooling on a card beyond the shared cases: memory orders, sizes around vectors and blocks, NaN and ties, whole
+planes, determinism."""
 
 import math
 
@@ -35,12 +36,17 @@ def test_windows_of_four_and_five(op, order, dtype, window):
     size, stride, padding = window
     x = drawn((2, 8, 13, 24), dtype)
     both_ways(op, x, {"kernel_size": size, "stride": stride, "padding": padding}, ORDERS[order], reduction=100)
-    both_ways(op, x[:, :3, :, :11], {"kernel_size": size, "stride": stride, "padding": padding}, ORDERS[order], reduction=100)
+    both_ways(
+        op, x[:, :3, :, :11], {"kernel_size": size, "stride": stride, "padding": padding}, ORDERS[order], reduction=100
+    )
 
 
 _RANGES = {
-    "tiny and huge": [1e-30, -1e-24, 3e-19, 1e24, -1e30, 0.0], "zeros": [0.0, 0.0, 0.0, 0.0, 1.5], "infinities": [np.inf, 1.0, 0.0], "nan": [np.nan, 0.5, 0.0, 2.0],
-}  # fmt: skip
+    "tiny and huge": [1e-30, -1e-24, 3e-19, 1e24, -1e30, 0.0],
+    "zeros": [0.0, 0.0, 0.0, 0.0, 1.5],
+    "infinities": [np.inf, 1.0, 0.0],
+    "nan": [np.nan, 0.5, 0.0, 2.0],
+}
 
 
 @pytest.mark.parametrize("values", _RANGES)
@@ -74,16 +80,34 @@ def test_gradients_of_means_down_many_rows(op, order, dtype):
         both_ways(op, x, {"output_size": size}, ORDERS[order])
     if op == "avg_pool":
         both_ways(
-            op, x, {"kernel_size": (7, 9), "stride": (4, 2), "padding": (3, 0), "count_include_pad": False}, ORDERS[order], reduction=100
+            op,
+            x,
+            {"kernel_size": (7, 9), "stride": (4, 2), "padding": (3, 0), "count_include_pad": False},
+            ORDERS[order],
+            reduction=100,
         )
         both_ways(op, x, {"kernel_size": (6, 4), "stride": (7, 6)}, ORDERS[order])
 
 
 _EVERY = {
-    "max_pool": [{"kernel_size": 3, "stride": 1, "padding": 1}, {"kernel_size": 2}, {"kernel_size": 5, "stride": 2, "padding": 2}, {"kernel_size": (16, 24)}],
-    "avg_pool": [{"kernel_size": 3, "stride": 1, "padding": 1}, {"kernel_size": 4}, {"kernel_size": 7, "stride": 4}, {"kernel_size": (16, 24)}],
-    "lp_pool": [{"kernel_size": 3, "stride": 2, "p": 2.0}, {"kernel_size": 8, "p": 3.0}, {"kernel_size": 2, "p": math.inf}],
-}  # fmt: skip
+    "max_pool": [
+        {"kernel_size": 3, "stride": 1, "padding": 1},
+        {"kernel_size": 2},
+        {"kernel_size": 5, "stride": 2, "padding": 2},
+        {"kernel_size": (16, 24)},
+    ],
+    "avg_pool": [
+        {"kernel_size": 3, "stride": 1, "padding": 1},
+        {"kernel_size": 4},
+        {"kernel_size": 7, "stride": 4},
+        {"kernel_size": (16, 24)},
+    ],
+    "lp_pool": [
+        {"kernel_size": 3, "stride": 2, "p": 2.0},
+        {"kernel_size": 8, "p": 3.0},
+        {"kernel_size": 2, "p": math.inf},
+    ],
+}
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
@@ -100,7 +124,11 @@ def test_every_algorithm_does_what_the_definition_says(op, order, dtype):
             assert_close(cupy.asnumpy(y), expected, 400, note=algorithm.name)
         grad = drawn(expected.shape, dtype, 1)
         arrays = in_order(grad, ORDERS[order]), there
-        places = [in_order(dnn.max_pool_with_indices(as_float64(x), **options)[1], ORDERS[order])] if op == "max_pool" else []
+        places = (
+            [in_order(dnn.max_pool_with_indices(as_float64(x), **options)[1], ORDERS[order])]
+            if op == "max_pool"
+            else []
+        )
         expected = call(f"{op}_backward", (as_float64(grad), as_float64(x)), options)
         for given in {0, len(places)}:
             for algorithm in dnn.algorithms(f"{op}_backward", *arrays, *places[:given], **options):
@@ -124,10 +152,14 @@ def test_adaptive_windows_over_rows_of_vectors(op, order, dtype, size):
 
 
 _SLIDING = [
-    {"kernel_size": 3, "padding": 1}, {"kernel_size": 3, "padding": 1, "count_include_pad": False}, {"kernel_size": (2, 3), "padding": "same"},
-    {"kernel_size": (3, 2), "padding": ((1, 1), (0, 1)), "count_include_pad": False}, {"kernel_size": (1, 3), "padding": (0, 1)},
-    {"kernel_size": (3, 1), "padding": ((2, 0), (0, 0))}, {"kernel_size": 3},
-]  # fmt: skip
+    {"kernel_size": 3, "padding": 1},
+    {"kernel_size": 3, "padding": 1, "count_include_pad": False},
+    {"kernel_size": (2, 3), "padding": "same"},
+    {"kernel_size": (3, 2), "padding": ((1, 1), (0, 1)), "count_include_pad": False},
+    {"kernel_size": (1, 3), "padding": (0, 1)},
+    {"kernel_size": (3, 1), "padding": ((2, 0), (0, 0))},
+    {"kernel_size": 3},
+]
 
 
 @pytest.mark.parametrize("walks", [False, True], ids=["a row", "down rows"])
@@ -265,7 +297,9 @@ def test_integers(dtype):
     info = np.iinfo(dtype)
     x = np.random.default_rng(0).integers(info.min, info.max, (2, 16, 9, 11), dtype, endpoint=True)
     for order in ORDERS.values():
-        np.testing.assert_array_equal(cupy.asnumpy(dnn.max_pool(in_order(x, order), **_OPTIONS)), dnn.max_pool(x, **_OPTIONS))
+        np.testing.assert_array_equal(
+            cupy.asnumpy(dnn.max_pool(in_order(x, order), **_OPTIONS)), dnn.max_pool(x, **_OPTIONS)
+        )
 
 
 def test_unaligned_memory():
@@ -274,7 +308,9 @@ def test_unaligned_memory():
     host = cupy.asnumpy(x)
     for op in ("max_pool", "avg_pool"):
         actual = call(op, (x,), _OPTIONS | {"layout": "channels_last"})
-        assert_close(cupy.asnumpy(actual), call(op, (host.astype(np.float64),), _OPTIONS | {"layout": "channels_last"}), 9)
+        assert_close(
+            cupy.asnumpy(actual), call(op, (host.astype(np.float64),), _OPTIONS | {"layout": "channels_last"}), 9
+        )
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16, np.float64], ids=lambda d: np.dtype(d).name)
@@ -282,7 +318,15 @@ def test_unaligned_memory():
 @pytest.mark.parametrize("space", [(9, 32), (12, 24), (7, 7), (1, 16), (17, 40)])
 def test_vectors_along_the_row_and_across_it(space, order, dtype):
     x = drawn((2, 8, *space), dtype)
-    for window, stride, padding in ((3, 2, 1), (3, 1, 1), (2, 2, 0), (2, 1, 1), (3, 3, 1), (1, 2, 0), (3, 2, ((0, 1), (2, 0)))):
+    for window, stride, padding in (
+        (3, 2, 1),
+        (3, 1, 1),
+        (2, 2, 0),
+        (2, 1, 1),
+        (3, 3, 1),
+        (1, 2, 0),
+        (3, 2, ((0, 1), (2, 0))),
+    ):
         if min(space) + 2 * (padding if isinstance(padding, int) else 0) < window:
             continue
         for op in ("max_pool_with_indices", "avg_pool", "lp_pool"):
@@ -330,7 +374,10 @@ def test_a_large_batch_is_many_small_ones(op, order, dtype):
     backward = f"{find(op).base}_backward"
     large = (*leaves_of(call(op, (x,), _OPTIONS)), call(backward, (grad, x), _OPTIONS))
     for i in (0, 41, 69):
-        small = (*leaves_of(call(op, (x[i : i + 1],), _OPTIONS)), call(backward, (grad[i : i + 1], x[i : i + 1]), _OPTIONS))
+        small = (
+            *leaves_of(call(op, (x[i : i + 1],), _OPTIONS)),
+            call(backward, (grad[i : i + 1], x[i : i + 1]), _OPTIONS),
+        )
         for a, b in zip(large, small, strict=True):
             part, whole = (as_float64(cupy.asnumpy(r)) for r in (a[i : i + 1], b))
             # The compiler may fuse products and sums differently; a maximum is the same in any case.
@@ -384,7 +431,11 @@ def test_more_than_two_to_the_31_elements():
 def test_many_planes_of_more_than_two_to_the_31_elements(order):
     shape = (13_500, 4, 200, 200)
     x = cupy.random.default_rng(0).integers(-999, 999, 4 * 200 * 200 * 7).astype(np.float16)
-    x = cupy.resize(x, shape) if order == "channels-first" else cupy.resize(x, (13_500, 200, 200, 4)).transpose(0, 3, 1, 2)
+    x = (
+        cupy.resize(x, shape)
+        if order == "channels-first"
+        else cupy.resize(x, (13_500, 200, 200, 4)).transpose(0, 3, 1, 2)
+    )
     y = dnn.max_pool(x, **_OPTIONS)
     dx = dnn.max_pool_backward(y, x, **_OPTIONS)
     for i in (0, 13_499):

@@ -1,4 +1,5 @@
-"""Recurrent networks on a card: sizes that fill tiles and sizes that do not, every kind of cell, the same bits at every run."""
+"""Recurrent networks on a card: sizes that fill tiles and sizes that do not, every kind of cell, the same bits at every
+run."""
 
 import numpy as np
 import pytest
@@ -37,7 +38,20 @@ def _agree(op, arrays, options, reduction):
 
 
 def _check(
-    kind, dtype, steps, batch, features, hidden, layers=1, directions=1, *, states=True, lengths=False, bias=True, gradient=True, **options
+    kind,
+    dtype,
+    steps,
+    batch,
+    features,
+    hidden,
+    layers=1,
+    directions=1,
+    *,
+    states=True,
+    lengths=False,
+    bias=True,
+    gradient=True,
+    **options,
 ):
     rng = np.random.default_rng(steps + batch + hidden)
     weights = _network(rng, dtype, kind, features, hidden, layers, directions, bias)
@@ -45,7 +59,8 @@ def _check(
     x = rng.standard_normal((steps, batch, features)).astype(dtype)
     x = x.swapaxes(0, 1).copy() if options.get("layout") == "NTC" else x
     first = [
-        rng.standard_normal((layers * directions, batch, hidden)).astype(dtype) / 2 if states else None for _ in range(1 + (kind == "lstm"))
+        rng.standard_normal((layers * directions, batch, hidden)).astype(dtype) / 2 if states else None
+        for _ in range(1 + (kind == "lstm"))
     ]
     counts = rng.integers(0, steps + 1, batch) if lengths else None
     arrays = (x, weights, *(a if a is None else a.astype(dtype) for a in first), counts)
@@ -146,8 +161,13 @@ def test_unaligned_memory(dtype):
         memory[...] = cupy.asarray(a).ravel()
         return memory.reshape(a.shape)
 
-    actual = dnn.lstm(shifted(x), [dnn.RNNWeights(*(None if w is None else shifted(w) for w in entry)) for entry in weights])
-    expected = dnn.lstm(x.astype(np.float64), [dnn.RNNWeights(*(None if w is None else w.astype(np.float64) for w in e)) for e in weights])
+    actual = dnn.lstm(
+        shifted(x), [dnn.RNNWeights(*(None if w is None else shifted(w) for w in entry)) for entry in weights]
+    )
+    expected = dnn.lstm(
+        x.astype(np.float64),
+        [dnn.RNNWeights(*(None if w is None else w.astype(np.float64) for w in e)) for e in weights],
+    )
     for a, e in zip(actual, expected, strict=True):
         assert_close(cupy.asnumpy(a), e, 48 * 4)
 
@@ -182,9 +202,14 @@ def test_an_infinite_gradient_stays_with_its_sequence():
     broken = grad.copy()
     broken[-1, 3] = np.inf
     there = tuple(tree_map(cupy.asarray, w) for w in weights)
-    whole, other = (cupy.asnumpy(dnn.lstm_backward((cupy.asarray(g), None, None), cupy.asarray(x), there)[0]) for g in (grad, broken))
+    whole, other = (
+        cupy.asnumpy(dnn.lstm_backward((cupy.asarray(g), None, None), cupy.asarray(x), there)[0])
+        for g in (grad, broken)
+    )
     rest = [n for n in range(8) if n != 3]
-    np.testing.assert_allclose(other[:, rest].astype(np.float64), whole[:, rest].astype(np.float64), rtol=2e-2, atol=1e-3)
+    np.testing.assert_allclose(
+        other[:, rest].astype(np.float64), whole[:, rest].astype(np.float64), rtol=2e-2, atol=1e-3
+    )
 
 
 def test_two_streams_at_once():

@@ -8,7 +8,9 @@ from tests.support import BFLOAT16, call
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 pytestmark = pytest.mark.gpu
-_DTYPES = pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
+_DTYPES = pytest.mark.parametrize(
+    "dtype", [np.float64, np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name
+)
 _OPS = pytest.mark.parametrize("op", ["softmax", "log_softmax", "softmin"])
 
 
@@ -27,14 +29,42 @@ def _check(op, dtype, shape, axis, order=None):
     check(f"{op}_backward", (g, x, y), {"axis": axis}, n, order)
 
 
-_EXTENTS = [1, 2, 3, 7, 8, 16, 31, 32, 63, 64, 100, 128, 255, 256, 257, 384, 500, 512, 768, 1000, 1001, 1024, 2048, 2049, 3000, 4096]
+_EXTENTS = [
+    1,
+    2,
+    3,
+    7,
+    8,
+    16,
+    31,
+    32,
+    63,
+    64,
+    100,
+    128,
+    255,
+    256,
+    257,
+    384,
+    500,
+    512,
+    768,
+    1000,
+    1001,
+    1024,
+    2048,
+    2049,
+    3000,
+    4096,
+]
 
 
 @_OPS
 @_DTYPES
 @pytest.mark.parametrize("extent", _EXTENTS)
 def test_rows(op, dtype, extent):
-    # One row of a few elements may be all but saturated: its gradient is what is left of a difference, and nothing beside it is larger.
+    # One row of a few elements may be all but saturated: its gradient is what is left of a difference, and nothing
+    # beside it is larger.
     for rows in (1, 5, 67) if extent > 3 else (8, 67):
         _check(op, dtype, (rows, extent), -1)
 
@@ -67,7 +97,9 @@ def test_columns(op, dtype, shape, axis):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, BFLOAT16], ids=lambda d: np.dtype(d).name)
-@pytest.mark.parametrize(("shape", "axis"), [((300, 20_011), -1), ((9, 262_144), -1), ((3, 32, 1000), 1), ((2, 1100, 264), 1)], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((300, 20_011), -1), ((9, 262_144), -1), ((3, 32, 1000), 1), ((2, 1100, 264), 1)], ids=str
+)
 def test_the_same_bits_every_run_and_any_alignment(dtype, shape, axis):
     x, g = (cupy.asarray(a) for a in _arrays(dtype, *shape))
     y = call("softmax", (x,), {"axis": axis})
@@ -76,7 +108,9 @@ def test_the_same_bits_every_run_and_any_alignment(dtype, shape, axis):
     assert cupy.asnumpy(call("softmax", (x,), {"axis": axis})).tobytes() == cupy.asnumpy(y).tobytes()
     shifted = cupy.empty(x.size + 1, x.dtype)[1:].reshape(shape)
     shifted[...] = x
-    np.testing.assert_allclose(*(cupy.asnumpy(call("softmax", (a,), {"axis": axis})).astype(np.float64) for a in (shifted, x)), rtol=1e-2)
+    np.testing.assert_allclose(
+        *(cupy.asnumpy(call("softmax", (a,), {"axis": axis})).astype(np.float64) for a in (shifted, x)), rtol=1e-2
+    )
 
 
 @_OPS
@@ -102,8 +136,12 @@ def test_special_values_as_on_the_host(op, shape, axis, dtype):
     lines[6, :] = 1e4
     for which, arrays in ((op, (x,)), (f"{op}_backward", (g, x, None))):
         expected = np.asarray(call(which, arrays, {"axis": axis})).astype(np.float64)
-        actual = cupy.asnumpy(call(which, tuple(None if a is None else cupy.asarray(a) for a in arrays), {"axis": axis})).astype(np.float64)
+        actual = cupy.asnumpy(
+            call(which, tuple(None if a is None else cupy.asarray(a) for a in arrays), {"axis": axis})
+        ).astype(np.float64)
         np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected))
         np.testing.assert_array_equal(np.isinf(actual), np.isinf(expected))
         finite = np.isfinite(expected)
-        np.testing.assert_allclose(actual[finite], expected[finite], rtol=1e-4 if dtype == np.float32 else 2e-2, atol=1e-5)
+        np.testing.assert_allclose(
+            actual[finite], expected[finite], rtol=1e-4 if dtype == np.float32 else 2e-2, atol=1e-5
+        )

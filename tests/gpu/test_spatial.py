@@ -1,4 +1,5 @@
-"""Shuffles and look-ups on a card beyond the shared cases: sizes, memory orders, element sizes, heavy rows, indices that name nothing."""
+"""Shuffles and look-ups on a card beyond the shared cases: sizes, memory orders, element sizes, heavy rows, indices
+that name nothing."""
 
 import numpy as np
 import pytest
@@ -9,11 +10,18 @@ from tests.support import BFLOAT16, assert_close, call
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 pytestmark = pytest.mark.gpu
 
-_SHUFFLES = [("pixel_shuffle", {"factor": 2}, (2, 16, 7, 9)), ("pixel_shuffle", {"factor": 3}, (1, 36, 8, 8)),
-             ("pixel_unshuffle", {"factor": 2}, (2, 8, 16, 32)), ("pixel_unshuffle", {"factor": 3}, (2, 3, 9, 15)),
-             ("pixel_shuffle", {"factor": 4}, (1, 32, 6, 12)), ("pixel_unshuffle", {"factor": 4}, (1, 2, 8, 48)),
-             ("channel_shuffle", {"groups": 4}, (2, 32, 8, 8)), ("channel_shuffle", {"groups": 3}, (2, 9, 5, 7)),
-             ("pixel_shuffle", {"factor": 2}, (2, 128, 66, 96)), ("pixel_unshuffle", {"factor": 2}, (3, 16, 130, 192))]  # fmt: skip
+_SHUFFLES = [
+    ("pixel_shuffle", {"factor": 2}, (2, 16, 7, 9)),
+    ("pixel_shuffle", {"factor": 3}, (1, 36, 8, 8)),
+    ("pixel_unshuffle", {"factor": 2}, (2, 8, 16, 32)),
+    ("pixel_unshuffle", {"factor": 3}, (2, 3, 9, 15)),
+    ("pixel_shuffle", {"factor": 4}, (1, 32, 6, 12)),
+    ("pixel_unshuffle", {"factor": 4}, (1, 2, 8, 48)),
+    ("channel_shuffle", {"groups": 4}, (2, 32, 8, 8)),
+    ("channel_shuffle", {"groups": 3}, (2, 9, 5, 7)),
+    ("pixel_shuffle", {"factor": 2}, (2, 128, 66, 96)),
+    ("pixel_unshuffle", {"factor": 2}, (3, 16, 130, 192)),
+]
 _ORDERS = [(0, 1, 2, 3), (0, 2, 3, 1), (3, 2, 1, 0), (1, 3, 0, 2)]
 
 
@@ -50,7 +58,9 @@ def test_a_gradient_of_more_than_two_to_the_31_elements():
     dw = dnn.embedding_backward(grad, indices, cupy.zeros((4, 1031), np.float16))
     assert cupy.asnumpy(dw[:, 7]).tolist() == [np.inf, np.inf, np.inf, 0]
     dw = dnn.embedding_backward(grad * np.float16(2**-7), indices, cupy.zeros((4, 1031), np.float16))
-    np.testing.assert_array_equal(cupy.asnumpy(dw[:, 1030]), np.float16([699_053 / 128, 699_052 / 128, 699_052 / 128, 0]))
+    np.testing.assert_array_equal(
+        cupy.asnumpy(dw[:, 1030]), np.float16([699_053 / 128, 699_052 / 128, 699_052 / 128, 0])
+    )
 
 
 @pytest.mark.parametrize("length", [1, 3, 8, 64, 100, 768, 1031])
@@ -113,7 +123,9 @@ def test_gradients_in_unaligned_memory():
     rng = np.random.default_rng(0)
     indices, grad = rng.integers(0, 50, 3000), rng.integers(-9, 9, 3000 * 8 + 1).astype(np.float32)
     expected = dnn.embedding_backward(grad[1:].reshape(3000, 8), indices, np.zeros((50, 8), np.float32))
-    dw = dnn.embedding_backward(cupy.asarray(grad)[1:].reshape(3000, 8), cupy.asarray(indices), cupy.zeros((50, 8), np.float32))
+    dw = dnn.embedding_backward(
+        cupy.asarray(grad)[1:].reshape(3000, 8), cupy.asarray(indices), cupy.zeros((50, 8), np.float32)
+    )
     np.testing.assert_array_equal(cupy.asnumpy(dw), expected)
 
 
@@ -121,7 +133,9 @@ def test_a_table_in_fortran_order():
     rng = np.random.default_rng(0)
     indices, grad = rng.integers(0, 37, 300), rng.standard_normal((300, 8)).astype(np.float32)
     weight = cupy.asarray(rng.standard_normal((37, 8)).astype(np.float32), order="F")
-    np.testing.assert_array_equal(cupy.asnumpy(dnn.embedding(cupy.asarray(indices), weight)), cupy.asnumpy(weight)[indices])
+    np.testing.assert_array_equal(
+        cupy.asnumpy(dnn.embedding(cupy.asarray(indices), weight)), cupy.asnumpy(weight)[indices]
+    )
     dw = dnn.embedding_backward(cupy.asarray(grad), cupy.asarray(indices), weight)
     assert_close(cupy.asnumpy(dw), dnn.embedding_backward(grad.astype(np.float64), indices, np.zeros((37, 8))), 300)
 
@@ -139,4 +153,6 @@ def test_an_index_that_names_no_row():
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "uint64"])
 def test_one_hot(classes, dtype):
     indices = np.random.default_rng(0).integers(0, min(classes, 100), (13, 11)).astype(dtype)
-    np.testing.assert_array_equal(cupy.asnumpy(dnn.one_hot(cupy.asarray(indices), classes)), dnn.one_hot(indices, classes))
+    np.testing.assert_array_equal(
+        cupy.asnumpy(dnn.one_hot(cupy.asarray(indices), classes)), dnn.one_hot(indices, classes)
+    )

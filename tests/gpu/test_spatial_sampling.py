@@ -39,7 +39,11 @@ def _by(algorithm, op, *arrays, **options):
 def _grid_inputs(shape, places, dtype, seed=0):
     rng = np.random.default_rng(seed)
     grid = rng.integers(-150, 150, (shape[0], *places, len(places))) / 128 + 1 / 256
-    return rng.standard_normal(shape).astype(dtype), grid.astype(dtype), rng.standard_normal((*shape[:2], *places)).astype(dtype)
+    return (
+        rng.standard_normal(shape).astype(dtype),
+        grid.astype(dtype),
+        rng.standard_normal((*shape[:2], *places)).astype(dtype),
+    )
 
 
 def _close(actual, expected, terms):
@@ -48,7 +52,9 @@ def _close(actual, expected, terms):
 
 @pytest.mark.parametrize("dtype", _DTYPES, ids=lambda d: np.dtype(d).name)
 @pytest.mark.parametrize("last", [False, True])
-@pytest.mark.parametrize("shape, places", [((2, 16, 31, 33), (40, 21)), ((1, 3, 100, 90), (64, 64)), ((2, 5, 9, 11, 13), (4, 7, 6))])
+@pytest.mark.parametrize(
+    "shape, places", [((2, 16, 31, 33), (40, 21)), ((1, 3, 100, 90), (64, 64)), ((2, 5, 9, 11, 13), (4, 7, 6))]
+)
 def test_grid_sample(shape, places, last, dtype):
     x, grid, g = _grid_inputs(shape, places, dtype)
     wide = [a.astype(np.float64) for a in (x, grid, g)]
@@ -65,11 +71,14 @@ def test_grid_sample(shape, places, last, dtype):
 
 
 @pytest.mark.parametrize(
-    "algorithm", ["grid_sample_lists", "grid_sample_gradients", "grid_sample_scatter_atomic", "grid_sample_scatter_fixed_point"]
+    "algorithm",
+    ["grid_sample_lists", "grid_sample_gradients", "grid_sample_scatter_atomic", "grid_sample_scatter_fixed_point"],
 )
 @pytest.mark.parametrize("dtype", _DTYPES, ids=lambda d: np.dtype(d).name)
 @pytest.mark.parametrize(("last", "gradient_last"), [(False, False), (True, True), (False, True), (True, False)])
-@pytest.mark.parametrize("shape, places", [((3, 10, 61, 47), (53, 40)), ((1, 2, 200, 301), (260, 230)), ((2, 3, 9, 11, 13), (4, 7, 6))])
+@pytest.mark.parametrize(
+    "shape, places", [((3, 10, 61, 47), (53, 40)), ((1, 2, 200, 301), (260, 230)), ((2, 3, 9, 11, 13), (4, 7, 6))]
+)
 def test_every_way_to_the_gradient_of_grid_sample(shape, places, last, gradient_last, dtype, algorithm):
     if algorithm == "grid_sample_gradients" and (last or shape[2] == 200 or dtype == np.float64):
         pytest.skip("planes that lie apart, or are too large, or sums of fewer digits")
@@ -110,7 +119,11 @@ def test_infinite_gradients_stay_where_they_are(algorithm):
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic", "area"])
 @pytest.mark.parametrize("size", [(97, 33), (20, 150)])
 def test_interpolate(mode, layout, size, dtype):
-    x = np.random.default_rng(0).standard_normal((2, 16, 47, 61) if layout == "channels_first" else (2, 47, 61, 16)).astype(dtype)
+    x = (
+        np.random.default_rng(0)
+        .standard_normal((2, 16, 47, 61) if layout == "channels_first" else (2, 47, 61, 16))
+        .astype(dtype)
+    )
     options = {"size": size, "mode": mode, "layout": layout}
     expected = dnn.interpolate(x.astype(np.float64), **options)
     _close(dnn.interpolate(cupy.asarray(x), **options), expected, 64)
@@ -122,7 +135,8 @@ def test_interpolate(mode, layout, size, dtype):
 @pytest.mark.parametrize("dtype", [np.float32, BFLOAT16], ids=lambda d: np.dtype(d).name)
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 @pytest.mark.parametrize(
-    "size, target", [((301, 259), (605, 518)), ((520, 1024), (260, 333)), ((9, 11, 128), (31, 17, 127)), ((2000,), (3001,))]
+    "size, target",
+    [((301, 259), (605, 518)), ((520, 1024), (260, 333)), ((9, 11, 128), (31, 17, 127)), ((2000,), (3001,))],
 )
 def test_interpolate_of_more_than_a_few(size, target, mode, dtype):
     mode = "linear" if mode == "cubic" and len(size) != 2 else mode
@@ -148,7 +162,11 @@ def test_interpolate_antialias(mode):
         256,
     )
     g = np.random.default_rng(1).standard_normal(expected.shape)
-    _close(dnn.interpolate_backward(cupy.asarray(g), cupy.asarray(x), **options), dnn.interpolate_backward(g, x, **options), 256)
+    _close(
+        dnn.interpolate_backward(cupy.asarray(g), cupy.asarray(x), **options),
+        dnn.interpolate_backward(g, x, **options),
+        256,
+    )
 
 
 @pytest.mark.parametrize("mode", ["avg", "max"])
@@ -224,7 +242,10 @@ def test_many_boxes_of_a_few_planes(dtype):
 
 
 def test_a_box_that_names_no_image_gives_nan():
-    x, boxes = cupy.ones((1, 2, 4, 4), np.float32), cupy.asarray([[0, 0, 0, 3, 3], [1, 0, 0, 3, 3], [0, 0, 0, 1e30, 3]], dtype=np.float32)
+    x, boxes = (
+        cupy.ones((1, 2, 4, 4), np.float32),
+        cupy.asarray([[0, 0, 0, 3, 3], [1, 0, 0, 3, 3], [0, 0, 0, 1e30, 3]], dtype=np.float32),
+    )
     for algorithm, ratio in (("roi_align", 0), ("roi_align", 2), ("roi_align_rows", 2), ("roi_align_planes", 2)):
         (y,) = _by(algorithm, "roi_align", x, boxes, output_size=2, sampling_ratio=ratio)
         assert cupy.asnumpy(cupy.isnan(y).all(axis=(1, 2, 3))).tolist() == [False, True, True]
@@ -256,9 +277,14 @@ def test_interpolate_by_whole_factors(space, target, mode, last, dtype):
     _close(_by("resize_polyphase", "interpolate", here[0], size=target, mode=mode)[0], expected, 64)
     expected = dnn.interpolate_backward(g.astype(np.float64), x.astype(np.float64), size=target, mode=mode)
     _close(
-        _by(("resize_walk", "resize_polyphase", "resize_rows", "resize"), "interpolate_backward", here[1], here[0], size=target, mode=mode)[
-            0
-        ],
+        _by(
+            ("resize_walk", "resize_polyphase", "resize_rows", "resize"),
+            "interpolate_backward",
+            here[1],
+            here[0],
+            size=target,
+            mode=mode,
+        )[0],
         expected,
         64,
     )
@@ -269,4 +295,6 @@ def test_interpolate_by_whole_factors_of_unaligned_memory(dtype):
     whole = np.random.default_rng(0).standard_normal(2 * 6 * 8 + 1).astype(dtype)
     x = cupy.asarray(whole)[1:].reshape(1, 2, 6, 8)
     actual = _by("resize_polyphase", "interpolate", x, size=(12, 16), mode="cubic")
-    _close(actual[0], dnn.interpolate(whole[1:].reshape(1, 2, 6, 8).astype(np.float64), size=(12, 16), mode="cubic"), 64)
+    _close(
+        actual[0], dnn.interpolate(whole[1:].reshape(1, 2, 6, 8).astype(np.float64), size=(12, 16), mode="cubic"), 64
+    )

@@ -25,7 +25,12 @@ def network(p, x, target):
 
 def drawn():
     rng = np.random.default_rng(0)
-    p = {"conv": rng.standard_normal((6, 3, 3, 3)), "scale": np.ones(6), "shift": np.zeros(6), "linear": rng.standard_normal((5, 96)) / 10}
+    p = {
+        "conv": rng.standard_normal((6, 3, 3, 3)),
+        "scale": np.ones(6),
+        "shift": np.zeros(6),
+        "linear": rng.standard_normal((5, 96)) / 10,
+    }
     return p, rng.standard_normal((4, 3, 8, 8)), np.array([0, 3, 4, 1])
 
 
@@ -48,7 +53,9 @@ def test_rules_of_the_array_api(name):
         xp = x.__array_namespace__()
         return ((getattr(xp, name)(x + low) if name in UNARY else getattr(xp, name)(x, y)) ** 2).sum()
 
-    for have, want in zip(dnn.grad(f, (0, 1))(cupy.asarray(x), cupy.asarray(y)), dnn.grad(f, (0, 1))(x, y), strict=True):
+    for have, want in zip(
+        dnn.grad(f, (0, 1))(cupy.asarray(x), cupy.asarray(y)), dnn.grad(f, (0, 1))(x, y), strict=True
+    ):
         np.testing.assert_allclose(have.get(), want, rtol=1e-10)
 
 

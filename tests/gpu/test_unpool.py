@@ -1,4 +1,5 @@
-"""Unpooling on a card beyond the shared cases: places named twice, planes of several blocks, elements away from home, what is no position."""
+"""Unpooling on a card beyond the shared cases: places named twice, planes of several blocks, elements away from home,
+what is no position."""
 
 import math
 
@@ -44,7 +45,8 @@ def test_unpooling_into_planes_of_one_block_or_of_several(size, order, dtype):
 @pytest.mark.parametrize("order", ["channels-first", "channels-last"])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
 @pytest.mark.parametrize(
-    ("window", "stride", "padding"), [(2, 2, 0), (3, 3, 1), ((1, 4), (1, 4), 0), (3, 2, 1), (3, 2, 0), (3, 1, 1), (5, 3, 2)]
+    ("window", "stride", "padding"),
+    [(2, 2, 0), (3, 3, 1), ((1, 4), (1, 4), 0), (3, 2, 1), (3, 2, 0), (3, 1, 1), (5, 3, 2)],
 )
 @pytest.mark.parametrize(("size", "ceil"), [((45, 37), False), ((45, 37), True), ((152, 136), False)])
 def test_unpooling_of_what_was_pooled(size, ceil, window, stride, padding, dtype, order):

@@ -24,7 +24,9 @@ class Residual(nn.Module):
 class ResNet(nn.Module):
     def __init__(self):
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 8, 7, 2, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1))
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, 8, 7, 2, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
+        )
         self.block, self.head = Residual(), nn.Linear(16, 5)
 
     def forward(self, x):
@@ -87,9 +89,19 @@ class DenseNet(nn.Module):
     def __init__(self):
         super().__init__()
         self.stem = nn.Conv2d(3, 8, 3, padding=1)
-        self.layers = nn.ModuleList([
-            nn.Sequential(nn.BatchNorm2d(n), nn.ReLU(), nn.Conv2d(n, 16, 1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 4, 3, padding=1)) for n in (8, 12)
-        ])  # fmt: skip
+        self.layers = nn.ModuleList(
+            [
+                nn.Sequential(
+                    nn.BatchNorm2d(n),
+                    nn.ReLU(),
+                    nn.Conv2d(n, 16, 1),
+                    nn.BatchNorm2d(16),
+                    nn.ReLU(),
+                    nn.Conv2d(16, 4, 3, padding=1),
+                )
+                for n in (8, 12)
+            ]
+        )
         self.transition = nn.Sequential(nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 8, 1), nn.AvgPool2d(2, 2))
         self.head = nn.Linear(8, 5)
 
@@ -105,7 +117,9 @@ class ViT(nn.Module):
         super().__init__()
         self.patches = nn.Conv2d(3, 16, 4, 4)
         self.position = nn.Parameter(torch.randn(1, 16, 16) / 4)
-        self.encoder = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, activation="gelu", batch_first=True, norm_first=True)
+        self.encoder = nn.TransformerEncoderLayer(
+            16, 2, 32, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+        )
         self.head = nn.Linear(16, 5)
 
     def forward(self, x):
@@ -169,7 +183,9 @@ class Recurrent(nn.Module):
 class Speech(nn.Module):
     def __init__(self):
         super().__init__()
-        self.features = nn.Sequential(nn.Conv1d(4, 12, 3, 2, 1), nn.BatchNorm1d(12), nn.SiLU(), nn.Conv1d(12, 6, 3, padding=1))
+        self.features = nn.Sequential(
+            nn.Conv1d(4, 12, 3, 2, 1), nn.BatchNorm1d(12), nn.SiLU(), nn.Conv1d(12, 6, 3, padding=1)
+        )
 
     def forward(self, x):
         return F.log_softmax(self.features(x).permute(2, 0, 1), -1)

@@ -9,7 +9,8 @@ from dnnarray.interop.onnx import DnnarrayBackend
 
 # Patterns of the tests that are left out, each with its reason.
 LEFT_OUT = {
-    r"^test_(adagrad|adam|momentum|nesterov_momentum)": "preview operators for training; dnnarray.adamw and its like are functions",
+    r"^test_(adagrad|adam|momentum|nesterov_momentum)": "preview operators for training; dnnarray.adamw and its "
+    "like are functions",
     r"^test_ai_onnx_ml_(label_encoder|tree_ensemble)": "tables of texts and trees are no neural networks",
     r"^test_flexattention(?!.*_expanded)": "a preview operator whose score functions are graphs; its expansion runs",
     r"^test_image_decoder_": "decoding image files needs an image library",
@@ -17,7 +18,8 @@ LEFT_OUT = {
     r"^test_(regex_full_match|string_concat|string_split|strnormalizer|strnorm_model|tfidfvectorizer)": "texts",
     r"^test_bernoulli_": "random numbers of NumPy's old generator; test_onnx_models.py has tests of the distribution",
     r"^test_training_dropout_(default_)?(mask_)?(cpu|cuda)$": "the same",
-    r"^test_attention_4d_causal_fp16_expanded_(cpu|cuda)$": "the expected numbers are rounded after each step, ours less often",
+    r"^test_attention_4d_causal_fp16_expanded_(cpu|cuda)$": "the expected numbers are rounded after each step, ours "
+    "less often",
     r"^test_loop16_seq_none_(cpu|cuda)$": "the runner takes len() of a 0-d array; test_onnx_models.py has this",
     r"^test_gradient_of_add": "the preview of training operators",
     r"^test_squeezenet_(cpu|cuda)$": "1000 equal logits near 9.5e9: a single rounding decides the softmax",

@@ -77,7 +77,9 @@ def test_a_derivative_of_a_derivative_that_is_missing_is_a_named_error():
 
 
 def _weights(rng):
-    return dnn.RNNWeights(rng.standard_normal((20, 3)), rng.standard_normal((20, 5)), rng.standard_normal(20), rng.standard_normal(20))
+    return dnn.RNNWeights(
+        rng.standard_normal((20, 3)), rng.standard_normal((20, 5)), rng.standard_normal(20), rng.standard_normal(20)
+    )
 
 
 def test_all_results_of_a_recurrent_network_have_gradients():

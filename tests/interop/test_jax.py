@@ -57,10 +57,14 @@ def test_results_and_gradients_are_those_of_jax(name, dtype):
     weight = rng.standard_normal(np.shape(theirs(*arrays))).astype(dtype)
 
     def value_and_gradients(function):
-        return jax.jit(jax.value_and_grad(lambda *given: (function(*given) * weight).sum(), argnums=tuple(range(len(arrays)))))(*arrays)
+        return jax.jit(
+            jax.value_and_grad(lambda *given: (function(*given) * weight).sum(), argnums=tuple(range(len(arrays))))
+        )(*arrays)
 
     error = 1e-11 if dtype == "float64" else 2e-5
-    for a, b in zip(jax.tree.leaves(value_and_gradients(ours)), jax.tree.leaves(value_and_gradients(theirs)), strict=True):
+    for a, b in zip(
+        jax.tree.leaves(value_and_gradients(ours)), jax.tree.leaves(value_and_gradients(theirs)), strict=True
+    ):
         assert a.dtype == dtype
         np.testing.assert_allclose(a, b, rtol=error, atol=error * float(jnp.abs(b).max()))
 
@@ -102,7 +106,9 @@ def test_a_training_step_agrees_with_jax():
 
 def test_xla_s_own_memory_is_read_and_written(monkeypatch):
     seen = []
-    monkeypatch.setattr(run, "compute", lambda call, given, out, own=run.compute: seen.append((given, out)) or own(call, given, out))
+    monkeypatch.setattr(
+        run, "compute", lambda call, given, out, own=run.compute: seen.append((given, out)) or own(call, given, out)
+    )
     x, w = jnp.ones((4, 6)), jnp.ones((3, 6))
     y = jax.block_until_ready(jax.jit(door.linear)(x, w))
     ((given, out),) = seen
@@ -190,7 +196,9 @@ def test_what_only_the_data_can_tell_is_an_error_of_xla():
     assert loss(jnp.zeros((2, 3)), jnp.array([0, 1])) == 0  # the process goes on
 
 
-@pytest.mark.parametrize("raised", [MemoryError("no more"), KeyboardInterrupt(), dnn.UnsupportedError("not this")], ids=repr)
+@pytest.mark.parametrize(
+    "raised", [MemoryError("no more"), KeyboardInterrupt(), dnn.UnsupportedError("not this")], ids=repr
+)
 def test_any_exception_becomes_an_error_of_xla(raised, monkeypatch):
     def fail(*_):
         raise raised
@@ -243,7 +251,10 @@ def test_control_flow_remat_and_scan():
         return f
 
     x = jnp.ones((2, 6))
-    ours, theirs = (jax.jit(jax.value_and_grad(deep(*fs)))(x) for fs in ((door.linear, door.relu), (lambda x, w: x @ w.T, jax.nn.relu)))
+    ours, theirs = (
+        jax.jit(jax.value_and_grad(deep(*fs)))(x)
+        for fs in ((door.linear, door.relu), (lambda x, w: x @ w.T, jax.nn.relu))
+    )
     np.testing.assert_allclose(ours[0], theirs[0], rtol=1e-12)
     np.testing.assert_allclose(ours[1], theirs[1], rtol=1e-12)
 
@@ -285,10 +296,14 @@ print("agrees")
 """
 
 
-@pytest.mark.skipif(not hasattr(jax, "shard_map"), reason="this version of JAX has it elsewhere, and knows no custom calls in it")
+@pytest.mark.skipif(
+    not hasattr(jax, "shard_map"), reason="this version of JAX has it elsewhere, and knows no custom calls in it"
+)
 def test_shard_map_over_several_devices():
     environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
-    result = subprocess.run([sys.executable, "-c", _SHARDED], capture_output=True, text=True, env=environment, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", _SHARDED], capture_output=True, text=True, env=environment, check=False
+    )
     assert result.stdout.strip() == "agrees", result.stderr
 
 
@@ -305,7 +320,9 @@ def test_an_executable_of_another_process_runs():
         "f = jax.export.deserialize(sys.stdin.buffer.read())\n"
         "print(round(float(f.call(jax.numpy.ones((2, 4))).sum()), 6))"
     )
-    result = subprocess.run([sys.executable, "-c", code], input=bytes(exported.serialize()), capture_output=True, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", code], input=bytes(exported.serialize()), capture_output=True, check=False
+    )
     assert result.stdout.decode().strip() == "2.0", result.stderr.decode()
 
 

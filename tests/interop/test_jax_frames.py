@@ -1,4 +1,5 @@
-"""The handlers of `dnnarray.interop.jax` on call frames that no XLA has made, those of CUDA devices on a device that is not there."""
+"""The handlers of `dnnarray.interop.jax` on call frames that no XLA has made, those of CUDA devices on a device that is
+not there."""
 
 import ctypes
 import logging
@@ -61,12 +62,34 @@ def test_structures_are_those_of_the_header():
         assert len(members(name)) == len(structure._fields_) == count, name
     functions = [f.removeprefix("XLA_FFI_") for f in members("XLA_FFI_Api")]
     places = {n: functions.index(n) - functions.index("Error_Create") for n in functions[4:15]}
-    taken = ("Error_Create", "Error_GetMessage", "Error_Destroy", "Stream_Get", "DeviceMemory_Allocate", "DeviceMemory_Free")
+    taken = (
+        "Error_Create",
+        "Error_GetMessage",
+        "Error_Destroy",
+        "Stream_Get",
+        "DeviceMemory_Allocate",
+        "DeviceMemory_Free",
+    )
     assert [places[n] for n in taken] == [0, 1, 2, 4, 9, 10]
-    ours = [frame.Api.error_create, frame.Api.error_message, frame.Api.error_destroy, frame.Api.stream_get, frame.Api.memory_allocate]
+    ours = [
+        frame.Api.error_create,
+        frame.Api.error_message,
+        frame.Api.error_destroy,
+        frame.Api.stream_get,
+        frame.Api.memory_allocate,
+    ]
     assert [(f.offset - frame.Api.error_create.offset) // 8 for f in ours] == [0, 1, 2, 4, 9]
     assert frame.Api.memory_free.offset == 16 + ctypes.sizeof(frame.Version) + 11 * 8
-    assert members("XLA_FFI_CallFrame")[:8] == ["struct_size", "extension_start", "api", "ctx", "stage", "args", "rets", "attrs"]
+    assert members("XLA_FFI_CallFrame")[:8] == [
+        "struct_size",
+        "extension_start",
+        "api",
+        "ctx",
+        "stage",
+        "args",
+        "rets",
+        "attrs",
+    ]
 
 
 @pytest.mark.parametrize("platform", ["cpu", "CUDA"])
@@ -102,7 +125,8 @@ def test_frames_that_do_not_fit_the_text():
 
 @pytest.fixture
 def on_device(monkeypatch):
-    """The handler for CUDA devices, and what the engine was given: arrays, run-time options, results, scratch memory."""
+    """The handler for CUDA devices, and what the engine was given: arrays, run-time options, results, scratch
+    memory."""
     pytest.importorskip("cupy", reason="CuPy is not installed")
     from dnnarray._cuda import engine
     from dnnarray.interop.jax import cuda
@@ -111,9 +135,13 @@ def on_device(monkeypatch):
     given, streams = [], []
     with made_up_device(monkeypatch):
         monkeypatch.setattr(cuda, "pointerGetAttributes", lambda pointer: type("Attributes", (), {"device": 0}))
-        monkeypatch.setattr(engine, "on_stream", lambda pointer, own=engine.on_stream: streams.append(pointer) or own(pointer))
+        monkeypatch.setattr(
+            engine, "on_stream", lambda pointer, own=engine.on_stream: streams.append(pointer) or own(pointer)
+        )
         own = engine.Prepared.call
-        monkeypatch.setattr(engine.Prepared, "call", lambda self, *arguments: given.append(arguments) or own(self, *arguments))
+        monkeypatch.setattr(
+            engine.Prepared, "call", lambda self, *arguments: given.append(arguments) or own(self, *arguments)
+        )
         call.read.cache_clear()
         yield target.HANDLERS["CUDA"], given, streams
     call.read.cache_clear()
@@ -126,7 +154,9 @@ def _addresses(arrays):
 def test_a_device_s_memory_is_handed_on(on_device):
     handler, given, streams = on_device
     text = _text("linear", [Spec((64, 32), _FLOAT32), Spec((16, 32), _FLOAT32)])
-    made = MadeUpFrame(text, [(1 << 40, (64, 32), _FLOAT32), (1 << 41, (16, 32), _FLOAT32)], [(1 << 42, (64, 16), _FLOAT32)])
+    made = MadeUpFrame(
+        text, [(1 << 40, (64, 32), _FLOAT32), (1 << 41, (16, 32), _FLOAT32)], [(1 << 42, (64, 16), _FLOAT32)]
+    )
     assert handler(made.address) is None, made.errors
     ((arrays, _, out, _),) = given
     assert _addresses([*arrays[:2], *out]) == [1 << 40, 1 << 41, 1 << 42]
@@ -143,7 +173,9 @@ def test_scratch_memory_is_xla_s_and_goes_back(on_device):
         needed = dnn.infer("conv_backward", *specs, padding=1, needs=("weight",)).workspace
     assert needed
     buffers = [(1 << (40 + i), shape, _FLOAT32) for i, shape in enumerate(shapes)]
-    made = MadeUpFrame(_text("conv_backward", specs, padding=1, needs=("weight",)), buffers, [(1 << 45, shapes[2], _FLOAT32)])
+    made = MadeUpFrame(
+        _text("conv_backward", specs, padding=1, needs=("weight",)), buffers, [(1 << 45, shapes[2], _FLOAT32)]
+    )
     assert handler(made.address) is None, made.errors
     workspace = given[-1][3]
     assert made.allocated == made.freed == [(workspace.data.ptr, workspace.nbytes)]

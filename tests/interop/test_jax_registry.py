@@ -1,4 +1,5 @@
-"""Every function of `dnnarray.interop.jax` under `jit`, `grad` and `vmap`, held to its oracle, to its pullback and to loops."""
+"""Every function of `dnnarray.interop.jax` under `jit`, `grad` and `vmap`, held to its oracle, to its pullback and to
+loops."""
 
 import numpy as np
 import pytest
@@ -28,7 +29,9 @@ def _function_of(name, options):
     places = operation.by_place
 
     def call(*arrays):
-        return getattr(door, name)(*arrays[:places], **dict(zip(operation.arrays[places:], arrays[places:], strict=True)), **options)
+        return getattr(door, name)(
+            *arrays[:places], **dict(zip(operation.arrays[places:], arrays[places:], strict=True)), **options
+        )
 
     return call
 
@@ -122,7 +125,9 @@ def test_gradients_of_several_results(name):
             results = call(first, *arrays[1:])
             return sum((r * w).sum() for r, w in zip(results, chosen, strict=True) if w is not None)
 
-        grads = tuple(np.zeros_like(r) if c is None and r is not None else c for r, c in zip(output, chosen, strict=True))
+        grads = tuple(
+            np.zeros_like(r) if c is None and r is not None else c for r, c in zip(output, chosen, strict=True)
+        )
         np.testing.assert_allclose(jax.jit(jax.grad(objective))(arrays[0]), pullback(grads)[0], rtol=1e-10, atol=1e-12)
 
 
@@ -144,7 +149,10 @@ def _check_vmap(name, arrays, options, mapped):
         return call(*(tree_map(lambda leaf: next(rest), tree) for tree in arrays))
 
     factors = np.array([1.0, 0.5, 1.25])
-    stacked = [np.stack([a * f if _floating(a) else a for f in factors]) if m else a for a, m in zip(given, mapped, strict=True)]
+    stacked = [
+        np.stack([a * f if _floating(a) else a for f in factors]) if m else a
+        for a, m in zip(given, mapped, strict=True)
+    ]
     found = jax.jit(jax.vmap(on_leaves, in_axes=tuple(0 if m else None for m in mapped)))(*stacked)
     for i in range(len(factors)):
         one = on_leaves(*(jnp.asarray(a[i]) if m else a for a, m in zip(stacked, mapped, strict=True)))
@@ -157,7 +165,8 @@ def _check_vmap(name, arrays, options, mapped):
 def test_vmap_is_a_loop(case, every):
     _, arrays, options = _described(case, FLOAT64)
     mapped = [
-        n not in _PARAMETERS | ({"mean"} if case.op == "batch_norm" else set()) or (every and n != "boxes") for n in _names(case.op, arrays)
+        n not in _PARAMETERS | ({"mean"} if case.op == "batch_norm" else set()) or (every and n != "boxes")
+        for n in _names(case.op, arrays)
     ]
     _check_vmap(case.op, arrays, options, mapped)
 
@@ -169,7 +178,8 @@ def test_vmap_of_a_gradient_is_a_loop(case, every):
     if not every and "needs" in options:
         options = options | {"needs": find(case.op).arrays[:1]}
     mapped = [
-        n not in _PARAMETERS | ({"mean"} if case.op == "batch_norm" else set()) or (every and n != "boxes") for n in _names(name, arrays)
+        n not in _PARAMETERS | ({"mean"} if case.op == "batch_norm" else set()) or (every and n != "boxes")
+        for n in _names(name, arrays)
     ]
     _check_vmap(name, arrays, options, mapped)
 
@@ -190,7 +200,9 @@ def test_the_axis_of_a_batch_is_no_axis_of_the_operation(name):
     operation = find(name)
     arrays = [x] * (len(operation.arrays) - ("y" in operation.arrays))
     found = jax.vmap(getattr(door, name))(*arrays)
-    np.testing.assert_allclose(found, [operation.function(*(a[i : i + 1] for a in arrays))[0] for i in range(3)], atol=1e-15)
+    np.testing.assert_allclose(
+        found, [operation.function(*(a[i : i + 1] for a in arrays))[0] for i in range(3)], atol=1e-15
+    )
 
 
 def test_vmap_within_vmap_and_over_an_inner_axis():

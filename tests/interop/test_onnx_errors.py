@@ -38,7 +38,9 @@ def test_an_operator_within_a_branch_is_found_too():
         [],
         [helper.make_tensor_value_info("z", 1, [3])],
     )
-    other = helper.make_graph([helper.make_node("Identity", ["x"], ["z"])], "else", [], [helper.make_tensor_value_info("z", 1, [3])])
+    other = helper.make_graph(
+        [helper.make_node("Identity", ["x"], ["z"])], "else", [], [helper.make_tensor_value_info("z", 1, [3])]
+    )
     node = helper.make_node("If", ["go"], ["y"], then_branch=inner, else_branch=other)
     infos = [helper.make_tensor_value_info("go", TensorProto.BOOL, []), helper.make_tensor_value_info("x", 1, [3])]
     graph = helper.make_graph([node], "graph", infos, [helper.make_tensor_value_info("y", 1, [3])])
@@ -49,9 +51,13 @@ def test_an_operator_within_a_branch_is_found_too():
 
 @pytest.mark.parametrize(
     ("attributes", "said"),
-    [({"activations": ["Sigmoid", "Affine", "Tanh"]}, "activations"), ({"clip": 1.0}, "clip"), ({"input_forget": 1}, "coupled gates"),
-     ({"activations": ["Sigmoid", "Tanh", "Tanh"], "activation_alpha": [1.0]}, "activations")],
-)  # fmt: skip
+    [
+        ({"activations": ["Sigmoid", "Affine", "Tanh"]}, "activations"),
+        ({"clip": 1.0}, "clip"),
+        ({"input_forget": 1}, "coupled gates"),
+        ({"activations": ["Sigmoid", "Tanh", "Tanh"], "activation_alpha": [1.0]}, "activations"),
+    ],
+)
 def test_forms_of_recurrent_layers_that_are_not_there(attributes, said):
     with pytest.raises(dnn.UnsupportedError, match=f"LSTM .*{said}"):
         door.prepare(_model("LSTM", "x", "w", "r", shape=(1, 12, 3), hidden_size=3, **attributes))

@@ -118,7 +118,9 @@ def test_recurrent_layers_in_every_direction_with_lengths(op, direction):
     )
     more = {"linear_before_reset": 1} if op == "GRU" else {}
     y, h = b.add(op, "x", *weights, "lengths", outputs=2, hidden_size=4, direction=direction, **more)
-    prepared = door.prepare(b.model([("x", DOUBLE, ["T", "N", 3]), ("lengths", TensorProto.INT32, ["N"])], [(y, DOUBLE), (h, DOUBLE)]))
+    prepared = door.prepare(
+        b.model([("x", DOUBLE, ["T", "N", 3]), ("lengths", TensorProto.INT32, ["N"])], [(y, DOUBLE), (h, DOUBLE)])
+    )
     x, lengths = np.random.default_rng(3).standard_normal((5, 3, 3)), np.array([5, 2, 4], np.int32)
     y, h = prepared.run([x, lengths])
     for i, n in enumerate(lengths):
@@ -189,7 +191,10 @@ def test_a_loop_that_sees_values_around_it():
             helper.make_node("Identity", ["go_in"], ["go_out"]),
         ],
         "body",
-        [helper.make_tensor_value_info(n, c, s) for n, c, s in (("i", INT64, []), ("go_in", TensorProto.BOOL, []), ("y_in", DOUBLE, [3]))],
+        [
+            helper.make_tensor_value_info(n, c, s)
+            for n, c, s in (("i", INT64, []), ("go_in", TensorProto.BOOL, []), ("y_in", DOUBLE, [3]))
+        ],
         [
             helper.make_tensor_value_info(n, c, s)
             for n, c, s in (("go_out", TensorProto.BOOL, []), ("y_out", DOUBLE, [3]), ("total", DOUBLE, []))
@@ -198,7 +203,9 @@ def test_a_loop_that_sees_values_around_it():
     b = Builder()
     b.weights.append(numpy_helper.from_array(np.array(2.0), "two"))
     y, totals = b.add("Loop", "n", "", "x", outputs=2, body=body)
-    prepared = door.prepare(b.model([("n", INT64, []), ("x", DOUBLE, [3])], [(y, DOUBLE, [3]), (totals, DOUBLE, ["n"])]))
+    prepared = door.prepare(
+        b.model([("n", INT64, []), ("x", DOUBLE, [3])], [(y, DOUBLE, [3]), (totals, DOUBLE, ["n"])])
+    )
     x = np.array([1.0, 2.0, 3.0])
     for n in (0, 1, 4):
         y, totals = prepared.run([np.array(n), x])

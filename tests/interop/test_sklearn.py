@@ -29,7 +29,9 @@ def test_digits_by_convolutions():
     x, y = load_digits(return_X_y=True)
     train_x, test_x, train_y, test_y = train_test_split(x / 16, y, test_size=0.3, random_state=0)
     layers = ("conv 16 3", "relu", "max_pool 2", "linear 64", "relu", "dropout 0.1")
-    model = NeuralNetworkClassifier(layers, input_shape=(1, 8, 8), max_epochs=15, lr=3e-3, batch_size=64, random_state=0)
+    model = NeuralNetworkClassifier(
+        layers, input_shape=(1, 8, 8), max_epochs=15, lr=3e-3, batch_size=64, random_state=0
+    )
     model.fit(train_x, train_y)
     assert model.score(test_x, test_y) > 0.96
     np.testing.assert_allclose(model.predict_proba(test_x).sum(axis=1), 1)
@@ -38,7 +40,9 @@ def test_digits_by_convolutions():
 
 def test_a_grid_search_over_processes_in_a_pipeline():
     x, y = load_diabetes(return_X_y=True)
-    pipeline = make_pipeline(StandardScaler(), NeuralNetworkRegressor(("linear 16", "relu"), max_epochs=80, lr=0.02, random_state=0))
+    pipeline = make_pipeline(
+        StandardScaler(), NeuralNetworkRegressor(("linear 16", "relu"), max_epochs=80, lr=0.02, random_state=0)
+    )
     search = GridSearchCV(pipeline, {"neuralnetworkregressor__weight_decay": [0.0, 0.1]}, cv=2, n_jobs=2).fit(x, y)
     assert search.best_score_ > 0.3
 
@@ -46,9 +50,9 @@ def test_a_grid_search_over_processes_in_a_pipeline():
 def test_early_stopping_keeps_the_best_parameters():
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((80, 20)), rng.integers(0, 2, 80)
-    model = NeuralNetworkClassifier(("linear 64", "relu"), early_stopping=True, patience=3, max_epochs=500, lr=0.05, random_state=0).fit(
-        x, y
-    )
+    model = NeuralNetworkClassifier(
+        ("linear 64", "relu"), early_stopping=True, patience=3, max_epochs=500, lr=0.05, random_state=0
+    ).fit(x, y)
     assert model.n_iter_ < 100
 
 

@@ -32,8 +32,14 @@ def _call(case, dtype, graded=True):
     names = operation.arrays
 
     def call(*given):
-        positional = [t for n, t in zip(names, given, strict=True) if parameters[n].kind is inspect.Parameter.POSITIONAL_ONLY]
-        rest = {n: t for n, t in zip(names, given, strict=True) if parameters[n].kind is not inspect.Parameter.POSITIONAL_ONLY}
+        positional = [
+            t for n, t in zip(names, given, strict=True) if parameters[n].kind is inspect.Parameter.POSITIONAL_ONLY
+        ]
+        rest = {
+            n: t
+            for n, t in zip(names, given, strict=True)
+            if parameters[n].kind is not inspect.Parameter.POSITIONAL_ONLY
+        }
         return function(*positional, **rest, **case.options)
 
     return call, tensors, arrays
@@ -50,7 +56,9 @@ def test_operators_pass_the_checks_of_torch_library(case):
     with _recorded(seen):
         call(*tensors)
     operator, arguments = seen[0]
-    torch.library.opcheck(operator, arguments, test_utils=("test_schema", "test_autograd_registration", "test_faketensor"))
+    torch.library.opcheck(
+        operator, arguments, test_utils=("test_schema", "test_autograd_registration", "test_faketensor")
+    )
 
 
 class _recorded(torch.utils._python_dispatch.TorchDispatchMode):  # noqa: N801

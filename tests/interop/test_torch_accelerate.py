@@ -1,4 +1,5 @@
-"""`accelerate`: whole networks held to PyTorch in float64, what the report says, and how the registrations come and go."""
+"""`accelerate`: whole networks held to PyTorch in float64, what the report says, and how the registrations come and
+go."""
 
 import gc
 import threading
@@ -268,7 +269,9 @@ def test_threads_without_options_take_those_of_the_call_before(monkeypatch):
     x = torch.ones(2)
     with door.accelerate(**ON_CPU), dnn.options(workspace_limit=1000):
         torch.relu(x)
-        thread = threading.Thread(target=torch.relu, args=(x,))  # a thread begins without options, as those of autograd do
+        thread = threading.Thread(
+            target=torch.relu, args=(x,)
+        )  # a thread begins without options, as those of autograd do
         thread.start()
         thread.join()
     assert [options.workspace_limit for options in seen] == [1000, 1000]
@@ -350,10 +353,16 @@ def test_cudnn_batch_norm_keeps_what_its_gradient_takes():
         torch.testing.assert_close(found, wanted)
     assert (reserve.dtype, reserve.numel()) == (torch.uint8, 0)
     grad = torch.randn_like(x)
-    found = norm_kernels.cudnn_batch_norm_backward(x, grad, weight, mean, variance, saved_mean, saved_rstd, 1e-5, reserve)
+    found = norm_kernels.cudnn_batch_norm_backward(
+        x, grad, weight, mean, variance, saved_mean, saved_rstd, 1e-5, reserve
+    )
     arguments = (grad, x, weight, None, None, saved_mean, saved_rstd, True, 1e-5, [True] * 3)
-    instead = KERNELS["aten::cudnn_batch_norm_backward"].instead(x, grad, weight, mean, variance, saved_mean, saved_rstd, 1e-5, reserve)
-    for mine, declined, other in zip(found, instead, torch.ops.aten.native_batch_norm_backward(*arguments), strict=True):
+    instead = KERNELS["aten::cudnn_batch_norm_backward"].instead(
+        x, grad, weight, mean, variance, saved_mean, saved_rstd, 1e-5, reserve
+    )
+    for mine, declined, other in zip(
+        found, instead, torch.ops.aten.native_batch_norm_backward(*arguments), strict=True
+    ):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(declined, other)
 
@@ -366,7 +375,9 @@ def _attention_arguments():
 def _attention_expected(q, k, v, grad, **options):
     wanted = [t.clone().requires_grad_() for t in (q, k, v)]
     output = F.scaled_dot_product_attention(*wanted, **options)
-    scores = q @ k.transpose(-1, -2) / 8**0.5 + (options.get("attn_mask") if options.get("attn_mask") is not None else 0)
+    scores = q @ k.transpose(-1, -2) / 8**0.5 + (
+        options.get("attn_mask") if options.get("attn_mask") is not None else 0
+    )
     return output.detach(), torch.autograd.grad(output, wanted, grad), torch.logsumexp(scores, -1)
 
 
@@ -389,7 +400,9 @@ def test_memory_efficient_attention_pads_the_log_sum_exp():
     torch.testing.assert_close(found[0], output)
     assert found[1].shape == (2, 3, 32)
     torch.testing.assert_close(found[1][:, :, :5], lse)
-    pulled = attention_kernels.efficient_backward(grad, q, k, v, bias, found[0], found[1], *found[2:], 0.0, [True, True, True, False])
+    pulled = attention_kernels.efficient_backward(
+        grad, q, k, v, bias, found[0], found[1], *found[2:], 0.0, [True, True, True, False]
+    )
     torch.testing.assert_close(pulled[:3], gradients, rtol=1e-4, atol=1e-5)
     assert pulled[3] is None
     assert attention_kernels.efficient(q, k, v, bias, False)[1].shape == (2, 3, 0)
@@ -401,7 +414,9 @@ def test_cudnn_attention_returns_what_its_gradient_takes():
     found = attention_kernels.cudnn(q, k, v, None, True)
     torch.testing.assert_close(found[0], output)
     torch.testing.assert_close(found[1], lse.unsqueeze(-1))
-    pulled = attention_kernels.cudnn_backward(grad, q, k, v, found[0], found[1], *found[6:8], None, None, None, 5, 7, 0.0, False)
+    pulled = attention_kernels.cudnn_backward(
+        grad, q, k, v, found[0], found[1], *found[6:8], None, None, None, 5, 7, 0.0, False
+    )
     torch.testing.assert_close(pulled, gradients, rtol=1e-4, atol=1e-5)
 
 

@@ -67,7 +67,11 @@ def _run(op, sample, form=None, dtype=None):
 
 def _order(tensor):
     """The strides that matter: those of axes with more than one place."""
-    return [stride for stride, extent in zip(tensor.stride(), tensor.shape, strict=True) if extent > 1] if tensor.numel() else []
+    return (
+        [stride for stride, extent in zip(tensor.stride(), tensor.shape, strict=True) if extent > 1]
+        if tensor.numel()
+        else []
+    )
 
 
 def _compare(op, ours, theirs, exact):

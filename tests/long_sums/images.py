@@ -12,7 +12,8 @@ from tests.long_sums import IMAGES, N, Rows, channel_sums, near, ones, wide
 ROWS = Rows()
 row = ROWS.add
 
-# --- pooling -----------------------------------------------------------------------------------------------------------
+# --- pooling
+# -----------------------------------------------------------------------------------------------------------
 
 row(
     "adaptive-whole",
@@ -142,7 +143,8 @@ def _around(a: np.ndarray, size: int) -> np.ndarray:
     return past[:, size:] - past[:, :-size]
 
 
-# --- products ----------------------------------------------------------------------------------------------------------
+# --- products
+# ----------------------------------------------------------------------------------------------------------
 
 
 def correlated(g: np.ndarray, x: np.ndarray, window: tuple[int, int], stride: int = 1, groups: int = 1) -> np.ndarray:
@@ -153,7 +155,9 @@ def correlated(g: np.ndarray, x: np.ndarray, window: tuple[int, int], stride: in
     g, found = wide(g).reshape(n, groups, k // groups, p, q), []
     for i in range(r):
         for j in range(s):
-            part = x[:, :, i : i + stride * (p - 1) + 1 : stride, j : j + stride * (q - 1) + 1 : stride].reshape(n, groups, -1, p * q)
+            part = x[:, :, i : i + stride * (p - 1) + 1 : stride, j : j + stride * (q - 1) + 1 : stride].reshape(
+                n, groups, -1, p * q
+            )
             found.append(np.matmul(g.reshape(n, groups, -1, p * q), part.swapaxes(2, 3)).sum(0))
     return np.stack(found, -1).reshape(k, -1, r, s)
 
@@ -232,7 +236,8 @@ row(
     lambda g, x, w: [wide(g) @ wide(w), None],
 )
 
-# --- spatial -----------------------------------------------------------------------------------------------------------
+# --- spatial
+# -----------------------------------------------------------------------------------------------------------
 
 row(
     "embedding",
@@ -258,7 +263,9 @@ row(
 
 def _affine_slopes(g: np.ndarray) -> np.ndarray:
     along = (2 * np.arange(1024) - 1023) / 1024
-    base = np.stack([np.broadcast_to(along, (1024, 1024)), np.broadcast_to(along[:, None], (1024, 1024)), np.ones((1024, 1024))], -1)
+    base = np.stack(
+        [np.broadcast_to(along, (1024, 1024)), np.broadcast_to(along[:, None], (1024, 1024)), np.ones((1024, 1024))], -1
+    )
     return np.einsum("nhwi,hwj->nij", wide(g), base)
 
 
@@ -322,8 +329,9 @@ def _unfolded(g: np.ndarray) -> np.ndarray:
     return total
 
 
-# Equal terms are rounded all in the same direction, so that a sum of one term after the other shows its whole error. The compiled algorithm
-# `shifted` is still 1.6 times beyond the bound here (2.8e-6), so these rows stand with NumPy alone until it adds in shorter runs.
+# Equal terms are rounded all in the same direction, so that a sum of one term after the other shows its whole error.
+# The compiled algorithm `shifted` is still 1.6 times beyond the bound here (2.8e-6), so these rows stand with NumPy
+# alone until it adds in shorter runs.
 for _n, _p in ((1, 256), (1 << 12, 2)) if os.environ.get("DNNARRAY_NUMBA") == "0" else ():
     row(
         f"conv_backward_weight-depthwise-equal-{_n}",

@@ -1,4 +1,5 @@
-"""More gradients of the parameters of norms, and operations that share their sums with others under names of their own."""
+"""More gradients of the parameters of norms, and operations that share their sums with others under names of their
+own."""
 
 from __future__ import annotations
 
@@ -112,7 +113,12 @@ row(
     lambda x, r: [normalised(x, (1,)), wide(x)],
     condition=2.0,
 )
-row("add_rms_norm", "add_rms_norm", lambda: (near(1, 2, N), np.zeros((2, N), np.float32)), lambda x, r: [_rms(x, 1), wide(x)])
+row(
+    "add_rms_norm",
+    "add_rms_norm",
+    lambda: (near(1, 2, N), np.zeros((2, N), np.float32)),
+    lambda x, r: [_rms(x, 1), wide(x)],
+)
 
 
 def _response_slopes(g: np.ndarray, x: np.ndarray) -> list[np.ndarray]:
@@ -202,13 +208,17 @@ row(
     "multi_head_attention-backward",
     "multi_head_attention_backward",
     lambda: (near(0, 1, 1 << 16, 4), *_tokens(1 << 16)),
-    lambda *arrays: [None] * 6 + [(wide(arrays[0])[0].T @ _heads(*arrays[1:])), None, None, None, wide(arrays[0])[0].sum(0)],
+    lambda *arrays: (
+        [None] * 6 + [(wide(arrays[0])[0].T @ _heads(*arrays[1:])), None, None, None, wide(arrays[0])[0].sum(0)]
+    ),
     terms=1 << 16,
     num_heads=1,
 )
 
 
-def _heads(x: Any, y: Any, z: Any, wq: Any, wk: Any, wv: Any, wo: Any, bq: Any, bk: Any, bv: Any, bo: Any) -> np.ndarray:
+def _heads(
+    x: Any, y: Any, z: Any, wq: Any, wk: Any, wv: Any, wo: Any, bq: Any, bk: Any, bv: Any, bo: Any
+) -> np.ndarray:
     q, k, v = (wide(a)[0] @ wide(w).T + wide(b) for a, w, b in ((x, wq, bq), (y, wk, bk), (z, wv, bv)))
     return softmax(q @ k.T / 2, 1) @ v
 
@@ -218,7 +228,11 @@ row(
     "attention_varlen-backward",
     "attention_varlen_backward",
     lambda: (near(7, N >> 2, 1, 8), near(1, N >> 2, 1, 8), near(2, 3, 1, 8), near(3, 3, 1, 8), *_ENDS),
-    lambda g, q, k, v, *_: [None, None, (softmax(wide(q)[:, 0] @ wide(k)[:, 0].T / math.sqrt(8), 1).T @ wide(g)[:, 0])[:, None]],
+    lambda g, q, k, v, *_: [
+        None,
+        None,
+        (softmax(wide(q)[:, 0] @ wide(k)[:, 0].T / math.sqrt(8), 1).T @ wide(g)[:, 0])[:, None],
+    ],
     terms=N >> 2,
     max_seqlen_q=N >> 2,
     max_seqlen_k=3,
@@ -235,7 +249,13 @@ row(
 row(
     "paged_attention",
     "paged_attention",
-    lambda: (near(1, 1, 1, 2, 8), near(2, 4, N >> 4, 2, 8), near(3, 4, N >> 4, 2, 8), np.arange(4)[None], np.array([N >> 2])),
+    lambda: (
+        near(1, 1, 1, 2, 8),
+        near(2, 4, N >> 4, 2, 8),
+        near(3, 4, N >> 4, 2, 8),
+        np.arange(4)[None],
+        np.array([N >> 2]),
+    ),
     lambda q, k, v, *_: [_paged(q, k, v)],
     terms=N >> 2,
 )

@@ -13,7 +13,8 @@ from tests.long_sums import N, Rows, by_double, near, wide
 ROWS = Rows()
 row = ROWS.add
 
-# --- recurrent: weights of zero pass nothing on, so that each step's gradient is known ---------------------------------
+# --- recurrent: weights of zero pass nothing on, so that each step's gradient is known
+# ---------------------------------
 
 
 def _cells(gates: int) -> tuple[RNNWeights, ...]:
@@ -52,7 +53,8 @@ def _forget(op: str, gates: int, t: int, n: int) -> None:
 for _op, _gates in (("gru", 3), ("lstm", 4)):
     _forget(_op, _gates, 2, 1 << 15)
 
-# --- attention ---------------------------------------------------------------------------------------------------------
+# --- attention
+# ---------------------------------------------------------------------------------------------------------
 
 
 def _attended(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> list[np.ndarray]:

@@ -159,12 +159,20 @@ ERRORS = {
     "rate": (lambda: dnn.sgd([np.ones(1)], [np.ones(1)], lr=-1), dnn.OptionError, "sgd: lr is -1"),
     "betas": (lambda: dnn.adam([np.ones(1)], [np.ones(1)], lr=1, betas=(0.9, 1.0)), dnn.OptionError, "adam: betas is"),
     "nesterov": (lambda: dnn.sgd([np.ones(1)], [np.ones(1)], lr=1, nesterov=True), dnn.OptionError, "nesterov"),
-    "structures": (lambda: dnn.sgd({"a": np.ones(1)}, {"b": np.ones(1)}, lr=1), dnn.OptionError, "sgd: the structures differ at the top"),
+    "structures": (
+        lambda: dnn.sgd({"a": np.ones(1)}, {"b": np.ones(1)}, lr=1),
+        dnn.OptionError,
+        "sgd: the structures differ at the top",
+    ),
     "shape": (lambda: dnn.lion([np.ones(2)], [np.ones(3)], lr=1), dnn.ShapeError, r"lion: grads is of shape \(3,\)"),
     "dtype": (lambda: dnn.sgd([np.ones(2)], [np.ones(2, np.float32)], lr=1), dnn.DTypeError, "sgd: grads is float32"),
     "no array": (lambda: dnn.sgd([1.0], [1.0], lr=1), dnn.ArrayTypeError, "sgd: params"),
     "integers": (lambda: dnn.sgd([np.ones(2, int)], [np.ones(2, int)], lr=1), dnn.DTypeError, "a floating dtype"),
-    "state": (lambda: dnn.adam([np.ones(1)], [np.ones(1)], dnn.SGDState(1, None), lr=1), dnn.OptionError, "expected a AdamState"),
+    "state": (
+        lambda: dnn.adam([np.ones(1)], [np.ones(1)], dnn.SGDState(1, None), lr=1),
+        dnn.OptionError,
+        "expected a AdamState",
+    ),
     "another state": (
         lambda: dnn.sgd([np.ones(1)], [np.ones(1)], dnn.SGDState(1, None), lr=1, momentum=0.9),
         dnn.OptionError,

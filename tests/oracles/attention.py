@@ -49,7 +49,9 @@ def visible(queries, keys, *, causal=False, diagonal=None, window=None, q_length
     return seen, diagonal
 
 
-def one_head(q, k, v, seen, *, scale=None, softcap=None, slope=None, diagonal=0, bias=None, sink=None, keep=None, p=0, live=None):
+def one_head(
+    q, k, v, seen, *, scale=None, softcap=None, slope=None, diagonal=0, bias=None, sink=None, keep=None, p=0, live=None
+):
     """One head of one sequence: (S_q, D), (S_k, D), (S_k, D_v) to (S_q, D_v) and the log-sum-exp (S_q,)."""
     s = np.einsum("id,jd->ij", q, k) * (1 / math.sqrt(q.shape[1]) if scale is None else scale)
     if softcap:
@@ -75,7 +77,19 @@ def one_head(q, k, v, seen, *, scale=None, softcap=None, slope=None, diagonal=0,
     return y, lse
 
 
-def attention(q, k, v, bias=None, mask=None, causal_offset=None, alibi_slopes=None, sink=None, q_lengths=None, kv_lengths=None, **options):
+def attention(
+    q,
+    k,
+    v,
+    bias=None,
+    mask=None,
+    causal_offset=None,
+    alibi_slopes=None,
+    sink=None,
+    q_lengths=None,
+    kv_lengths=None,
+    **options,
+):
     """Dense attention, one head after another."""
     causal, window = options.get("causal"), options.get("window")
     bsd = options.get("layout", "BHSD") == "BSHD"
@@ -91,20 +105,37 @@ def attention(q, k, v, bias=None, mask=None, causal_offset=None, alibi_slopes=No
     for b in range(B):
         live = None if q_lengths is None else np.arange(S) < q_lengths[b]
         seen, diagonal = visible(
-            S, k.shape[2], causal=causal, window=window, diagonal=None if offsets is None else int(offsets[b]),
-            q_length=None if q_lengths is None else int(q_lengths[b]), kv_length=None if kv_lengths is None else int(kv_lengths[b]),
-        )  # fmt: skip
+            S,
+            k.shape[2],
+            causal=causal,
+            window=window,
+            diagonal=None if offsets is None else int(offsets[b]),
+            q_length=None if q_lengths is None else int(q_lengths[b]),
+            kv_length=None if kv_lengths is None else int(kv_lengths[b]),
+        )
         for h in range(H):
             y[b, h], lse[b, h] = one_head(
-                q[b, h], k[b, h // group], v[b, h // group], seen & mask[b, h], scale=options.get("scale"), softcap=options.get("softcap"),
-                slope=None if slopes is None else slopes[b, h], diagonal=diagonal, bias=None if bias is None else bias[b, h],
-                sink=None if sink is None else sink[h], keep=keep[b, h], p=p, live=live,
-            )  # fmt: skip
+                q[b, h],
+                k[b, h // group],
+                v[b, h // group],
+                seen & mask[b, h],
+                scale=options.get("scale"),
+                softcap=options.get("softcap"),
+                slope=None if slopes is None else slopes[b, h],
+                diagonal=diagonal,
+                bias=None if bias is None else bias[b, h],
+                sink=None if sink is None else sink[h],
+                keep=keep[b, h],
+                p=p,
+                live=live,
+            )
     y = y.swapaxes(1, 2) if bsd else y
     return (y, lse) if options.get("return_lse") else y
 
 
-def attention_varlen(q, k, v, cu_q, cu_k, alibi_slopes=None, sink=None, *, max_seqlen_q, max_seqlen_k, return_lse=False, **options):
+def attention_varlen(
+    q, k, v, cu_q, cu_k, alibi_slopes=None, sink=None, *, max_seqlen_q, max_seqlen_k, return_lse=False, **options
+):
     """Each sequence by itself; dropout counts as if all were padded to the longest."""
     keep = kept((len(cu_q) - 1, q.shape[1], max_seqlen_q, max_seqlen_k), **random_options(options))
     p = options.get("dropout", 0)
@@ -124,14 +155,19 @@ def attention_varlen(q, k, v, cu_q, cu_k, alibi_slopes=None, sink=None, *, max_s
     return (y, lse) if return_lse else y
 
 
-def paged_attention(q, k_cache, v_cache, block_table, kv_lengths, alibi_slopes=None, sink=None, *, causal=True, **options):
+def paged_attention(
+    q, k_cache, v_cache, block_table, kv_lengths, alibi_slopes=None, sink=None, *, causal=True, **options
+):
     """The keys of each sequence gathered position by position, then dense attention of one sequence."""
     single, page = q.ndim == 3, k_cache.shape[1]
     q4 = q[:, None] if single else q
     y, lse = np.zeros((*q4.shape[:3], v_cache.shape[3])), np.zeros((q4.shape[0], q4.shape[2], q4.shape[1]))
     for n, length in enumerate(kv_lengths):
         places = [(block_table[n, j // page], j % page) for j in range(length)]
-        k, v = (np.array([cache[place] for place in places]).reshape(length, *cache.shape[2:]) for cache in (k_cache, v_cache))
+        k, v = (
+            np.array([cache[place] for place in places]).reshape(length, *cache.shape[2:])
+            for cache in (k_cache, v_cache)
+        )
         slopes = alibi_slopes if alibi_slopes is None or alibi_slopes.ndim == 1 else alibi_slopes[n]
         y[n : n + 1], lse[n : n + 1] = attention(
             q4[n : n + 1], k[None], v[None], None, None, None, slopes, sink, causal=causal, layout="BSHD",
@@ -142,7 +178,9 @@ def paged_attention(q, k_cache, v_cache, block_table, kv_lengths, alibi_slopes=N
     return (y, lse) if options.get("return_lse") else y
 
 
-def multi_head_attention(x_q, x_k, x_v, w_q, w_k, w_v, w_o, b_q=None, b_k=None, b_v=None, b_o=None, *others, num_heads, **options):
+def multi_head_attention(
+    x_q, x_k, x_v, w_q, w_k, w_v, w_o, b_q=None, b_k=None, b_v=None, b_o=None, *others, num_heads, **options
+):
     """Projections by einsum, heads cut out, attention, the last projection."""
     kv_heads = options.pop("num_kv_heads", None) or num_heads
 

@@ -39,7 +39,16 @@ def _back(a, layout):
 def _windows(out, window, stride, dilation):
     """Each output pixel with the index of its window in the padded input."""
     for p in np.ndindex(*out):
-        yield p, (..., *(slice(i * s, i * s + (w - 1) * d + 1, d) for i, s, w, d in zip(p, stride, window, dilation, strict=True)))
+        yield (
+            p,
+            (
+                ...,
+                *(
+                    slice(i * s, i * s + (w - 1) * d + 1, d)
+                    for i, s, w, d in zip(p, stride, window, dilation, strict=True)
+                ),
+            ),
+        )
 
 
 def _setting(space, window, stride, padding, dilation):
@@ -119,7 +128,17 @@ def conv_backward_weight(grad, x, *, weight_shape, layout="channels_first", flip
 
 
 def conv_transpose(
-    x, weight, bias=None, *, stride=1, padding=0, output_padding=0, dilation=1, groups=1, layout="channels_first", activation=None
+    x,
+    weight,
+    bias=None,
+    *,
+    stride=1,
+    padding=0,
+    output_padding=0,
+    dilation=1,
+    groups=1,
+    layout="channels_first",
+    activation=None,
 ):
     """Every input pixel adds its scaled window to a canvas, of which the padding is cut off."""
     x, weight = _first(x, layout), _first(weight, layout)
@@ -132,7 +151,9 @@ def conv_transpose(
         pads = _pads(padding, x.shape[2:], window, stride, dilation)
         axes = zip(x.shape[2:], stride, dilation, window, pads, extra, strict=True)
         space = [(n - 1) * s + d * (w - 1) + 1 - sum(p) + e for n, s, d, w, p, e in axes]
-    canvas = np.zeros((x.shape[0], weight.shape[1] * groups, *(n + sum(p) + max(stride) for n, p in zip(space, pads, strict=True))))
+    canvas = np.zeros(
+        (x.shape[0], weight.shape[1] * groups, *(n + sum(p) + max(stride) for n, p in zip(space, pads, strict=True)))
+    )
     c, k = weight.shape[0] // groups, weight.shape[1]
     for p, at in _windows(x.shape[2:], window, stride, dilation):
         for g in range(groups):

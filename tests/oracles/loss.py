@@ -33,7 +33,9 @@ def _smoothed_label(label, classes, weight, share):
     return [(1 - share) * (c == label) + share / classes for c in range(classes)]
 
 
-def cross_entropy(logits, target, weight=None, ignore_index=-100, label_smoothing=0.0, reduction="mean", axis=1, return_lse=False):
+def cross_entropy(
+    logits, target, weight=None, ignore_index=-100, label_smoothing=0.0, reduction="mean", axis=1, return_lse=False
+):
     shape, rows = _rows(logits, axis)
     probabilities = target.dtype.kind == "f"
     targets = _rows(target, axis)[1] if probabilities else [(i, target[i]) for i in np.ndindex(shape)]
@@ -43,7 +45,9 @@ def cross_entropy(logits, target, weight=None, ignore_index=-100, label_smoothin
         weights = [1.0] * classes if weight is None else [float(w) for w in weight]
         log_p, lse[i] = _log_softmax([float(v) for v in z])
         if probabilities:
-            losses[i] = _row_loss(log_p, [(1 - label_smoothing) * float(q) + label_smoothing / classes for q in t], weights)
+            losses[i] = _row_loss(
+                log_p, [(1 - label_smoothing) * float(q) + label_smoothing / classes for q in t], weights
+            )
             total += 1
         elif t != ignore_index:
             losses[i] = _row_loss(log_p, _smoothed_label(t, classes, weights, label_smoothing), weights)

@@ -45,16 +45,22 @@ def _channel(parameter, c, default):
     return default if parameter is None else parameter[c]
 
 
-def batch_norm(x, mean, variance, weight=None, bias=None, residual=None, *, eps=1e-5, layout="channels_first", activation=None):
+def batch_norm(
+    x, mean, variance, weight=None, bias=None, residual=None, *, eps=1e-5, layout="channels_first", activation=None
+):
     xs = _first(x, layout)
     y = np.empty_like(xs)
     for c in range(xs.shape[1]):
-        y[:, c] = (xs[:, c] - mean[c]) / math.sqrt(variance[c] + eps) * _channel(weight, c, 1.0) + _channel(bias, c, 0.0)
+        y[:, c] = (xs[:, c] - mean[c]) / math.sqrt(variance[c] + eps) * _channel(weight, c, 1.0) + _channel(
+            bias, c, 0.0
+        )
     y = _back(y, layout)
     return _activate(y if residual is None else y + residual, activation)
 
 
-def batch_norm_train(x, weight=None, bias=None, running_mean=None, running_var=None, residual=None, *, momentum=0.1, eps=1e-5, **options):
+def batch_norm_train(
+    x, weight=None, bias=None, running_mean=None, running_var=None, residual=None, *, momentum=0.1, eps=1e-5, **options
+):
     xs = _first(x, options.get("layout", "channels_first"))
     moments = [_moments(xs[:, c]) for c in range(xs.shape[1])]
     mean, variance = (np.array([m[i] for m in moments], np.float64) for i in (0, 1))
@@ -62,7 +68,9 @@ def batch_norm_train(x, weight=None, bias=None, running_mean=None, running_var=N
     count = xs[:, 0].size if xs.shape[1] else 0
     if count:
         running_mean = None if running_mean is None else (1 - momentum) * running_mean + momentum * mean
-        running_var = None if running_var is None else (1 - momentum) * running_var + momentum * variance * count / (count - 1)
+        running_var = (
+            None if running_var is None else (1 - momentum) * running_var + momentum * variance * count / (count - 1)
+        )
     rstd = np.array([_inverse_root(v + eps) for v in variance], np.float64)
     return y, mean, rstd, running_mean, running_var
 
@@ -92,7 +100,9 @@ def layer_norm(x, weight=None, bias=None, *, axis=-1, eps=1e-5, return_stats=Fal
 
 
 def rms_norm(x, weight=None, *, axis=-1, eps=1e-6, return_stats=False):
-    axes, (_, square) = _over_axes(x, axis, lambda v: (0.0, math.fsum(float(u) ** 2 for u in v.ravel()) / max(v.size, 1)))
+    axes, (_, square) = _over_axes(
+        x, axis, lambda v: (0.0, math.fsum(float(u) ** 2 for u in v.ravel()) / max(v.size, 1))
+    )
     with np.errstate(all="ignore"):
         rstd = 1 / np.sqrt(square + eps)
         y = x * rstd * _along(weight, x, axes, 1.0)
@@ -107,7 +117,9 @@ def add_rms_norm(x, residual, weight=None, **options):
     return rms_norm(x + residual, weight, **options), x + residual
 
 
-def group_norm(x, weight=None, bias=None, *, num_groups, eps=1e-5, layout="channels_first", activation=None, return_stats=False):
+def group_norm(
+    x, weight=None, bias=None, *, num_groups, eps=1e-5, layout="channels_first", activation=None, return_stats=False
+):
     xs = _first(x, layout)
     y, size = np.empty_like(xs), xs.shape[1] // max(num_groups, 1)
     means, rstds = np.empty((2, xs.shape[0], num_groups))

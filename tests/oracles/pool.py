@@ -49,11 +49,15 @@ def _regular(space, kernel_size, stride, padding, dilation, ceil_mode):
 
 def _adaptive(space, output_size):
     sizes = [n if o is None else o for n, o in zip(space, _tuple(output_size, len(space)), strict=True)]
-    return [([range(math.floor(i * n / o), math.ceil((i + 1) * n / o)) for i in range(o)], n) for n, o in zip(space, sizes, strict=True)]
+    return [
+        ([range(math.floor(i * n / o), math.ceil((i + 1) * n / o)) for i in range(o)], n)
+        for n, o in zip(space, sizes, strict=True)
+    ]
 
 
 def _pool(x, axes, layout, reduce):
-    """`reduce(elements, positions, padded)` for each window: what lies inside, where, and how many taps lie in the padded input."""
+    """`reduce(elements, positions, padded)` for each window: what lies inside, where, and how many taps lie in the
+    padded input."""
     x = x if layout == "channels_first" else np.moveaxis(x, -1, 1)
     space = x.shape[2:]
     shape = (*x.shape[:2], *(len(places) for places, _ in axes))
@@ -81,9 +85,13 @@ def _numbers(results, dtype):
     return y.astype(dtype), indices.astype(np.int64)
 
 
-def max_pool_with_indices(x, *, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, layout="channels_first"):
+def max_pool_with_indices(
+    x, *, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, layout="channels_first"
+):
     space = x.shape[2:] if layout == "channels_first" else x.shape[1:-1]
-    return _numbers(_pool(x, _regular(space, kernel_size, stride, padding, dilation, ceil_mode), layout, _largest), x.dtype)
+    return _numbers(
+        _pool(x, _regular(space, kernel_size, stride, padding, dilation, ceil_mode), layout, _largest), x.dtype
+    )
 
 
 def max_pool(x, **options):
@@ -91,13 +99,23 @@ def max_pool(x, **options):
 
 
 def avg_pool(
-    x, *, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, count_include_pad=True, layout="channels_first"
-):  # fmt: skip
+    x,
+    *,
+    kernel_size,
+    stride=None,
+    padding=0,
+    dilation=1,
+    ceil_mode=False,
+    count_include_pad=True,
+    layout="channels_first",
+):
     def mean(elements, positions, padded):
         return math.fsum(elements) / (padded if count_include_pad else max(len(elements), 1)), 0
 
     space = x.shape[2:] if layout == "channels_first" else x.shape[1:-1]
-    return _numbers(_pool(x, _regular(space, kernel_size, stride, padding, dilation, ceil_mode), layout, mean), np.float64)[0]
+    return _numbers(
+        _pool(x, _regular(space, kernel_size, stride, padding, dilation, ceil_mode), layout, mean), np.float64
+    )[0]
 
 
 def lp_pool(x, *, kernel_size, p=2, stride=None, padding=0, dilation=1, ceil_mode=False, layout="channels_first"):
@@ -107,12 +125,16 @@ def lp_pool(x, *, kernel_size, p=2, stride=None, padding=0, dilation=1, ceil_mod
         return math.fsum(abs(e) ** p for e in elements) ** (1 / p), 0
 
     space = x.shape[2:] if layout == "channels_first" else x.shape[1:-1]
-    return _numbers(_pool(x, _regular(space, kernel_size, stride, padding, dilation, ceil_mode), layout, norm), np.float64)[0]
+    return _numbers(
+        _pool(x, _regular(space, kernel_size, stride, padding, dilation, ceil_mode), layout, norm), np.float64
+    )[0]
 
 
 def adaptive_avg_pool(x, *, output_size, layout="channels_first"):
     space = x.shape[2:] if layout == "channels_first" else x.shape[1:-1]
-    return _numbers(_pool(x, _adaptive(space, output_size), layout, lambda e, *_: (math.fsum(e) / len(e), 0)), np.float64)[0]
+    return _numbers(
+        _pool(x, _adaptive(space, output_size), layout, lambda e, *_: (math.fsum(e) / len(e), 0)), np.float64
+    )[0]
 
 
 def adaptive_max_pool_with_indices(x, *, output_size, layout="channels_first"):

@@ -1,8 +1,7 @@
 """Recurrent networks: rnn, gru, lstm and their single steps, by definition, in float64.
 
-One sequence, one time step and one layer after the other, straight from the formulas; the random numbers of the dropout come
-from a Philox of its own, one number at a time.
-"""
+One sequence, one time step and one layer after the other, straight from the formulas; the random numbers of the dropout
+come from a Philox of its own, one number at a time."""
 
 import numpy as np
 
@@ -49,7 +48,9 @@ def lstm_step(x, weights, h, c, cell_clip=None):
 def sequence(step, kinds):
     """The oracle of a whole network of this step with `kinds` states."""
 
-    def oracle(x, weights, *rest, bidirectional=False, reverse=False, dropout=0.0, seed=None, offset=0, layout="TNC", **options):
+    def oracle(
+        x, weights, *rest, bidirectional=False, reverse=False, dropout=0.0, seed=None, offset=0, layout="TNC", **options
+    ):
         states, lengths = rest[:-1], rest[-1]
         x = x if layout == "TNC" else x.swapaxes(0, 1)
         T, N, _ = x.shape
@@ -110,7 +111,12 @@ def philox(seed, number):
     key = [seed & mask, seed >> 32]
     for _ in range(10):
         first, second = 0xD2511F53 * counter[0], 0xCD9E8D57 * counter[2]
-        counter = [(second >> 32) ^ counter[1] ^ key[0], second & mask, (first >> 32) ^ counter[3] ^ key[1], first & mask]
+        counter = [
+            (second >> 32) ^ counter[1] ^ key[0],
+            second & mask,
+            (first >> 32) ^ counter[3] ^ key[1],
+            first & mask,
+        ]
         key = [(key[0] + 0x9E3779B9) & mask, (key[1] + 0xBB67AE85) & mask]
     return counter[number % 4]
 

@@ -6,7 +6,8 @@ from itertools import product
 
 import numpy as np
 
-# --- grid_sample: every pixel of the image is asked for its weight -----------------------------------------------------
+# --- grid_sample: every pixel of the image is asked for its weight
+# -----------------------------------------------------
 
 
 def _cubic(d, a):
@@ -64,7 +65,10 @@ def grid_sample(x, grid, mode="bilinear", padding_mode="zeros", align_corners=Fa
     for n in range(x.shape[0]):
         for place in np.ndindex(*grid.shape[1:-1]):
             coordinates = grid[(n, *place)][::-1]
-            taps = [_place_taps(float(g), e, mode, padding_mode, align_corners) for g, e in zip(coordinates, space, strict=True)]
+            taps = [
+                _place_taps(float(g), e, mode, padding_mode, align_corners)
+                for g, e in zip(coordinates, space, strict=True)
+            ]
             for pixel in product(*taps):
                 weight = math.prod(t[k] for t, k in zip(taps, pixel, strict=True))
                 out[(n, slice(None), *place)] += weight * x[(n, slice(None), *pixel)]
@@ -86,7 +90,8 @@ def affine_grid(theta, shape, align_corners=False):
     return out
 
 
-# --- interpolate: a dense matrix for each axis ---------------------------------------------------------------------------
+# --- interpolate: a dense matrix for each axis
+# ---------------------------------------------------------------------------
 
 
 def _positions(n, m, scale, align_corners):
@@ -108,7 +113,8 @@ def _nearest_matrix(n, m, scale, half):
 
 
 def _kernel_matrix(n, m, scale, align_corners, mode):
-    """Linear and cubic: the kernel at the distance from the position, pixels past the border standing for the border."""
+    """Linear and cubic: the kernel at the distance from the position, pixels past the border standing for the
+    border."""
     matrix = np.zeros((m, n))
     for i, p in enumerate(_positions(n, m, scale, align_corners)):
         if mode == "linear":
@@ -129,7 +135,8 @@ def _area_matrix(n, m):
 
 
 def _antialias_matrix(n, m, scale, align_corners, mode):
-    """The stretched kernel at the distance of the centres, over the pixels whose centre lies in its support, made to sum to 1."""
+    """The stretched kernel at the distance of the centres, over the pixels whose centre lies in its support, made to
+    sum to 1."""
     step = ((n - 1) / (m - 1) if m > 1 else 0.0) if align_corners else (n / m if scale is None else 1 / scale)
     stretch = max(step, 1.0)
     reach = (1 if mode == "linear" else 2) * stretch
@@ -156,7 +163,9 @@ def _resize_matrix(n, m, scale, mode, align_corners, antialias):
     return _kernel_matrix(n, m, scale, align_corners, mode)
 
 
-def interpolate(x, size=None, scale=None, mode="nearest", align_corners=False, antialias=False, layout="channels_first"):
+def interpolate(
+    x, size=None, scale=None, mode="nearest", align_corners=False, antialias=False, layout="channels_first"
+):
     axes = range(2, x.ndim) if layout == "channels_first" else range(1, x.ndim - 1)
     y = x
     for i, axis in enumerate(axes):
@@ -168,7 +177,8 @@ def interpolate(x, size=None, scale=None, mode="nearest", align_corners=False, a
     return y
 
 
-# --- roi_align -----------------------------------------------------------------------------------------------------------
+# --- roi_align
+# -----------------------------------------------------------------------------------------------------------
 
 
 def _corners(image, y, x):
@@ -180,7 +190,12 @@ def _corners(image, y, x):
     i, j = int(y), int(x)
     below, right = min(i + 1, height - 1), min(j + 1, width - 1)
     v, u = y - i, x - j
-    return [(1 - v) * (1 - u) * image[i, j], (1 - v) * u * image[i, right], v * (1 - u) * image[below, j], v * u * image[below, right]]
+    return [
+        (1 - v) * (1 - u) * image[i, j],
+        (1 - v) * u * image[i, right],
+        v * (1 - u) * image[below, j],
+        v * u * image[below, right],
+    ]
 
 
 def _bin(image, start, step, place, ratio, mode):
@@ -208,7 +223,8 @@ def roi_align(x, boxes, output_size, spatial_scale=1.0, sampling_ratio=0, aligne
     return out
 
 
-# --- shuffles and look-ups -------------------------------------------------------------------------------------------------
+# --- shuffles and look-ups
+# -------------------------------------------------------------------------------------------------
 
 
 def _channels_first(function):

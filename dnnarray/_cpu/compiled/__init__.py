@@ -1,8 +1,8 @@
 """Algorithms whose kernels Numba compiles, as entries of the ALGORITHMS tables.
 
-This file imports no Numba: a table can name a compiled algorithm where Numba is missing, and `rejects` then says so. The kernels and
-the functions that call them (drivers) stand in ``compiled/<module>.py``, imported when they are first wanted.
-"""
+This file imports no Numba: a table can name a compiled algorithm where Numba is missing, and `rejects` then says so.
+The kernels and the functions that call them (drivers) stand in ``compiled/<module>.py``, imported when they are first
+wanted."""
 
 from __future__ import annotations
 
@@ -45,15 +45,17 @@ class Compiled:
     module: str
     driver: str
     accepts: Callable[[Any, Device], str | None]
-    target: Callable[[str], str | None] = lambda dtype: None  # why its kernels cannot be compiled for a dtype on this machine
+    target: Callable[[str], str | None] = lambda dtype: (
+        None
+    )  # why its kernels cannot be compiled for a dtype on this machine
 
     def __call__(self, problem: Problem, outputs: Any, scratch: Any, *arrays: Any, **runtime: Any) -> None:
         self.function(problem, outputs, scratch, *arrays, **runtime)
 
     def direct(self, problem: Problem) -> Callable[[Iterable[Any], Iterable[Any]], bool] | None:
-        """``start(arrays, outputs)`` for arrays that lie as the problem says: the kernels without anything that depends on the problem alone. It says whether
-        it could, having done nothing where not; None where the driver has no plan for such arrays.
-        """
+        """``start(arrays, outputs)`` for arrays that lie as the problem says: the kernels without anything that depends
+        on the problem alone. It says whether it could, having done nothing where not; None where the driver has no plan
+        for such arrays."""
         plan = self.function.direct
         if plan is None or (run := plan(problem)) is None:
             return None
@@ -87,7 +89,8 @@ class Compiled:
         return compiler.missing() or self.accepts(problem, device) or self.unit(problem).reason()
 
     def awaited(self, problem: Problem, device: Device) -> Unit | None:
-        """What the compiler has still to do before this algorithm can run the problem; None where there is nothing that would help."""
+        """What the compiler has still to do before this algorithm can run the problem; None where there is nothing that
+        would help."""
         if compiler.missing() or self.accepts(problem, device):
             return None
         unit = self.unit(problem)
@@ -95,7 +98,8 @@ class Compiled:
 
 
 def arithmetic(problem: Problem) -> str:
-    """The dtype that the kernels compute in: float64 for float64, float32 for it and the half types, which arrive widened."""
+    """The dtype that the kernels compute in: float64 for float64, float32 for it and the half types, which arrive
+    widened."""
     dtypes = [s.dtype for s in (*leaves(problem.inputs), *problem.outputs) if s is not None and s.dtype in FLOATING]
     return FLOAT64.name if FLOAT64 in dtypes else FLOAT32.name
 
@@ -106,7 +110,8 @@ def compiled_cost(problem: Problem, device: Device) -> Cost:
 
 
 def numpy_cost(calls: int) -> Callable[[Problem, Device], Cost]:
-    """What the NumPy entry beside a compiled one is predicted to take: so many calls, each over blocks in the cache, on one core."""
+    """What the NumPy entry beside a compiled one is predicted to take: so many calls, each over blocks in the cache, on
+    one core."""
     return lambda problem, device: Cost(problem.flops, 2 * problem.bytes, launches=calls)
 
 
@@ -121,9 +126,8 @@ def method(
     cost: Callable[[Any, Device], Cost] = compiled_cost,
     **attributes: Any,
 ) -> Method:
-    """A table's entry. `accepts(problem, device)` gives None, or why the kernels cannot do this problem, `target(dtype)` the same of all problems that compute in
-    this dtype; the rest is as in `Method`.
-    """
+    """A table's entry. `accepts(problem, device)` gives None, or why the kernels cannot do this problem,
+    `target(dtype)` the same of all problems that compute in this dtype; the rest is as in `Method`."""
     run = Compiled(module, driver, accepts, target)
     return Method(name, run, summary, rejects=run.rejects, cost=cost, **attributes)
 
@@ -134,13 +138,18 @@ def _awaited(table: Iterable[Method], problem: Problem, device: Device) -> dict[
     return {name: unit for name, run in runs.items() if (unit := run.awaited(problem, device)) is not None}
 
 
-def await_better(table: Sequence[Method], problem: Problem, device: Device, options: Options, chosen: Method) -> Unit | None:
-    """Start the compiler on what the options allow and would be predicted to be faster than the algorithm that was chosen; gives the unit to wait for."""
+def await_better(
+    table: Sequence[Method], problem: Problem, device: Device, options: Options, chosen: Method
+) -> Unit | None:
+    """Start the compiler on what the options allow and would be predicted to be faster than the algorithm that was
+    chosen; gives the unit to wait for."""
     if problem.bytes < _WORTH or not (units := _awaited(table, problem, device)):
         return None
     asked: dict[str, Any] = {"rejects": lambda problem, device: None}
     if options.workspace_limit is None:
-        asked["workspace"] = lambda problem: 0  # no matter: to tell it some import Numba, and a first call does not wait
+        asked["workspace"] = lambda problem: (
+            0
+        )  # no matter: to tell it some import Numba, and a first call does not wait
     as_if_ready = [replace(entry, **asked) for entry in table if entry.name in units]
     best = rank(problem, device, options, [chosen, *as_if_ready])[0].method
     if best is chosen:

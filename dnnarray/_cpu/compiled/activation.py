@@ -1,8 +1,8 @@
 """Activations, their gradients and gated units: one pass over memory, its elements in any order that all arrays share.
 
-A formula takes x and two parameters in the type of x and agrees with `activation_formulas` in every special value; a slope's formula takes
-the gradient before them. The kernels around the formulas differ in the formula alone and are made of one text each.
-"""
+A formula takes x and two parameters in the type of x and agrees with `activation_formulas` in every special value; a
+slope's formula takes the gradient before them. The kernels around the formulas differ in the formula alone and are made
+of one text each."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _TANH_SATURATED = 50.0  # keeps the cube, and 0 times the cube, finite
 _MISH_SATURATED = 40.0
 _NEAR_ROOT = 1024.0  # of a line
 
-# --- straight pieces: (x, p, q) and (g, x, p, q) ------------------------------------------------------------------------
+# --- straight pieces: (x, p, q) and (g, x, p, q)
+# ------------------------------------------------------------------------
 
 
 @device
@@ -398,7 +399,8 @@ def _either(erf_form: Kernel, tanh_form: Kernel) -> Any:
 
 gelu = _either(_kernel(_FORWARD, "gelu", forward=_gelu), _kernel(_FORWARD, "gelu_tanh", forward=_gelu_tanh))
 gelu_backward = _either(
-    _kernel(_BACKWARD, "gelu_backward", backward=_gelu_slope), _kernel(_BACKWARD, "gelu_tanh_backward", backward=_gelu_tanh_slope)
+    _kernel(_BACKWARD, "gelu_backward", backward=_gelu_slope),
+    _kernel(_BACKWARD, "gelu_tanh_backward", backward=_gelu_tanh_slope),
 )
 
 

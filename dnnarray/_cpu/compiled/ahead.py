@@ -1,8 +1,7 @@
 """Memory that is asked for while the micro-kernel multiplies, since a task is going to write it. Imports Numba.
 
-Each tile asks for a share of the lines before it begins: a core keeps few misses in flight, so that a pass of stores waits for most of its lines, while a
-tile takes long enough for those of its share.
-"""
+Each tile asks for a share of the lines before it begins: a core keeps few misses in flight, so that a pass of stores
+waits for most of its lines, while a tile takes long enough for those of its share."""
 
 from __future__ import annotations
 
@@ -15,7 +14,8 @@ from dnnarray._cpu.compiled.memory import ALIGNMENT
 from dnnarray._cpu.compiled.tile import apart, load_at, routine, store_at, write_word
 
 _INT, _WORD = ir.IntType(32), ir.IntType(64)
-# What is asked for: rows of so many bytes, equal steps apart. Where the next one begins, how far it has come, lines left, those of a tile, bytes and step.
+# What is asked for: rows of so many bytes, equal steps apart. Where the next one begins, how far it has come, lines
+# left, those of a tile, bytes and step.
 _ROW, _AT, _LEFT, _SHARE, _SPAN, _STEP = range(0, 48, 8)
 WORDS = 6
 _DENSE = 2  # times as many bytes from a row's begin to its end as it holds: with more its lines are another's
@@ -26,7 +26,9 @@ def ask_for_some(builder: ir.IRBuilder, asked: Any) -> None:
     pointer = ir.PointerType(ir.IntType(8))
     kind = ir.FunctionType(ir.VoidType(), [pointer, _INT, _INT, _INT])
     prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    row, at, left, share, span, step = (builder.add(asked, _WORD(word)) for word in (_ROW, _AT, _LEFT, _SHARE, _SPAN, _STEP))
+    row, at, left, share, span, step = (
+        builder.add(asked, _WORD(word)) for word in (_ROW, _AT, _LEFT, _SHARE, _SPAN, _STEP)
+    )
     waiting, most, length, further = (load_at(builder, word, _WORD, 8) for word in (left, share, span, step))
     some = builder.select(builder.icmp_signed("<", waiting, most), waiting, most)
     store_at(builder, builder.sub(waiting, some), left, 8)
@@ -42,7 +44,8 @@ def ask_for_some(builder: ir.IRBuilder, asked: Any) -> None:
 
 @routine
 def ask_for(asked, address, strides, axis, channels, extents, item, tiles):
-    """Have so many tiles ask for a box of an image, or for nothing if there are none. The strides of its channels and axes stand from `axis` on."""
+    """Have so many tiles ask for a box of an image, or for nothing if there are none. The strides of its channels and
+    axes stand from `axis` on."""
     apart()
     d, h, w = extents[0], extents[1], extents[2]
     pixel, step, rows = strides[axis + 3], strides[axis], channels

@@ -1,4 +1,5 @@
-"""Words of memory that several threads share, waiting, and calls of an address, for functions that Numba compiles. Imports Numba."""
+"""Words of memory that several threads share, waiting, and calls of an address, for functions that Numba compiles.
+Imports Numba."""
 
 from __future__ import annotations
 
@@ -77,7 +78,9 @@ def relax(typing: Any) -> Any:
             builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.sse2.pause"), ())
         elif _ARM:
             kind = ir.FunctionType(ir.VoidType(), (ir.IntType(32),))
-            builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.aarch64.hint"), (ir.IntType(32)(1),))
+            builder.call(
+                cgutils.get_or_insert_function(builder.module, kind, "llvm.aarch64.hint"), (ir.IntType(32)(1),)
+            )
         return context.get_dummy_value()
 
     return types.void(), generate

@@ -1,9 +1,9 @@
-"""Attention over whole arrays: blocks of queries and keys with an online softmax, by the matrix micro-kernel. Imports Numba.
+"""Attention over whole arrays: blocks of queries and keys with an online softmax, by the matrix micro-kernel. Imports
+Numba.
 
-Scores stand transposed, with a tile of queries in the vector lanes and keys one below the other: the softmax of a query runs down a
-lane, and no sum across a vector is ever taken. Keys and values are read where they lie. One query alone (decoding) has no use
-for that: there each key's score is a sum along the row, and one pass reads keys and values.
-"""
+Scores stand transposed, with a tile of queries in the vector lanes and keys one below the other: the softmax of a query
+runs down a lane, and no sum across a vector is ever taken. Keys and values are read where they lie. One query alone
+(decoding) has no use for that: there each key's score is a sum along the row, and one pass reads keys and values."""
 
 from __future__ import annotations
 
@@ -36,7 +36,19 @@ from dnnarray._cpu.compiled.attention_pieces import (
     transpose,
 )
 from dnnarray._cpu.compiled.dense import Written, taken
-from dnnarray._cpu.compiled.kernel import In4, Integers1, Integers2, Out2, Out3, Out4, OutDoubles2, device, driver, kernel, wide
+from dnnarray._cpu.compiled.kernel import (
+    In4,
+    Integers1,
+    Integers2,
+    Out2,
+    Out3,
+    Out4,
+    OutDoubles2,
+    device,
+    driver,
+    kernel,
+    wide,
+)
 from dnnarray._cpu.compiled.lanes import multiply, raise_top, settle, weigh
 from dnnarray._cpu.compiled.memory import address, aligned
 from dnnarray._cpu.compiled.scalar import exp, fma
@@ -66,8 +78,8 @@ def log_sum(ground, total):
 def _softmax_step(like, scores, keys, columns, top, ground, shrink, total):
     """Scores to weights exp(score - ground), added up in each lane, with the running maximum of each lane.
 
-    `ground` is that maximum (0 where a lane has seen nothing), `shrink` what earlier sums are multiplied with; `total` is shrunk already.
-    """
+    `ground` is that maximum (0 where a lane has seen nothing), `shrink` what earlier sums are multiplied with; `total`
+    is shrunk already."""
     apart()
     for at in range(0, columns, BYTES):
         copy_vector(like, top + at, shrink + at)
@@ -78,7 +90,8 @@ def _softmax_step(like, scores, keys, columns, top, ground, shrink, total):
 
 @device
 def _carry(sums, total, top, whole, ground):
-    """The sums of some keys, relative to the maximum so far, go to those of all keys before, in float64; `ground` is the maximum that these are relative to.
+    """The sums of some keys, relative to the maximum so far, go to those of all keys before, in float64; `ground` is
+    the maximum that these are relative to.
 
     The last row of `whole` is that of the totals.
     """
@@ -102,9 +115,22 @@ def _scale_rows(like, rows, count, columns, factor):
 
 @kernel
 def _forward(
-    start: int, stop: int, q: int, k: int, v: int, y: int, lse: Out3, strides: Integers1, sizes: Integers1, reach_first: Integers2,
-    reach_last: Integers2, scale: float, memory: Out2, place: int, table: int,
-) -> None:  # fmt: skip
+    start: int,
+    stop: int,
+    q: int,
+    k: int,
+    v: int,
+    y: int,
+    lse: Out3,
+    strides: Integers1,
+    sizes: Integers1,
+    reach_first: Integers2,
+    reach_last: Integers2,
+    scale: float,
+    memory: Out2,
+    place: int,
+    table: int,
+) -> None:
     item, width, d, dv = sizes[ITEM], sizes[WIDTH], sizes[D], sizes[DV]
     zero = memory.dtype.type(0)
     factor = memory.dtype.type(scale)
@@ -129,7 +155,9 @@ def _forward(
             count = min(width, sizes[QUERIES] - at)
             source = q + b * strides[Q] + h * strides[Q + 1] + at * strides[Q + 2]
             transpose(zero, source, strides[Q + 2], count, d, queries, width, item, factor)
-            low, high, common_low, common_high = limits(reach_first, reach_last, b, at, count, sizes[KEY_COUNT], first, last)
+            low, high, common_low, common_high = limits(
+                reach_first, reach_last, b, at, count, sizes[KEY_COUNT], first, last
+            )
             sums[:] = zero
             top[:] = -np.inf
             total[:] = zero
@@ -186,7 +214,8 @@ def add_four(total, rows, weights):
 
 @device(counted=False)
 def weighted_sum(rows, weights, part, total):
-    """The sum of all rows times their weights in `total`, which is float64, `_CHAIN` of them added up by themselves in `part`."""
+    """The sum of all rows times their weights in `total`, which is float64, `_CHAIN` of them added up by themselves in
+    `part`."""
     total[:] = 0.0
     for first in range(0, len(rows), _CHAIN):
         part[:] = part.dtype.type(0)
@@ -231,15 +260,30 @@ def weigh_all(scores, ground):
 
 @kernel(counted=False)
 def _few_queries(
-    start: int, stop: int, q: In4, k: In4, v: In4, y: Out4, lse: Out3, sizes: Integers1, reach_first: Integers2, reach_last: Integers2,
-    scale: float, memory: Out2, doubles: OutDoubles2,
-) -> None:  # fmt: skip
+    start: int,
+    stop: int,
+    q: In4,
+    k: In4,
+    v: In4,
+    y: Out4,
+    lse: Out3,
+    sizes: Integers1,
+    reach_first: Integers2,
+    reach_last: Integers2,
+    scale: float,
+    memory: Out2,
+    doubles: OutDoubles2,
+) -> None:
     wide()
     factor = memory.dtype.type(scale)
     for part in range(start, stop):
         own, row = memory[part, : sizes[KEY_COUNT]], memory[part, sizes[KEY_COUNT] :]
         for task in range(part, sizes[BATCH] * sizes[HEADS] * sizes[QUERIES], sizes[PARTS]):
-            i, b, h = task % sizes[QUERIES], task // sizes[QUERIES] // sizes[HEADS], task // sizes[QUERIES] % sizes[HEADS]
+            i, b, h = (
+                task % sizes[QUERIES],
+                task // sizes[QUERIES] // sizes[HEADS],
+                task // sizes[QUERIES] % sizes[HEADS],
+            )
             kv = h // sizes[GROUP]
             low, high = 0, sizes[KEY_COUNT]
             if len(reach_first):
@@ -312,7 +356,8 @@ def _of_few(problem: AttentionProblem, reach: Any, dtype: np.dtype) -> Callable[
 
 
 def _direct(problem: AttentionProblem) -> Callable[..., None] | None:
-    """As that of `planned`: one query waits for Python's steps a fifth as long as for its keys and values. None where there are more, or arrays lie in other ways."""
+    """As that of `planned`: one query waits for Python's steps a fifth as long as for its keys and values. None where
+    there are more, or arrays lie in other ways."""
     arrays = (*problem.inputs[:3], problem.result)
     lies = problem.layout == "BHSD" and all(spec is not None and spec.strides is None for spec in arrays)
     if problem.sizes.queries > FEW or problem.inputs[5] is not None or not lies or not problem.result.size:
@@ -338,6 +383,18 @@ def _tiles(problem: AttentionProblem, q: Any, k: Any, v: Any, y: Any, lse: np.nd
     table = np.empty(parts * max(KEYS, s.width), np.int64)
     strides = np.array([n for a in (q, k, v, result) for n in a.strides[:3]], np.int64)
     addresses = [address(a) for a in (q, k, v, result)]
-    _forward(parts, *addresses, lse, strides, sizes, *reach, problem.rule.scale, memory, address(memory), address(table), work=work)
+    _forward(
+        parts,
+        *addresses,
+        lse,
+        strides,
+        sizes,
+        *reach,
+        problem.rule.scale,
+        memory,
+        address(memory),
+        address(table),
+        work=work,
+    )
     if result is not y:  # the rows of y are not dense
         y[...] = result

@@ -1,11 +1,12 @@
-"""The gradients of attention by the matrix micro-kernel, from the log-sum-exp of each row (FlashAttention-2, Dao, 2023). Imports Numba.
+"""The gradients of attention by the matrix micro-kernel, from the log-sum-exp of each row (FlashAttention-2, Dao,
+2023). Imports Numba.
 
-For a block of queries and a block of keys, with scores transposed as in the forward: weights p = exp(s - lse) and slopes ds = p (dp - delta) take two products,
-the gradients of keys, values and queries three more. Those of keys and values are summed up over all queries of a head in memory of the
-part's own, a vector's multiple wide; the micro-kernel reads keys and values where they lie. A split takes every so many blocks of queries, where
-there are fewer heads than cores, and `combine` adds the splits. Over many blocks of queries the keys are taken in bands, whose sums are float64. One
-query alone goes row by row, as in the forward.
-"""
+For a block of queries and a block of keys, with scores transposed as in the forward: weights p = exp(s - lse) and
+slopes ds = p (dp - delta) take two products, the gradients of keys, values and queries three more. Those of keys and
+values are summed up over all queries of a head in memory of the part's own, a vector's multiple wide; the micro-kernel
+reads keys and values where they lie. A split takes every so many blocks of queries, where there are fewer heads than
+cores, and `combine` adds the splits. Over many blocks of queries the keys are taken in bands, whose sums are float64.
+One query alone goes row by row, as in the forward."""
 
 from __future__ import annotations
 
@@ -36,7 +37,18 @@ from dnnarray._cpu.compiled.attention_pieces import (
     sizes_of,
 )
 from dnnarray._cpu.compiled.dense import Written, taken
-from dnnarray._cpu.compiled.kernel import In3, In4, Integers1, Integers2, Out2, Out4, OutDoubles2, device, driver, kernel
+from dnnarray._cpu.compiled.kernel import (
+    In3,
+    In4,
+    Integers1,
+    Integers2,
+    Out2,
+    Out4,
+    OutDoubles2,
+    device,
+    driver,
+    kernel,
+)
 from dnnarray._cpu.compiled.lanes import weigh_slopes
 from dnnarray._cpu.compiled.memory import ALIGNMENT, address, aligned
 from dnnarray._cpu.compiled.tile import BYTES, ROWS, VECTORS, apart, lanes, narrow_tile, read, routine, write
@@ -45,9 +57,9 @@ from dnnarray._problems.attention import AttentionProblem
 
 _KEYS = 96  # of a block: whole tiles of 6 and of 8 rows
 _QUERIES = 64  # of a block, or the next multiple of a tile: the depth of the products for keys and values
-_CHAIN = (
-    32  # products that are added up in a row: scores are held against a log-sum-exp that may come from another algorithm and be more exact
-)
+# products that are added up in a row: scores are held against a log-sum-exp that may come from another algorithm and be
+# more exact
+_CHAIN = 32
 _MANY = 64  # blocks, the sums over more of which are float64
 _BANDS = 16  # of the keys at most, of one of which there are sums in float64 at a time
 _WORK = 16  # multiply-adds of a light operation
@@ -80,7 +92,20 @@ def _products(like, rows, a, a_row, a_step, b, columns, steps, depth, c, c_pitch
         at, vectors = column * sizes[ITEM], min(VECTORS, (columns - column) * sizes[ITEM] // BYTES)
         for row in range(0, rows, ROWS):
             target = c + row * c_pitch + at
-            narrow_tile(like, vectors, min(ROWS, rows - row), a + row * a_row, a_row, a_step, b + at, steps, depth, target, c_pitch, add)
+            narrow_tile(
+                like,
+                vectors,
+                min(ROWS, rows - row),
+                a + row * a_row,
+                a_row,
+                a_step,
+                b + at,
+                steps,
+                depth,
+                target,
+                c_pitch,
+                add,
+            )
 
 
 @device
@@ -88,13 +113,15 @@ def _by_chains(like, rows, a, a_row, a_step, b, columns, steps, depth, c, c_pitc
     """`_products` by chains of `_CHAIN` terms."""
     for first in range(0, depth, _CHAIN):
         some, own = min(_CHAIN, depth - first), steps + first * 8
-        _products(like, rows, a + first * a_step, a_row, a_step, b, columns, own, some, c, c_pitch, sizes, add or first > 0)
+        _products(
+            like, rows, a + first * a_step, a_row, a_step, b, columns, own, some, c, c_pitch, sizes, add or first > 0
+        )
 
 
 @device
 def _statistics(lse, delta, count, share, ground, offsets, shares):
-    """The log-sum-exp of each query as what to subtract from its scores, less the logarithm of a share where that rounds less (see `share_of`), and delta; what has
-    seen nothing gets weights of 0."""
+    """The log-sum-exp of each query as what to subtract from its scores, less the logarithm of a share where that
+    rounds less (see `share_of`), and delta; what has seen nothing gets weights of 0."""
     infinity = lse.dtype.type(np.inf)
     for j in range(len(ground)):
         ground[j], offsets[j], shares[j] = infinity, lse.dtype.type(0), lse.dtype.type(1)
@@ -145,11 +172,14 @@ def _settle(sums, whole):
 
 @routine
 def _weigh(like, scores, slopes, row, keys, bytes_across, ground):
-    """Weights and slopes of a block of keys in place of scores and of what the gradient makes of the values, a vector of queries after the other; what is subtracted
-    from the scores is at `ground`, delta and the shares are one and two rows behind it."""
+    """Weights and slopes of a block of keys in place of scores and of what the gradient makes of the values, a vector
+    of queries after the other; what is subtracted from the scores is at `ground`, delta and the shares are one and two
+    rows behind it."""
     apart()
     for lane in range(0, bytes_across, BYTES):
-        weigh_slopes(like, scores + lane, slopes + lane, row, keys, ground + lane, ground + row + lane, ground + 2 * row + lane)
+        weigh_slopes(
+            like, scores + lane, slopes + lane, row, keys, ground + lane, ground + row + lane, ground + 2 * row + lane
+        )
 
 
 # --- kernels ----------------------------------------------------------------------------------------------------------
@@ -157,12 +187,35 @@ def _weigh(like, scores, slopes, row, keys, bytes_across, ground):
 
 @kernel
 def backward(
-    start: int, stop: int, q: int, k: int, v: int, grad: int, strides: Integers1, lse: In3, delta: In3, dq: Out4, dk: Out4, dv: Out4, sizes: Integers1, reach_first: Integers2,
-    reach_last: Integers2, scale: float, share: float, memory: Out2, place: int, sums: Out2, sums_at: int, whole: OutDoubles2, tables: Integers2, tables_at: int,
-) -> None:  # fmt: skip
-    """Tasks are splits of the queries of a head of the keys. `sums` holds the gradients of its keys and values: a row for each task, or, where a head is one
-    task, a row for each part, from where they go to dk and dv. All queries of the head are multiplied with one band of the keys after the other; of many
-    blocks of queries, the sums of a band go on in `whole`, which is empty for few."""
+    start: int,
+    stop: int,
+    q: int,
+    k: int,
+    v: int,
+    grad: int,
+    strides: Integers1,
+    lse: In3,
+    delta: In3,
+    dq: Out4,
+    dk: Out4,
+    dv: Out4,
+    sizes: Integers1,
+    reach_first: Integers2,
+    reach_last: Integers2,
+    scale: float,
+    share: float,
+    memory: Out2,
+    place: int,
+    sums: Out2,
+    sums_at: int,
+    whole: OutDoubles2,
+    tables: Integers2,
+    tables_at: int,
+) -> None:
+    """Tasks are splits of the queries of a head of the keys. `sums` holds the gradients of its keys and values: a row
+    for each task, or, where a head is one task, a row for each part, from where they go to dk and dv. All queries of
+    the head are multiplied with one band of the keys after the other; of many blocks of queries, the sums of a band go
+    on in `whole`, which is empty for few."""
     item, d, d_value, block, pitch = sizes[ITEM], sizes[D], sizes[DV], sizes[_BLOCK], sizes[_PITCH]
     d_pitch, v_pitch, keys, vector = sizes[_D_PITCH], sizes[_V_PITCH], sizes[KEY_COUNT], BYTES // sizes[ITEM]
     zero, factor = memory.dtype.type(0), memory.dtype.type(scale)
@@ -199,18 +252,35 @@ def backward(
                 of_values = held[keys * d_pitch + band * v_pitch : keys * d_pitch + band_end * v_pitch]
                 for at in range(split * block, sizes[QUERIES], sizes[_SPLITS] * block):
                     count = min(block, sizes[QUERIES] - at)
-                    low, high, common_low, common_high = limits(reach_first, reach_last, b, at, count, keys, first, last)
+                    low, high, common_low, common_high = limits(
+                        reach_first, reach_last, b, at, count, keys, first, last
+                    )
                     low, high = max(low, band), min(high, band_end)
                     if low >= high and band:
                         continue
                     columns = (count + vector - 1) // vector * vector
                     source = q + b * strides[_Q] + h * strides[_Q + 1] + at * strides[_Q + 2]
-                    _load_queries(zero, source, strides[_Q + 2], count, block, d, d_pitch, q_rows, q_across, pitch, factor, item)
+                    _load_queries(
+                        zero, source, strides[_Q + 2], count, block, d, d_pitch, q_rows, q_across, pitch, factor, item
+                    )
                     source = grad + b * strides[_G] + h * strides[_G + 1] + at * strides[_G + 2]
                     _load_queries(
-                        zero, source, strides[_G + 2], count, block, d_value, v_pitch, g_rows, g_across, pitch, memory.dtype.type(1), item
+                        zero,
+                        source,
+                        strides[_G + 2],
+                        count,
+                        block,
+                        d_value,
+                        v_pitch,
+                        g_rows,
+                        g_across,
+                        pitch,
+                        memory.dtype.type(1),
+                        item,
                     )
-                    _statistics(lse[b, h, at : at + count], delta[b, h, at : at + count], count, share, ground, offsets, shares)
+                    _statistics(
+                        lse[b, h, at : at + count], delta[b, h, at : at + count], count, share, ground, offsets, shares
+                    )
                     dq_memory[:] = zero
                     for j in range(low, high, _KEYS):
                         if dq_whole.size and (j - low) % (_MANY * _KEYS) == 0:
@@ -218,21 +288,91 @@ def backward(
                         some = min(_KEYS, high - j)
                         k_rows = k + b * strides[_K] + kv * strides[_K + 1] + j * strides[_K + 2]
                         v_rows = v + b * strides[_V] + kv * strides[_V + 1] + j * strides[_V + 2]
-                        _by_chains(zero, some, k_rows, strides[_K + 2], item, q_across, columns, along, d, base, row, sizes, False)
+                        _by_chains(
+                            zero,
+                            some,
+                            k_rows,
+                            strides[_K + 2],
+                            item,
+                            q_across,
+                            columns,
+                            along,
+                            d,
+                            base,
+                            row,
+                            sizes,
+                            False,
+                        )
                         if sizes[_OF_Q] or sizes[_OF_K]:
                             value_step = strides[_V + 2]
-                            _products(zero, some, v_rows, value_step, item, g_across, columns, along, d_value, slopes, row, sizes, False)
+                            _products(
+                                zero,
+                                some,
+                                v_rows,
+                                value_step,
+                                item,
+                                g_across,
+                                columns,
+                                along,
+                                d_value,
+                                slopes,
+                                row,
+                                sizes,
+                                False,
+                            )
                         if j < common_low or j + some > common_high:
                             hide(scores_memory[:some], j, first, last)
                         _weigh(zero, base, slopes, row, some, columns * item, ground_at)
                         if sizes[_OF_V]:
                             into = dv_at + j * v_pitch * item
-                            _by_chains(zero, some, base, row, item, g_rows, v_pitch, v_steps, count, into, v_pitch * item, sizes, True)
+                            _by_chains(
+                                zero,
+                                some,
+                                base,
+                                row,
+                                item,
+                                g_rows,
+                                v_pitch,
+                                v_steps,
+                                count,
+                                into,
+                                v_pitch * item,
+                                sizes,
+                                True,
+                            )
                         if sizes[_OF_K]:
                             into = dk_at + j * d_pitch * item
-                            _by_chains(zero, some, slopes, row, item, q_rows, d_pitch, d_steps, count, into, d_pitch * item, sizes, True)
+                            _by_chains(
+                                zero,
+                                some,
+                                slopes,
+                                row,
+                                item,
+                                q_rows,
+                                d_pitch,
+                                d_steps,
+                                count,
+                                into,
+                                d_pitch * item,
+                                sizes,
+                                True,
+                            )
                         if sizes[_OF_Q]:
-                            _products(zero, d, k_rows, item, strides[_K + 2], slopes, columns, along, some, dq_across, row, sizes, True)
+                            _products(
+                                zero,
+                                d,
+                                k_rows,
+                                item,
+                                strides[_K + 2],
+                                slopes,
+                                columns,
+                                along,
+                                some,
+                                dq_across,
+                                row,
+                                sizes,
+                                True,
+                            )
                     if sizes[_OF_Q]:
                         if dq_whole.size:
                             _settle(dq_memory, dq_whole)
@@ -250,7 +390,8 @@ def backward(
 
 @kernel(counted=False)
 def combine(start: int, stop: int, sums: Out2, sizes: Integers1, dk: Out4, dv: Out4) -> None:
-    """The gradients of keys and values of the units from `start` to `stop` (heads of the keys): the sums of their splits."""
+    """The gradients of keys and values of the units from `start` to `stop` (heads of the keys): the sums of their
+    splits."""
     kv_heads = sizes[HEADS] // sizes[GROUP]
     for unit in range(start, stop):
         b, kv = unit // kv_heads, unit % kv_heads
@@ -264,7 +405,8 @@ def combine(start: int, stop: int, sums: Out2, sizes: Integers1, dk: Out4, dv: O
 
 @device
 def _share(total, ground, lse, exactness):
-    """What exp(score - ground) is multiplied with: one over the sum of all where that is what the log-sum-exp says, which knows it to its last place alone."""
+    """What exp(score - ground) is multiplied with: one over the sum of all where that is what the log-sum-exp says,
+    which knows it to its last place alone."""
     if total == 0 or lse == -np.inf:
         return 0.0
     known = ground + math.log(np.float64(total))
@@ -273,9 +415,25 @@ def _share(total, ground, lse, exactness):
 
 @kernel(counted=False)
 def few_backward(
-    start: int, stop: int, q: In4, k: In4, v: In4, grad: In4, lse: In3, delta: In3, dq: Out4, dk: Out4, dv: Out4, sizes: Integers1,
-    reach_first: Integers2, reach_last: Integers2, scale: float, exactness: float, memory: Out2, doubles: OutDoubles2,
-) -> None:  # fmt: skip
+    start: int,
+    stop: int,
+    q: In4,
+    k: In4,
+    v: In4,
+    grad: In4,
+    lse: In3,
+    delta: In3,
+    dq: Out4,
+    dk: Out4,
+    dv: Out4,
+    sizes: Integers1,
+    reach_first: Integers2,
+    reach_last: Integers2,
+    scale: float,
+    exactness: float,
+    memory: Out2,
+    doubles: OutDoubles2,
+) -> None:
     """Tasks are heads of the keys, whose queries add to the gradients of keys and values one after the other."""
     zero, factor = memory.dtype.type(0), memory.dtype.type(scale)
     kv_heads, count = sizes[HEADS] // sizes[GROUP], sizes[KEY_COUNT]
@@ -342,14 +500,19 @@ def _again(problem: AttentionProblem, arrays: tuple[Any, ...], dtype: np.dtype) 
     if y is not None and lse is not None:
         return bhsd(y, problem.layout), taken(lse)
     s = problem.sizes
-    y, lse = np.empty((s.batch, s.heads, s.queries, s.value_width), dtype), np.empty((s.batch, s.heads, s.queries), dtype)
+    y, lse = (
+        np.empty((s.batch, s.heads, s.queries, s.value_width), dtype),
+        np.empty((s.batch, s.heads, s.queries), dtype),
+    )
     q, k, v = (bhsd(a, problem.layout) for a in inputs[:3])
     attend(problem, q, k, v, y, lse, inputs[5])
     return y, lse
 
 
 @driver(*attention.kernels, backward, combine, few_backward)
-def attention_backward(problem: AttentionProblem, outputs: Any, scratch: Any, grad: Any, *arrays: Any, seed: Any, offset: Any) -> None:
+def attention_backward(
+    problem: AttentionProblem, outputs: Any, scratch: Any, grad: Any, *arrays: Any, seed: Any, offset: Any
+) -> None:
     s, dtype = problem.sizes, next(out.dtype for out in outputs if out is not None)
     if not (s.batch and s.heads and s.queries and s.keys):
         for out in outputs[:3]:
@@ -367,7 +530,9 @@ def attention_backward(problem: AttentionProblem, outputs: Any, scratch: Any, gr
     with Written(tuple(None if a is None else bhsd(a, problem.layout) for a in outputs[:3])) as results:
         # What the kernels write beside what is wanted, if only by adding up nothing.
         targets = tuple(np.empty(a.shape, dtype) if r is None else r for r, a in zip(results, inputs, strict=False))
-        (_few if s.queries <= FEW else _tiles)(problem, inputs, (lse, taken(delta)), targets, reach_of(problem, arrays[5]), work)
+        (_few if s.queries <= FEW else _tiles)(
+            problem, inputs, (lse, taken(delta)), targets, reach_of(problem, arrays[5]), work
+        )
 
 
 def _few(problem: AttentionProblem, inputs: Any, rows: Any, results: Any, reach: Any, work: int) -> None:
@@ -376,9 +541,18 @@ def _few(problem: AttentionProblem, inputs: Any, rows: Any, results: Any, reach:
     memory = np.empty((parts, 2 * s.keys + 2 * s.width), dtype)
     exactness = 4 * float(np.finfo(dtype).eps)
     few_backward(
-        parts, *map(taken, inputs), *rows, *results, sizes_of(problem, dtype.itemsize, parts), *reach, problem.rule.scale, exactness, memory,
-        np.empty((parts, s.width)), work=work,
-    )  # fmt: skip
+        parts,
+        *map(taken, inputs),
+        *rows,
+        *results,
+        sizes_of(problem, dtype.itemsize, parts),
+        *reach,
+        problem.rule.scale,
+        exactness,
+        memory,
+        np.empty((parts, s.width)),
+        work=work,
+    )
 
 
 def _tiles(problem: AttentionProblem, inputs: Any, rows: Any, results: Any, reach: Any, work: int) -> None:
@@ -397,8 +571,23 @@ def _tiles(problem: AttentionProblem, inputs: Any, rows: Any, results: Any, reac
     strides = np.array([n for a in (q, k, v, q, grad_y) for n in a.strides[:3]], np.int64)
     addresses = [address(a) for a in (q, k, v, grad_y)]
     backward(
-        int(sizes[PARTS]), *addresses, strides, *rows, *results, sizes, *reach, problem.rule.scale, share_of(s.keys), memory, address(memory), sums,
-        address(sums), whole, tables, address(tables), work=work,
-    )  # fmt: skip
+        int(sizes[PARTS]),
+        *addresses,
+        strides,
+        *rows,
+        *results,
+        sizes,
+        *reach,
+        problem.rule.scale,
+        share_of(s.keys),
+        memory,
+        address(memory),
+        sums,
+        address(sums),
+        whole,
+        tables,
+        address(tables),
+        work=work,
+    )
     if splits > 1 and (problem.wanted.k or problem.wanted.v):
         combine(units, sums, sizes, *results[1:], work=sums.size)

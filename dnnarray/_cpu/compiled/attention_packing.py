@@ -9,22 +9,33 @@ from dnnarray._cpu.compiled.attention_pieces import BATCH, DV, GROUP, HEADS, KEY
 from dnnarray._cpu.compiled.conv_copy import clear, copy
 from dnnarray._cpu.compiled.kernel import Integers1, OutIntegers1, device, kernel
 from dnnarray._cpu.compiled.lanes import multiply
-from dnnarray._cpu.compiled.split_tile import BLOCK, DEPTH, LINE, PIECES, SIDE, TILE, split_moderate_across, split_moderate_along
+from dnnarray._cpu.compiled.split_tile import (
+    BLOCK,
+    DEPTH,
+    LINE,
+    PIECES,
+    SIDE,
+    TILE,
+    split_moderate_across,
+    split_moderate_along,
+)
 from dnnarray._cpu.compiled.split_weigh import GROUPS
 from dnnarray._cpu.compiled.tile import apart, routine, turn_square
 
 ITEM = 4  # bytes of a float32
 _CHUNK = 8  # blocks of keys in a task
 
-# Where the kernels find their numbers, behind those of all passes: tasks of a head, strips of the values, blocks of the depth and of all keys, keys at a time; then the
-# bytes of a part's memory and of a head's pieces, where in these the values begin, and places in a part's memory.
+# Where the kernels find their numbers, behind those of all passes: tasks of a head, strips of the values, blocks of the
+# depth and of all keys, keys at a time; then the bytes of a part's memory and of a head's pieces, where in these the
+# values begin, and places in a part's memory.
 SHARES, STRIPS, BLOCKS, KEY_BLOCKS, SPAN, PART, HELD, VALUES_AT = range(10, 18)
 QUERIES_AT, SCORES_AT, WEIGHTS_AT, SUMS_AT, MORE_AT, ROWS_AT, FACTOR_AT, NUMBERS_AT, BESIDE_AT = range(18, 27)
 
 
 @routine
 def _held(source, step, rows, columns, width, numbers):
-    """Rows with 0 around them, `width` elements each and SIDE or DEPTH of them, where they are not so already: where to read them, and their step."""
+    """Rows with 0 around them, `width` elements each and SIDE or DEPTH of them, where they are not so already: where to
+    read them, and their step."""
     apart()
     if rows == SIDE and columns == width:
         return source, step
@@ -66,7 +77,9 @@ def _pack_values(source, step, keys, dv, first, last, strips, blocks, target, nu
                 at, row_step = numbers, LINE
             outside |= split_moderate_across(at, row_step, beside, LINE, TILE, SIDE, SIDE)
             for piece in range(PIECES):
-                turn_square(like, beside + piece * TILE, LINE, target + (strip * blocks + block) * BLOCK + piece * TILE, LINE)
+                turn_square(
+                    like, beside + piece * TILE, LINE, target + (strip * blocks + block) * BLOCK + piece * TILE, LINE
+                )
     return outside
 
 
@@ -83,7 +96,9 @@ def pack_queries(source, step, queries, d, blocks, factor, target, numbers, besi
                 turn_square(like, at + (block * DEPTH + half * SIDE) * ITEM, row_step, beside + half * TILE, LINE)
             for row in range(DEPTH):
                 multiply(like, beside + row * LINE, factor)
-            outside |= split_moderate_across(beside, LINE, target + (strip * blocks + block) * BLOCK, LINE, TILE, SIDE, SIDE)
+            outside |= split_moderate_across(
+                beside, LINE, target + (strip * blocks + block) * BLOCK, LINE, TILE, SIDE, SIDE
+            )
     return outside
 
 
@@ -96,12 +111,24 @@ def pack_head(sizes, strides, k, v, unit, first, last, held, base):
     outside = _pack_keys(source, step, sizes[KEY_COUNT], sizes[D], 2 * first, 2 * last, sizes[BLOCKS], held, numbers)
     source, step = v + b * strides[V] + kv * strides[V + 1], strides[V + 2]
     return outside | _pack_values(
-        source, step, sizes[KEY_COUNT], sizes[DV], first, last, sizes[STRIPS], sizes[KEY_BLOCKS], held + sizes[VALUES_AT], numbers, beside
+        source,
+        step,
+        sizes[KEY_COUNT],
+        sizes[DV],
+        first,
+        last,
+        sizes[STRIPS],
+        sizes[KEY_BLOCKS],
+        held + sizes[VALUES_AT],
+        numbers,
+        beside,
     )
 
 
 @kernel
-def pack_heads(start: int, stop: int, k: int, v: int, strides: Integers1, sizes: Integers1, told: OutIntegers1, place: int) -> None:
+def pack_heads(
+    start: int, stop: int, k: int, v: int, strides: Integers1, sizes: Integers1, told: OutIntegers1, place: int
+) -> None:
     """The pieces of all heads, behind the memory of the parts."""
     chunks = (sizes[KEY_BLOCKS] + _CHUNK - 1) // _CHUNK
     for part in range(start, stop):

@@ -23,7 +23,11 @@ def transpose(like, source, step, rows, columns, target, width, item, scale):
     """Rows of a few queries, side by side in the lanes: target[column][query]; 0 in the lanes left over."""
     for d in range(columns):
         for j in range(width):
-            write(like, target + (d * width + j) * item, read(like, source + j * step + d * item) * scale if j < rows else like)
+            write(
+                like,
+                target + (d * width + j) * item,
+                read(like, source + j * step + d * item) * scale if j < rows else like,
+            )
 
 
 @device
@@ -31,7 +35,19 @@ def product(like, rows, a, a_row, a_step, b, steps, count, c, add):
     """c = a b in tiles, both b and c a tile wide; the rows of b stand where the table `steps` says."""
     columns = VECTORS * BYTES
     for row in range(0, rows, ROWS):
-        tile(like, min(ROWS, rows - row), a + row * a_row, a_row, a_step, b, steps, count, c + row * columns, columns, add)
+        tile(
+            like,
+            min(ROWS, rows - row),
+            a + row * a_row,
+            a_row,
+            a_step,
+            b,
+            steps,
+            count,
+            c + row * columns,
+            columns,
+            add,
+        )
 
 
 @device
@@ -53,7 +69,8 @@ def hide(scores, key, first, last):
 
 @device
 def limits(reach_first, reach_last, b, i, count, keys, first, last):
-    """What the queries of a tile see; lanes without a query see nothing. Gives the range of keys that any of them sees and whether all see all of it."""
+    """What the queries of a tile see; lanes without a query see nothing. Gives the range of keys that any of them sees
+    and whether all see all of it."""
     low, high, common_low, common_high = keys, 0, 0, keys
     for j in range(len(first)):
         first[j], last[j] = 0, -1
@@ -78,7 +95,8 @@ def sizes_of(problem: AttentionProblem, itemsize: int, parts: int) -> np.ndarray
 
 
 def reach_of(problem: AttentionProblem, offset: Any) -> tuple[np.ndarray, np.ndarray]:
-    """First and last key of each query, one row for all sequences or one for each; empty where every query sees every key."""
+    """First and last key of each query, one row for all sequences or one for each; empty where every query sees every
+    key."""
     s = problem.sizes
     reach = Reach.of(problem.rule, s.queries, s.keys, offset)
     if reach.first is None or reach.last is None:
@@ -91,4 +109,8 @@ _NOTHING = np.empty((0, 0), np.int64)
 
 def dense_rows(array: np.ndarray) -> np.ndarray:
     """The array itself where the elements of a row lie side by side, else a copy."""
-    return array if array.flags.aligned and (array.strides[-1] == array.itemsize or array.shape[-1] == 1) else np.array(array, order="C")
+    return (
+        array
+        if array.flags.aligned and (array.strides[-1] == array.itemsize or array.shape[-1] == 1)
+        else np.array(array, order="C")
+    )

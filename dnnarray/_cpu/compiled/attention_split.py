@@ -1,13 +1,14 @@
 """`split_tiled`: attention with both of its products on the matrix unit. Imports Numba.
 
-The pieces of a head's keys and values are made once for all queries of all heads that share them. Scores stand transposed as in `tiled`,
-64 queries in the lanes and 64 or 128 keys at a time, in a pipeline of three steps: while the unit multiplies queries by the keys of the next block and weights by the values
-of the one before, the vectors make the weights of this one (`split_weigh`). The unit adds up the products with the values of a few blocks; they are added to the sums
-by vectors, before these grow long, and where sums must shrink because the maximum has risen.
+The pieces of a head's keys and values are made once for all queries of all heads that share them. Scores stand
+transposed as in `tiled`, 64 queries in the lanes and 64 or 128 keys at a time, in a pipeline of three steps: while the
+unit multiplies queries by the keys of the next block and weights by the values of the one before, the vectors make the
+weights of this one (`split_weigh`). The unit adds up the products with the values of a few blocks; they are added to
+the sums by vectors, before these grow long, and where sums must shrink because the maximum has risen.
 
-Numbers from 2^50 on or, 0 aside, below 2^-51 are told and the whole call goes by the kernels of `tiled`. Of all others no sum of products can overflow, and what the unit
-takes for 0, below 2^-126, is nothing beside a score's or a value's own size. What is hidden becomes -infinity after the product and is none of these.
-"""
+Numbers from 2^50 on or, 0 aside, below 2^-51 are told and the whole call goes by the kernels of `tiled`. Of all others
+no sum of products can overflow, and what the unit takes for 0, below 2^-126, is nothing beside a score's or a value's
+own size. What is hidden becomes -infinity after the product and is none of these."""
 
 from __future__ import annotations
 
@@ -62,14 +63,26 @@ from dnnarray._cpu.compiled.conv_copy import copy, line_of
 from dnnarray._cpu.compiled.kernel import Integers1, Integers2, Out2, Out3, OutIntegers1, device, driver, kernel
 from dnnarray._cpu.compiled.memory import address
 from dnnarray._cpu.compiled.split_tile import BLOCK, DEPTH, LINE, SIDE, TILE, configure, release
-from dnnarray._cpu.compiled.split_weigh import GROUPS, divide, fold, multiply_and_weigh, raise_tops, settle_late, weigh_tiles
+from dnnarray._cpu.compiled.split_weigh import (
+    GROUPS,
+    divide,
+    fold,
+    multiply_and_weigh,
+    raise_tops,
+    settle_late,
+    weigh_tiles,
+)
 from dnnarray._cpu.compiled.tile import apart, routine, turn_square
 from dnnarray._problems.attention import AttentionProblem
 
 LANES = GROUPS * SIDE  # queries of a block
-KEYS = 64  # of a block, or twice as many where there are `_MANY`: longer products start less often, but waste more behind the last key
+# of a block, or twice as many where there are `_MANY`: longer products start less often, but waste more behind the last
+# key
+KEYS = 64
 _MANY = 2048
-_TOGETHER = 4  # blocks whose products with values the unit adds up before they are added to the sums: long sums round less
+_TOGETHER = (
+    4  # blocks whose products with values the unit adds up before they are added to the sums: long sums round less
+)
 _PAIR = 2 * SIDE  # both sides of a product come in pairs of strips
 _WORK = 16  # multiply-adds of a light operation
 
@@ -99,8 +112,9 @@ def _strips(sizes, keys):
 
 @routine
 def _multiply_keys(sizes, base, held, key, strips, now, turn, folded):
-    """Scores of the block of keys from `key` on, and beside them weights of the block before, of `now` strips, as many as fit; between them the products with values so far are
-    added to the sums and shrink, where they are to be `folded`. Gives the tiles of weights that are made. `turn` is the number of the block."""
+    """Scores of the block of keys from `key` on, and beside them weights of the block before, of `now` strips, as many
+    as fit; between them the products with values so far are added to the sums and shrink, where they are to be
+    `folded`. Gives the tiles of weights that are made. `turn` is the number of the block."""
     apart()
     units, unit, deep, added = GROUPS * now, 0, sizes[BLOCKS] * BLOCK, 0 if folded else GROUPS
     scores, weights = _scores_at(sizes, base, turn - 1), _weights_at(sizes, base, turn - 1)
@@ -123,8 +137,9 @@ def _multiply_keys(sizes, base, held, key, strips, now, turn, folded):
 
 @routine
 def _multiply_values(sizes, base, held, key, blocks, unit, now, turn, strips, add):
-    """The product of the weights of the block of keys from `key` on (so many blocks of a depth) with its values, and beside it the rest of the weights of the block behind
-    it, of `now` strips; between them the maximum rises by the scores of the one behind that, of so many strips. `turn` is that one's number."""
+    """The product of the weights of the block of keys from `key` on (so many blocks of a depth) with its values, and
+    beside it the rest of the weights of the block behind it, of `now` strips; between them the maximum rises by the
+    scores of the one behind that, of so many strips. `turn` is that one's number."""
     apart()
     units, across, raised = GROUPS * now, sizes[KEY_BLOCKS] * BLOCK, 0
     scores, weights = _scores_at(sizes, base, turn - 1), _weights_at(sizes, base, turn - 1)
@@ -171,7 +186,8 @@ def _settle(sizes, base, turn):
 
 @device
 def _attend(sizes, own, base, held, low, high, common_low, common_high, first, last):
-    """The sums of a block of queries over the keys from `low` to `high`. Each turn makes the scores of a block, weighs the one before and multiplies the one before that."""
+    """The sums of a block of queries over the keys from `low` to `high`. Each turn makes the scores of a block, weighs
+    the one before and multiplies the one before that."""
     span, rows, sums = sizes[SPAN], sizes[ROWS_AT] // ITEM, sizes[SUMS_AT] // ITEM
     own[rows : rows + 2 * LANES] = own.dtype.type(-np.inf)
     own[rows + _TOTAL // ITEM : rows + _TOTAL // ITEM + 2 * LANES] = own.dtype.type(0)
@@ -203,7 +219,10 @@ def _write(sizes, base, count, target, step):
     like, dv, square = np.float32(0), sizes[DV], base + sizes[BESIDE_AT]
     for group in range((count + SIDE - 1) // SIDE):
         sums, rows = base + sizes[SUMS_AT] + group * sizes[STRIPS] * TILE, min(SIDE, count - group * SIDE)
-        more, total = base + sizes[MORE_AT] + group * sizes[STRIPS] * TILE, base + sizes[ROWS_AT] + _TOTAL + group * LINE
+        more, total = (
+            base + sizes[MORE_AT] + group * sizes[STRIPS] * TILE,
+            base + sizes[ROWS_AT] + _TOTAL + group * LINE,
+        )
         divide(sums, more, total, sizes[STRIPS] * SIDE)
         for column in range(0, dv, SIDE):
             into = target + group * SIDE * step + column * ITEM
@@ -217,9 +236,22 @@ def _write(sizes, base, count, target, step):
 
 @kernel
 def split_forward(
-    start: int, stop: int, q: int, k: int, v: int, y: int, lse: Out3, strides: Integers1, sizes: Integers1, reach_first: Integers2,
-    reach_last: Integers2, scale: float, told: OutIntegers1, memory: Out2, place: int,
-) -> None:  # fmt: skip
+    start: int,
+    stop: int,
+    q: int,
+    k: int,
+    v: int,
+    y: int,
+    lse: Out3,
+    strides: Integers1,
+    sizes: Integers1,
+    reach_first: Integers2,
+    reach_last: Integers2,
+    scale: float,
+    told: OutIntegers1,
+    memory: Out2,
+    place: int,
+) -> None:
     """Tasks are shares of the blocks of queries of a head of the keys."""
     blocks = (sizes[QUERIES] + LANES - 1) // LANES
     kv_heads = sizes[HEADS] // sizes[GROUP]
@@ -240,13 +272,25 @@ def split_forward(
                 count = min(LANES, sizes[QUERIES] - at)
                 source = q + b * strides[Q] + h * strides[Q + 1] + at * strides[Q + 2]
                 outside |= pack_queries(
-                    source, strides[Q + 2], count, sizes[D], sizes[BLOCKS], factor, base + sizes[QUERIES_AT], numbers, beside
+                    source,
+                    strides[Q + 2],
+                    count,
+                    sizes[D],
+                    sizes[BLOCKS],
+                    factor,
+                    base + sizes[QUERIES_AT],
+                    numbers,
+                    beside,
                 )
                 if outside:
                     break
-                low, high, common_low, common_high = limits(reach_first, reach_last, b, at, count, sizes[KEY_COUNT], first, last)
+                low, high, common_low, common_high = limits(
+                    reach_first, reach_last, b, at, count, sizes[KEY_COUNT], first, last
+                )
                 _attend(sizes, own, base, held, low, high, common_low, common_high, first, last)
-                _write(sizes, base, count, y + b * strides[Y] + h * strides[Y + 1] + at * strides[Y + 2], strides[Y + 2])
+                _write(
+                    sizes, base, count, y + b * strides[Y] + h * strides[Y + 1] + at * strides[Y + 2], strides[Y + 2]
+                )
                 for i in range(count if lse.size else 0):
                     rows = sizes[ROWS_AT] // ITEM
                     lse[b, h, at + i] = log_sum(own[rows + _HEIGHT // ITEM + i], own[rows + _TOTAL // ITEM + i])
@@ -258,7 +302,8 @@ def split_forward(
 
 
 def _shares(heads: int, blocks: int) -> int:
-    """Tasks of a head: more than one where heads are few and do not come out even. All heads' pieces are made first, then; else each task makes its own."""
+    """Tasks of a head: more than one where heads are few and do not come out even. All heads' pieces are made first,
+    then; else each task makes its own."""
     cores = threads.cores()
     return 1 if heads >= 4 * cores else max(min(cores // math.gcd(heads, cores), blocks), 1)
 
@@ -271,11 +316,22 @@ def _numbers(problem: AttentionProblem) -> tuple[np.ndarray, int]:
     strips, blocks = -(-s.value_width // _PAIR) * 2, -(-s.width // DEPTH)
     span = 2 * KEYS if s.keys >= _MANY else KEYS
     key_blocks, sums = -(-s.keys // span) * (span // DEPTH), GROUPS * strips * TILE
-    keys, values, parts = 2 * key_blocks * blocks * BLOCK, strips * key_blocks * BLOCK, min(threads.cores(), heads * shares)
+    keys, values, parts = (
+        2 * key_blocks * blocks * BLOCK,
+        strips * key_blocks * BLOCK,
+        min(threads.cores(), heads * shares),
+    )
     room = (
-        GROUPS * blocks * BLOCK, 2 * LANES * span * ITEM, 2 * GROUPS * span // DEPTH * BLOCK, sums, sums, _SHRINK + 2 * LANES * ITEM, LINE,
-        SIDE * blocks * DEPTH * ITEM, BLOCK,
-    )  # fmt: skip
+        GROUPS * blocks * BLOCK,
+        2 * LANES * span * ITEM,
+        2 * GROUPS * span // DEPTH * BLOCK,
+        sums,
+        sums,
+        _SHRINK + 2 * LANES * ITEM,
+        LINE,
+        SIDE * blocks * DEPTH * ITEM,
+        BLOCK,
+    )
     *places, part = np.cumsum((0, *room))
     numbers = [shares, strips, blocks, key_blocks, span, part, keys + values, keys, *places]
     total = parts * part + (heads if shares > 1 else parts) * (keys + values)
@@ -288,14 +344,18 @@ def workspace(problem: AttentionProblem) -> int:
 
 
 @driver(pack_heads, split_forward, *attention.attention.kernels)
-def split_attention(problem: AttentionProblem, outputs: Any, scratch: Any, *arrays: Any, seed: Any, offset: Any) -> None:
+def split_attention(
+    problem: AttentionProblem, outputs: Any, scratch: Any, *arrays: Any, seed: Any, offset: Any
+) -> None:
     q, k, v = (bhsd(a, problem.layout) for a in arrays[:3])
     y, log_sums = bhsd(outputs[0], problem.layout), outputs[1]
     if not _split(problem, q, k, v, y, log_sums, reach_of(problem, arrays[5]), scratch):
         attend(problem, q, k, v, y, log_sums, arrays[5])
 
 
-def _split(problem: AttentionProblem, q: Any, k: Any, v: Any, y: Any, log_sums: Any, reach: Any, scratch: np.ndarray) -> bool:
+def _split(
+    problem: AttentionProblem, q: Any, k: Any, v: Any, y: Any, log_sums: Any, reach: Any, scratch: np.ndarray
+) -> bool:
     """Whether the pieces could hold all numbers."""
     sizes, lse = _numbers(problem)[0], log_sums_of(problem, log_sums, y.dtype)
     q, k, v, result = map(dense_rows, (q, k, v, y))

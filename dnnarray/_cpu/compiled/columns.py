@@ -1,7 +1,8 @@
-"""Sums down the columns of a few rows of a matrix, in registers: what loops over columns leave in memory. Imports Numba.
+"""Sums down the columns of a few rows of a matrix, in registers: what loops over columns leave in memory. Imports
+Numba.
 
-A strip of neighbouring columns is gone through row by row. The last strip overlaps the one before it and finds the same again.
-"""
+A strip of neighbouring columns is gone through row by row. The last strip overlaps the one before it and finds the same
+again."""
 
 from __future__ import annotations
 
@@ -40,8 +41,11 @@ class _Strip:
         for value, place in zip(values, self.places, strict=True):
             store_at(self.builder, value, self.builder.add(row, place), self.item)
 
-    def sums(self, count: int, rows: Any, steps: Sequence[tuple[Any, Any]], terms: Callable[..., list[list[Any]]]) -> list[list[Any]]:
-        """`count` sums over the rows of each array of `steps` (address, bytes to the next row): ``terms(totals, *rows)`` gives the next totals."""
+    def sums(
+        self, count: int, rows: Any, steps: Sequence[tuple[Any, Any]], terms: Callable[..., list[list[Any]]]
+    ) -> list[list[Any]]:
+        """`count` sums over the rows of each array of `steps` (address, bytes to the next row): ``terms(totals,
+        *rows)`` gives the next totals."""
         b = self.builder
         held = [[cgutils.alloca_once(b, self.m.vector) for _ in self.places] for _ in range(count)]
         for place in (p for total in held for p in total):
@@ -55,7 +59,9 @@ class _Strip:
         return [[b.load(p) for p in total] for total in held]
 
 
-def _strips(context: Any, builder: ir.IRBuilder, like: types.Float, vectors: int, columns: Any, body: Callable[[_Strip], None]) -> None:
+def _strips(
+    context: Any, builder: ir.IRBuilder, like: types.Float, vectors: int, columns: Any, body: Callable[[_Strip], None]
+) -> None:
     """``body(strip)`` for all strips; 0 `vectors` are one of `LEAST` lanes."""
     element, vector, item = vector_of(context, like)
     m = Arithmetic(builder, vector if vectors else ir.VectorType(element, LEAST), item)
@@ -66,18 +72,31 @@ def _strips(context: Any, builder: ir.IRBuilder, like: types.Float, vectors: int
 
 
 def _moments_intrinsic(vectors: int) -> Any:
-    """Of each column: the mean, and the sums of the differences from it and of their squares. `share` is 1 over the number of rows."""
+    """Of each column: the mean, and the sums of the differences from it and of their squares. `share` is 1 over the
+    number of rows."""
 
     def typed(
-        typing: Any, like: Any, x: Any, step: Any, rows: Any, columns: Any, share: Any, mean: Any, rest: Any, square: Any
-    ) -> Any:  # fmt: skip
+        typing: Any,
+        like: Any,
+        x: Any,
+        step: Any,
+        rows: Any,
+        columns: Any,
+        share: Any,
+        mean: Any,
+        rest: Any,
+        square: Any,
+    ) -> Any:
         def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
             _, x, step, rows, columns, share, mean, rest, square = arguments
 
             def body(strip: _Strip) -> None:
                 m, b = strip.m, builder
                 ((*sums,),) = strip.sums(
-                    1, rows, [(x, step)], lambda totals, row: [[b.fadd(t, v) for t, v in zip(totals[0], row, strict=True)]]
+                    1,
+                    rows,
+                    [(x, step)],
+                    lambda totals, row: [[b.fadd(t, v) for t, v in zip(totals[0], row, strict=True)]],
                 )
                 factor = splat(b, share, m.vector)
                 means = [b.fmul(total, factor) for total in sums]
@@ -103,8 +122,18 @@ def _products_intrinsic(vectors: int) -> Any:
     """Of each column: the sums of g and of g (x - mean) rstd."""
 
     def typed(
-        typing: Any, like: Any, g: Any, x: Any, step: Any, rows: Any, columns: Any, mean: Any, rstd: Any, plain: Any, along: Any
-    ) -> Any:  # fmt: skip
+        typing: Any,
+        like: Any,
+        g: Any,
+        x: Any,
+        step: Any,
+        rows: Any,
+        columns: Any,
+        mean: Any,
+        rstd: Any,
+        plain: Any,
+        along: Any,
+    ) -> Any:
         def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
             _, g, x, step, rows, columns, mean, rstd, plain, along = arguments
 

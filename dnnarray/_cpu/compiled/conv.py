@@ -1,10 +1,10 @@
 """Convolution by the matrix micro-kernel, without im2col: drivers and kernels. Imports Numba.
 
-A task is a block of output pixels. Its inputs are copied once into an image of their own, zero-padded and split into the phases of the
-stride, in which each tap of the window is one shift of the whole block. The micro-kernel then takes runs of neighbouring pixels as vectors
-and the weight as scalars, and adds up over channels and taps in registers. Where the pixels of a tile are not neighbours (a row of
-the image ends inside of it), they are either gathered or computed together with the gap between the rows, whichever is cheaper.
-"""
+A task is a block of output pixels. Its inputs are copied once into an image of their own, zero-padded and split into
+the phases of the stride, in which each tap of the window is one shift of the whole block. The micro-kernel then takes
+runs of neighbouring pixels as vectors and the weight as scalars, and adds up over channels and taps in registers. Where
+the pixels of a tile are not neighbours (a row of the image ends inside of it), they are either gathered or computed
+together with the gap between the rows, whichever is cheaper."""
 
 from __future__ import annotations
 
@@ -124,9 +124,35 @@ def _multiply(like, geo, weight, weight_row, k, bases, tiles, taps, packed_taps,
             rows = min(geo[ROWS_AT], k - row)
             source, into = weight + row * weight_row, target + row * result_row
             if geo[LONG_AT]:
-                long_tile(like, rows, source, item, geo[ROWS_AT] * item, abs(base), offsets, steps, geo[CHAIN_AT], into, result_row, add)
+                long_tile(
+                    like,
+                    rows,
+                    source,
+                    item,
+                    geo[ROWS_AT] * item,
+                    abs(base),
+                    offsets,
+                    steps,
+                    geo[CHAIN_AT],
+                    into,
+                    result_row,
+                    add,
+                )
             else:
-                chained_tile(like, rows, source, item, geo[ROWS_AT] * item, abs(base), offsets, steps, geo[CHAIN_AT], into, result_row, add)
+                chained_tile(
+                    like,
+                    rows,
+                    source,
+                    item,
+                    geo[ROWS_AT] * item,
+                    abs(base),
+                    offsets,
+                    steps,
+                    geo[CHAIN_AT],
+                    into,
+                    result_row,
+                    add,
+                )
 
 
 @routine
@@ -161,7 +187,12 @@ def _store(like, geo, result, k, images, extents, y, ys):
 def _channels(share, geo):
     """(first group, last + 1, first output channel in it, output channels) of a task."""
     if geo[GROUPS_AT] > 1:
-        return share * geo[GROUPS_AT] // geo[CHANNEL_TASKS_AT], (share + 1) * geo[GROUPS_AT] // geo[CHANNEL_TASKS_AT], 0, geo[K_AT]
+        return (
+            share * geo[GROUPS_AT] // geo[CHANNEL_TASKS_AT],
+            (share + 1) * geo[GROUPS_AT] // geo[CHANNEL_TASKS_AT],
+            0,
+            geo[K_AT],
+        )
     first = share * geo[CHANNEL_ROWS_AT]
     return 0, 1, first, min(geo[CHANNEL_ROWS_AT], geo[K_AT] - first)
 
@@ -175,14 +206,27 @@ def _block(like, geo, image, count, pixels, taps, packed_taps, packed, bases, we
         steps, some = min(geo[STEP_COUNT_AT], depth - step), taps + step * 8
         _tile_bases(like, geo, image, count, pixels, some, steps, packed, bases)
         for row in range(0, k, geo[WEIGHT_ROWS_AT]):
-            source, into = weight + (row * depth + step * geo[ROWS_AT]) * item, result + row * geo[RESULT_PIXELS_AT] * item
+            source, into = (
+                weight + (row * depth + step * geo[ROWS_AT]) * item,
+                result + row * geo[RESULT_PIXELS_AT] * item,
+            )
             rows = min(geo[WEIGHT_ROWS_AT], k - row)
             _multiply(like, geo, source, depth * item, rows, bases, tiles, some, packed_taps, steps, into, step > 0)
 
 
 @kernel
 def correlate(
-    start: int, stop: int, x: int, y: int, strides: Integers1, weight: int, taps: int, geo: Integers1, like: Out1, scratch: int, table: int
+    start: int,
+    stop: int,
+    x: int,
+    y: int,
+    strides: Integers1,
+    weight: int,
+    taps: int,
+    geo: Integers1,
+    like: Out1,
+    scratch: int,
+    table: int,
 ) -> None:
     """The tasks of the parts from `start` to `stop`; x, y, weight (packed), taps, scratch and table are addresses."""
     item = geo[ITEM_AT]
@@ -207,7 +251,12 @@ def correlate(
             group, last, k0, k = _channels(channel, geo)
             while group < last:
                 load_image(zero, x + group * xs[XG_AT] + first * xs[XN_AT], xs, geo, images, low, extents, image)
-                rows = weight + (group * ((geo[K_AT] + geo[ROWS_AT] - 1) // geo[ROWS_AT] * geo[ROWS_AT]) + k0) * geo[DEPTH_AT] * item
+                rows = (
+                    weight
+                    + (group * ((geo[K_AT] + geo[ROWS_AT] - 1) // geo[ROWS_AT] * geo[ROWS_AT]) + k0)
+                    * geo[DEPTH_AT]
+                    * item
+                )
                 _block(zero, geo, image, count, pixels, taps, packed_taps, packed, bases, rows, k, result)
                 _store(zero, geo, result, k, images, extents, target + group * ys[YG_AT] + k0 * ys[YK_AT], ys)
                 group += 1
@@ -215,7 +264,8 @@ def correlate(
 
 @routine
 def _pack_channels(like, geo, source, row_step, step, rows, into):
-    """A block of rows of a weight with windows of one pixel, a channel after the other, whichever of the two lie side by side."""
+    """A block of rows of a weight with windows of one pixel, a channel after the other, whichever of the two lie side
+    by side."""
     apart()
     item = geo[ITEM_AT]
     if rows < ROWS:
@@ -231,8 +281,11 @@ def _pack_channels(like, geo, source, row_step, step, rows, into):
 
 
 @kernel
-def pack_weight(start: int, stop: int, weight: int, strides: Integers1, geo: Integers1, like: Out1, packed: int) -> None:
-    """Blocks of output channels as the micro-kernel reads them: [group][block][channel and tap][row of the block], 0 in missing rows."""
+def pack_weight(
+    start: int, stop: int, weight: int, strides: Integers1, geo: Integers1, like: Out1, packed: int
+) -> None:
+    """Blocks of output channels as the micro-kernel reads them: [group][block][channel and tap][row of the block], 0 in
+    missing rows."""
     item, rows, window = geo[ITEM_AT], geo[ROWS_AT], geo[WINDOW_AT : WINDOW_AT + 3]
     zero = like.dtype.type(0)
     blocks = (geo[K_AT] + rows - 1) // rows
@@ -258,7 +311,9 @@ def pack_weight(start: int, stop: int, weight: int, strides: Integers1, geo: Int
 # --- drivers ----------------------------------------------------------------------------------------------------------
 
 
-def _correlate(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray, back: bool = False) -> None:
+def _correlate(
+    g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray, back: bool = False
+) -> None:
     if fits(g, x, y):
         correlate_planes(g, x, w, y)
         return
@@ -266,7 +321,9 @@ def _correlate(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.
     p = plan(g, y.itemsize, back=back)
     blocks = g.groups * -(-g.k // int(p.numbers[ROWS_AT]))
     x, w = aligned_array(x), aligned_array(w)
-    pack_weight(blocks, address(w), np.array(w.strides, np.int64), p.numbers, weight, address(weight), work=_PACK * weight.size)
+    pack_weight(
+        blocks, address(w), np.array(w.strides, np.int64), p.numbers, weight, address(weight), work=_PACK * weight.size
+    )
     if fits_pointwise(g, x, y):
         correlate_pixels(g, weight, memory, x, y)
         return

@@ -1,4 +1,5 @@
-"""The gradients of a convolution: the image's by a compiled correlation, the weight's by the compiled gradient of weights. Imports Numba."""
+"""The gradients of a convolution: the image's by a compiled correlation, the weight's by the compiled gradient of
+weights. Imports Numba."""
 
 from __future__ import annotations
 
@@ -26,7 +27,10 @@ def _beside(way: Way, weight: Way) -> Way:
     return way._replace(weight_buffers=weight.weight_buffers, weight_gradient=weight.weight_gradient)
 
 
-WAYS = {module.WAY.name: _beside(module.WAY, conv_weight.WAY) for module in (conv, conv_lanes, conv_split, conv_split_shifts)}
+WAYS = {
+    module.WAY.name: _beside(module.WAY, conv_weight.WAY)
+    for module in (conv, conv_lanes, conv_split, conv_split_shifts)
+}
 WAYS[winograd.WAY.name] = _beside(winograd.WAY, winograd_weight.WAY)
 WAYS[conv_depthwise_lanes.WAY.name] = conv_depthwise_lanes_weight.WAY
 
@@ -42,6 +46,8 @@ def _drivers(module: ModuleType, weight: ModuleType = conv_weight) -> tuple[Driv
 shifted_conv_backward, shifted_conv_transpose_backward = _drivers(conv)
 channel_lanes_conv_backward, channel_lanes_conv_transpose_backward = _drivers(conv_lanes)
 winograd_4x4_conv_backward, winograd_4x4_conv_transpose_backward = _drivers(winograd, winograd_weight)
-depthwise_lanes_conv_backward, depthwise_lanes_conv_transpose_backward = _drivers(conv_depthwise_lanes, conv_depthwise_lanes_weight)
+depthwise_lanes_conv_backward, depthwise_lanes_conv_transpose_backward = _drivers(
+    conv_depthwise_lanes, conv_depthwise_lanes_weight
+)
 split_gemm_conv_backward, split_gemm_conv_transpose_backward = _drivers(conv_split)
 split_shifted_conv_backward, split_shifted_conv_transpose_backward = _drivers(conv_split_shifts)

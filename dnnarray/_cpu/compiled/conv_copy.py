@@ -64,8 +64,11 @@ def runs_of(builder: ir.IRBuilder, span: int, count: Any) -> Any:
 
 
 @intrinsic
-def copy_rows(typing: Any, like: Any, source: Any, source_step: Any, target: Any, target_step: Any, rows: Any, count: Any) -> Any:
-    """Rows of `count` elements from and to addresses these steps apart, by the longest vectors that are no longer than a row."""
+def copy_rows(
+    typing: Any, like: Any, source: Any, source_step: Any, target: Any, target_step: Any, rows: Any, count: Any
+) -> Any:
+    """Rows of `count` elements from and to addresses these steps apart, by the longest vectors that are no longer than
+    a row."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         element, vector, item = vector_of(context, signature.args[0])
@@ -78,10 +81,18 @@ def copy_rows(typing: Any, like: Any, source: Any, source_step: Any, target: Any
             builder.position_at_end(fits)
             kind = ir.VectorType(element, span) if span > 1 else element
             with cgutils.for_range(builder, rows) as row:
-                start, into = (builder.add(a, builder.mul(row.index, step)) for a, step in ((source, source_step), (target, target_step)))
+                start, into = (
+                    builder.add(a, builder.mul(row.index, step))
+                    for a, step in ((source, source_step), (target, target_step))
+                )
                 with cgutils.for_range(builder, runs_of(builder, span, count)) as run:
                     offset = builder.mul(run_start(builder, run.index, span, count), _WORD(item))
-                    store_at(builder, load_at(builder, builder.add(start, offset), kind, item), builder.add(into, offset), item)
+                    store_at(
+                        builder,
+                        load_at(builder, builder.add(start, offset), kind, item),
+                        builder.add(into, offset),
+                        item,
+                    )
             builder.branch(end)
             builder.position_at_end(shorter)
             span //= 2
@@ -120,7 +131,9 @@ def turn_rows(like, source, row_step, target, step, rows, count, item, width):
             for w in range(count):
                 write(like, target + w * step + c * item, read(like, source + c * row_step + w * item))
         return
-    for w in range(0, count, width):  # a few columns from end to end: their pages and lines are used while they are at hand
+    for w in range(
+        0, count, width
+    ):  # a few columns from end to end: their pages and lines are used while they are at hand
         at = min(w, count - width)  # the last squares overlap those before them
         for c in range(0, rows, width):
             row = min(c, rows - width)
@@ -138,8 +151,8 @@ def aligned_array(array: np.ndarray) -> np.ndarray:
 
 @device(counted=False)
 def box_of(task, geo, out_at, size_at, start, extents):
-    """Fill in the first pixel and the extents of the box that a task has of the result: its extents and those of a box stand in `geo` from `out_at` and
-    `size_at` on. Gives what is left of the task's number."""
+    """Fill in the first pixel and the extents of the box that a task has of the result: its extents and those of a box
+    stand in `geo` from `out_at` and `size_at` on. Gives what is left of the task's number."""
     for axis in range(2, -1, -1):
         size = geo[size_at + axis]
         number = (geo[out_at + axis] + size - 1) // size

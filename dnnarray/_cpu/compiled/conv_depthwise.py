@@ -1,9 +1,10 @@
-"""Convolution of single channels (depthwise, without stride): each output vector is a sum of shifted input vectors. Imports Numba.
+"""Convolution of single channels (depthwise, without stride): each output vector is a sum of shifted input vectors.
+Imports Numba.
 
-A task is a block of rows of one channel, copied once into a zero-padded image of its own. No matrix product: a tap's weight, the same in all lanes,
-multiplies the image at the tap's offset, and the sums of a few neighbouring vectors stay in registers until they are written. 3x3 windows
-have a kernel of their own, which mostly needs no copy, and those of four rows and more without dilation go by strips.
-"""
+A task is a block of rows of one channel, copied once into a zero-padded image of its own. No matrix product: a tap's
+weight, the same in all lanes, multiplies the image at the tap's offset, and the sums of a few neighbouring vectors stay
+in registers until they are written. 3x3 windows have a kernel of their own, which mostly needs no copy, and those of
+four rows and more without dilation go by strips."""
 
 from __future__ import annotations
 
@@ -71,23 +72,42 @@ def _sums_intrinsic(vectors: int) -> Any:
     """Rows of window sums, `vectors` vectors at a time."""
 
     def typed(
-        typing: Any, like: Any, image: Any, step: Any, weights: Any, offsets: Any, taps: Any, target: Any, target_step: Any, rows: Any, count: Any
-    ) -> Any:  # fmt: skip
+        typing: Any,
+        like: Any,
+        image: Any,
+        step: Any,
+        weights: Any,
+        offsets: Any,
+        taps: Any,
+        target: Any,
+        target_step: Any,
+        rows: Any,
+        count: Any,
+    ) -> Any:
         def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
             m, vector, item = arithmetic(context, builder, signature.args[0])
             _, image, step, weights, offsets, taps, target, target_step, rows, count = arguments
             span = vectors * vector.count
 
             def weight(tap: Any) -> Any:
-                return splat(builder, load_at(builder, builder.add(weights, builder.mul(tap, _WORD(item))), vector.element, item), vector)
+                return splat(
+                    builder,
+                    load_at(builder, builder.add(weights, builder.mul(tap, _WORD(item))), vector.element, item),
+                    vector,
+                )
 
             def added(sums: list[Any], factor: Any, place: Any) -> list[Any]:
                 places = [builder.add(place, _WORD(v * vector.count * item)) for v in range(vectors)]
-                return [m.fma(factor, load_at(builder, p, vector, item), total) for p, total in zip(places, sums, strict=True)]
+                return [
+                    m.fma(factor, load_at(builder, p, vector, item), total)
+                    for p, total in zip(places, sums, strict=True)
+                ]
 
             held = [cgutils.alloca_once(builder, vector) for _ in range(vectors)]
             with cgutils.for_range(builder, rows) as row:
-                first, into = (builder.add(a, builder.mul(row.index, s)) for a, s in ((image, step), (target, target_step)))
+                first, into = (
+                    builder.add(a, builder.mul(row.index, s)) for a, s in ((image, step), (target, target_step))
+                )
                 with cgutils.for_range(builder, runs_of(builder, span, count)) as run:
                     at = builder.mul(run_start(builder, run.index, span, count), _WORD(item))
                     for place in held:
@@ -95,10 +115,17 @@ def _sums_intrinsic(vectors: int) -> Any:
                     with cgutils.for_range(builder, taps) as tap:
                         offset = load_at(builder, builder.add(offsets, builder.mul(tap.index, _WORD(8))), _WORD, 8)
                         place = builder.add(builder.add(first, at), offset)
-                        for total, value in zip(held, added([builder.load(h) for h in held], weight(tap.index), place), strict=True):
+                        for total, value in zip(
+                            held, added([builder.load(h) for h in held], weight(tap.index), place), strict=True
+                        ):
                             builder.store(value, total)
                     for v, total in enumerate(held):
-                        store_at(builder, builder.load(total), builder.add(builder.add(into, at), _WORD(v * vector.count * item)), item)
+                        store_at(
+                            builder,
+                            builder.load(total),
+                            builder.add(builder.add(into, at), _WORD(v * vector.count * item)),
+                            item,
+                        )
             return context.get_dummy_value()
 
         return types.void(like, *[types.int64] * 9), generate
@@ -131,7 +158,19 @@ def _nine_direct(like, geo, x, step, low, zeros, weights, y, row_step, rows):
     apart()
     before = geo[BEFORE_W_AT]
     nine_sums(
-        like, x - before * geo[ITEM_AT], step, low, geo[H_AT], zeros, before, geo[BESIDE_W_AT], weights, y, row_step, rows, geo[OUT_W_AT]
+        like,
+        x - before * geo[ITEM_AT],
+        step,
+        low,
+        geo[H_AT],
+        zeros,
+        before,
+        geo[BESIDE_W_AT],
+        weights,
+        y,
+        row_step,
+        rows,
+        geo[OUT_W_AT],
     )
 
 
@@ -155,10 +194,22 @@ def _window_sums(like, geo, image, weights, offsets, y, row_step, rows):
 
 @kernel
 def depthwise(
-    start: int, stop: int, x: int, y: int, strides: Integers1, weight: int, offsets: int, geo: Integers1, like: Out1, images: int, elements: int, parts: int,
+    start: int,
+    stop: int,
+    x: int,
+    y: int,
+    strides: Integers1,
+    weight: int,
+    offsets: int,
+    geo: Integers1,
+    like: Out1,
+    images: int,
+    elements: int,
+    parts: int,
     tasks: int,
-) -> None:  # fmt: skip
-    """The parts from `start` to `stop`, each every so many blocks of rows of all images and channels; the weight is [group][output][tap]."""
+) -> None:
+    """The parts from `start` to `stop`, each every so many blocks of rows of all images and channels; the weight is
+    [group][output][tap]."""
     item, zero = geo[ITEM_AT], like.dtype.type(0)
     for part in range(start, stop):
         image = images + part * elements * item
@@ -196,9 +247,24 @@ def row_plan(g: Geometry, item: int) -> tuple[np.ndarray, np.ndarray, int]:
     strips = g.window[1] >= STRIP_ROWS and g.dilation[1:] == (1, 1)
     strip = strips * min(g.out[2] // lanes(item), STRIP_VECTORS)  # vectors
     numbers = [
-        g.groups, g.k, *g.space[1:], *g.out[1:], *g.before[1:], tall, g.taps, rows, blocks, pitch, item, g.out[2] >= span, nine, beside, direct, strip,
+        g.groups,
+        g.k,
+        *g.space[1:],
+        *g.out[1:],
+        *g.before[1:],
+        tall,
+        g.taps,
+        rows,
+        blocks,
+        pitch,
+        item,
+        g.out[2] >= span,
+        nine,
+        beside,
+        direct,
+        strip,
         g.window[1],
-    ]  # fmt: skip
+    ]
     taps = np.arange(g.window[1]).reshape(-1, 1) * (g.dilation[1] * pitch) + np.arange(g.window[2]) * g.dilation[2]
     return np.array(numbers, np.int64), taps.reshape(-1) * item, (rows + tall - 1) * pitch
 
@@ -214,6 +280,17 @@ def correlate_planes(g: Geometry, x: np.ndarray, w: np.ndarray, y: np.ndarray) -
     weight = np.ascontiguousarray(w)
     strides = np.array(x.strides + y.strides, np.int64)
     depthwise(
-        parts, address(x), address(y), strides, address(weight), address(offsets), geo, images.reshape(-1), address(images), images.shape[1], parts, tasks,
+        parts,
+        address(x),
+        address(y),
+        strides,
+        address(weight),
+        address(offsets),
+        geo,
+        images.reshape(-1),
+        address(images),
+        images.shape[1],
+        parts,
+        tasks,
         work=g.macs // _MACS,
-    )  # fmt: skip
+    )

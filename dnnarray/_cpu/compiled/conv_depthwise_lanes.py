@@ -1,8 +1,8 @@
-"""Convolution of single channels (depthwise) whose channels lie side by side: they are the lanes of the vectors. Imports Numba.
+"""Convolution of single channels (depthwise) whose channels lie side by side: they are the lanes of the vectors.
+Imports Numba.
 
-A tap's weights, one for each channel, multiply the pixels that the tap meets, straight from the image; the sums of a few pixels stay in registers. Nothing is copied, and
-taps beside the image are left out.
-"""
+A tap's weights, one for each channel, multiply the pixels that the tap meets, straight from the image; the sums of a
+few pixels stay in registers. Nothing is copied, and taps beside the image are left out."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ XN, _, _, XD, XH, XW, YN, _, _, YD, YH, YW = range(12)  # byte strides
 # --- vectors ----------------------------------------------------------------------------------------------------------
 
 
-def vectors_of(context: Any, builder: ir.IRBuilder, like: types.Float, long: bool) -> tuple[Arithmetic, ir.VectorType, int]:
+def vectors_of(
+    context: Any, builder: ir.IRBuilder, like: types.Float, long: bool
+) -> tuple[Arithmetic, ir.VectorType, int]:
     """Vectors as long as the target has them, or of the fewest lanes that there are channels for."""
     element, vector, item = vector_of(context, like)
     vector = vector if long else ir.VectorType(element, LEAST_LANES)
@@ -68,7 +70,8 @@ class _Sums:
             self.add(p, factor, self.load(behind(self.builder, source, (_WORD(p), x_pixel))))
 
     def add_row(self, source: Any, x_pixel: Any, weight: Any, w_tap: Any, taps: int) -> None:
-        """A row of so many taps, which lie as far apart as the pixels do: a pixel of the image is loaded once for all taps that meet it."""
+        """A row of so many taps, which lie as far apart as the pixels do: a pixel of the image is loaded once for all
+        taps that meet it."""
         factors = [self.load(behind(self.builder, weight, (_WORD(s), w_tap))) for s in range(taps)]
         for i in range(len(self.held) + taps - 1):
             value = self.load(behind(self.builder, source, (_WORD(i), x_pixel)))
@@ -78,15 +81,52 @@ class _Sums:
 
 
 def _sums_intrinsic(pixels: int, long: bool, whole: int = 0) -> Any:
-    """Window sums of `count` pixels, at least `pixels`, of all channels, added to what is in y or not; `whole` taps along the row at once, if any are said."""
+    """Window sums of `count` pixels, at least `pixels`, of all channels, added to what is in y or not; `whole` taps
+    along the row at once, if any are said."""
 
     def typed(
-        typing: Any, like: Any, x: Any, x_pixel: Any, planes: Any, plane: Any, rows: Any, row: Any, taps: Any, tap: Any, w: Any, w_plane: Any, w_row: Any,
-        w_tap: Any, y: Any, y_pixel: Any, count: Any, channels: Any, add: Any,
-    ) -> Any:  # fmt: skip
+        typing: Any,
+        like: Any,
+        x: Any,
+        x_pixel: Any,
+        planes: Any,
+        plane: Any,
+        rows: Any,
+        row: Any,
+        taps: Any,
+        tap: Any,
+        w: Any,
+        w_plane: Any,
+        w_row: Any,
+        w_tap: Any,
+        y: Any,
+        y_pixel: Any,
+        count: Any,
+        channels: Any,
+        add: Any,
+    ) -> Any:
         def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
             m, vector, item = vectors_of(context, builder, signature.args[0], long)
-            _, x, x_pixel, planes, plane, rows, row, taps, tap, w, w_plane, w_row, w_tap, y, y_pixel, count, channels, add = arguments
+            (
+                _,
+                x,
+                x_pixel,
+                planes,
+                plane,
+                rows,
+                row,
+                taps,
+                tap,
+                w,
+                w_plane,
+                w_row,
+                w_tap,
+                y,
+                y_pixel,
+                count,
+                channels,
+                add,
+            ) = arguments
             add = builder.icmp_signed("!=", add, _WORD(0))
             runs = builder.sdiv(taps, _WORD(whole)) if whole else _WORD(0)
             sums = _Sums(builder, m, vector, item, pixels)
@@ -98,9 +138,17 @@ def _sums_intrinsic(pixels: int, long: bool, whole: int = 0) -> Any:
                     if whole:
                         with cgutils.for_range(builder, runs) as run:
                             s = builder.mul(run.index, _WORD(whole))
-                            sums.add_row(behind(builder, line, (s, tap)), x_pixel, behind(builder, factors, (s, w_tap)), w_tap, whole)
+                            sums.add_row(
+                                behind(builder, line, (s, tap)),
+                                x_pixel,
+                                behind(builder, factors, (s, w_tap)),
+                                w_tap,
+                                whole,
+                            )
                     with cgutils.for_range(builder, taps, builder.mul(runs, _WORD(max(whole, 1)))) as s:
-                        sums.add_tap(behind(builder, line, (s.index, tap)), x_pixel, behind(builder, factors, (s.index, w_tap)))
+                        sums.add_tap(
+                            behind(builder, line, (s.index, tap)), x_pixel, behind(builder, factors, (s.index, w_tap))
+                        )
 
             with cgutils.for_range(builder, runs_of(builder, pixels, count)) as run:
                 first = run_start(builder, run.index, pixels, count)
@@ -117,7 +165,9 @@ def _sums_intrinsic(pixels: int, long: bool, whole: int = 0) -> Any:
                     words = ir.VectorType(_WORD, vector.count)
                     seen = splat(builder, builder.sub(builder.mul(part.index, _WORD(vector.count)), begin), words)
                     fresh = builder.icmp_signed(">=", ir.Constant(words, list(range(vector.count))), seen)
-                    fresh = builder.or_(fresh, splat(builder, builder.not_(add), ir.VectorType(ir.IntType(1), vector.count)))
+                    fresh = builder.or_(
+                        fresh, splat(builder, builder.not_(add), ir.VectorType(ir.IntType(1), vector.count))
+                    )
                     for value, total, place in zip(before, sums.held, places, strict=True):
                         store_at(builder, builder.select(fresh, builder.load(total), value), place, item)
             return context.get_dummy_value()
@@ -150,12 +200,36 @@ def end_of(at: Any, step: Any, extent: Any, count: Any) -> Any:
 
 @routine
 def _pixels(like, geo, strides, x, planes, rows, taps, w, y, count, add):
-    """`count` pixels of a row whose first tap reads the image at x, with so many taps along each axis from the one at w on."""
+    """`count` pixels of a row whose first tap reads the image at x, with so many taps along each axis from the one at w
+    on."""
     apart()
     channels, w_tap = geo[GROUPS], geo[GROUPS] * geo[ITEM]
     w_row, plane, row = w_tap * geo[WINDOW + 2], strides[XD] * geo[DILATION], strides[XH] * geo[DILATION + 1]
-    x_pixel, x_tap, w_plane, y_pixel = strides[XW] * geo[STRIDE + 2], strides[XW] * geo[DILATION + 2], w_row * geo[WINDOW + 1], strides[YW]
-    numbers = x, x_pixel, planes, plane, rows, row, taps, x_tap, w, w_plane, w_row, w_tap, y, y_pixel, count, channels, add
+    x_pixel, x_tap, w_plane, y_pixel = (
+        strides[XW] * geo[STRIDE + 2],
+        strides[XW] * geo[DILATION + 2],
+        w_row * geo[WINDOW + 1],
+        strides[YW],
+    )
+    numbers = (
+        x,
+        x_pixel,
+        planes,
+        plane,
+        rows,
+        row,
+        taps,
+        x_tap,
+        w,
+        w_plane,
+        w_row,
+        w_tap,
+        y,
+        y_pixel,
+        count,
+        channels,
+        add,
+    )
     together = geo[TOGETHER] if taps >= geo[TOGETHER] else 0
     if count >= _PIXELS:
         if together == 3:
@@ -187,17 +261,37 @@ def _pixels(like, geo, strides, x, planes, rows, taps, w, y, count, add):
 
 @device(counted=False)
 def _taps_of(like, geo, strides, x, planes, rows, w, y, pixel, count, first, stop, add):
-    """The taps from `first` to `stop` along the row, of `count` pixels from `pixel` on; x, w and y are those of the row's position 0, tap 0 and pixel 0."""
+    """The taps from `first` to `stop` along the row, of `count` pixels from `pixel` on; x, w and y are those of the
+    row's position 0, tap 0 and pixel 0."""
     at = pixel * geo[STRIDE + 2] - geo[BEFORE + 2] + first * geo[DILATION + 2]
     weights = w + first * geo[GROUPS] * geo[ITEM]
-    _pixels(like, geo, strides, x + at * strides[XW], planes, rows, stop - first, weights, y + pixel * strides[YW], count, add)
+    _pixels(
+        like,
+        geo,
+        strides,
+        x + at * strides[XW],
+        planes,
+        rows,
+        stop - first,
+        weights,
+        y + pixel * strides[YW],
+        count,
+        add,
+    )
 
 
 @routine
 def _edge(like, geo, strides, x, planes, rows, w, y, begin, end):
-    """The pixels from `begin` to `end` of a row, whose windows reach over the edge: a few together with the taps that all of them have, then the others."""
+    """The pixels from `begin` to `end` of a row, whose windows reach over the edge: a few together with the taps that
+    all of them have, then the others."""
     apart()
-    step, before, dilation, width, window = geo[STRIDE + 2], geo[BEFORE + 2], geo[DILATION + 2], geo[SPACE + 2], geo[WINDOW + 2]
+    step, before, dilation, width, window = (
+        geo[STRIDE + 2],
+        geo[BEFORE + 2],
+        geo[DILATION + 2],
+        geo[SPACE + 2],
+        geo[WINDOW + 2],
+    )
     p = begin
     while p < end:
         left = end - p
@@ -234,7 +328,9 @@ def _row(like, geo, strides, x, w, y, depth, height):
 
 
 @kernel
-def lanes_correlate(start: int, stop: int, x: int, y: int, strides: Integers1, weight: int, geo: Integers1, like: Out1) -> None:
+def lanes_correlate(
+    start: int, stop: int, x: int, y: int, strides: Integers1, weight: int, geo: Integers1, like: Out1
+) -> None:
     """The blocks of rows of outputs from `start` to `stop`; the weight is [tap][channel]."""
     zero = like.dtype.type(0)
     for task in range(start, stop):
@@ -260,7 +356,20 @@ def rows_plan(g: Geometry, item: int) -> tuple[np.ndarray, int]:
     rows = min(max(_TASK // (g.out[2] * g.groups), 1), g.out[1])
     blocks, long = -(-g.out[1] // rows), min(g.groups // lanes(item), VECTORS)
     together = _together(g.window[2]) if long and g.stride[2] == g.dilation[2] else 0
-    numbers = (*g.space, *g.out, *g.stride, *g.before, *g.window, *g.dilation, g.groups, item, rows, blocks, long, together)
+    numbers = (
+        *g.space,
+        *g.out,
+        *g.stride,
+        *g.before,
+        *g.window,
+        *g.dilation,
+        g.groups,
+        item,
+        rows,
+        blocks,
+        long,
+        together,
+    )
     return np.array(numbers, np.int64), g.n * g.out[0] * blocks
 
 
@@ -274,10 +383,15 @@ def side_by_side(a: np.ndarray) -> np.ndarray:
 
 def _correlate(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
     geo, tasks = rows_plan(g, y.itemsize)
-    x, target = side_by_side(x), y if y.strides[1] == y.itemsize and y.flags.aligned else side_by_side(np.empty(y.shape, y.dtype))
+    x, target = (
+        side_by_side(x),
+        y if y.strides[1] == y.itemsize and y.flags.aligned else side_by_side(np.empty(y.shape, y.dtype)),
+    )
     weight = np.ascontiguousarray(w.reshape(g.groups, g.taps).T)
     strides = np.array(x.strides + target.strides, np.int64)
-    lanes_correlate(tasks, address(x), address(target), strides, address(weight), geo, weight.reshape(-1), work=g.macs // _MACS)
+    lanes_correlate(
+        tasks, address(x), address(target), strides, address(weight), geo, weight.reshape(-1), work=g.macs // _MACS
+    )
     if target is not y:
         y[...] = target
 

@@ -1,7 +1,7 @@
 """The gradient of a depthwise weight whose channels lie side by side: they are the lanes of the vectors. Imports Numba.
 
-The sums of a few taps stay in registers over the pixels of a row. Taps beside the image are left out, and nothing is copied.
-"""
+The sums of a few taps stay in registers over the pixels of a row. Taps beside the image are left out, and nothing is
+copied."""
 
 from __future__ import annotations
 
@@ -63,8 +63,18 @@ def _products_intrinsic(taps: int, vectors: int, long: bool) -> Any:
     """Add to the sums of `taps` neighbouring taps what `count` pixels of a row give, of all channels."""
 
     def typed(
-        typing: Any, like: Any, x: Any, x_pixel: Any, x_tap: Any, grad: Any, grad_pixel: Any, count: Any, sums: Any, sums_tap: Any, channels: Any
-    ) -> Any:  # fmt: skip
+        typing: Any,
+        like: Any,
+        x: Any,
+        x_pixel: Any,
+        x_tap: Any,
+        grad: Any,
+        grad_pixel: Any,
+        count: Any,
+        sums: Any,
+        sums_tap: Any,
+        channels: Any,
+    ) -> Any:
         def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
             m, vector, item = vectors_of(context, builder, signature.args[0], long)
             _, x, x_pixel, x_tap, grad, grad_pixel, count, sums, sums_tap, channels = arguments
@@ -93,7 +103,9 @@ def _products_intrinsic(taps: int, vectors: int, long: bool) -> Any:
                     for new, place, part in zip(fresh, row, parts, strict=True):
                         total = builder.add(behind(builder, builder.add(sums, at), (_WORD(s), sums_tap)), part)
                         before = load_at(builder, total, vector, item)
-                        store_at(builder, builder.select(new, builder.fadd(before, builder.load(place)), before), total, item)
+                        store_at(
+                            builder, builder.select(new, builder.fadd(before, builder.load(place)), before), total, item
+                        )
             return context.get_dummy_value()
 
         return types.void(like, *[types.int64] * 9), generate
@@ -102,7 +114,9 @@ def _products_intrinsic(taps: int, vectors: int, long: bool) -> Any:
 
 
 _pairs_of_many, _pairs_of_one, _long_of_many, _long_of_one, _short_of_many, _short_of_one = (
-    _products_intrinsic(taps, vectors, long) for vectors, long in ((VECTORS, True), (1, True), (1, False)) for taps in (_TAPS, 1)
+    _products_intrinsic(taps, vectors, long)
+    for vectors, long in ((VECTORS, True), (1, True), (1, False))
+    for taps in (_TAPS, 1)
 )
 
 
@@ -111,7 +125,8 @@ _pairs_of_many, _pairs_of_one, _long_of_many, _long_of_one, _short_of_many, _sho
 
 @routine
 def _run_products(like, geo, strides, x, grad, low, high, taps, sums):
-    """What the pixels from `low` to `high` of a row give to `taps` taps (`_TAPS` or one) from the one on that reads the row at x for the first pixel."""
+    """What the pixels from `low` to `high` of a row give to `taps` taps (`_TAPS` or one) from the one on that reads the
+    row at x for the first pixel."""
     apart()
     x_pixel, x_tap, channels = strides[XW] * geo[STRIDE + 2], strides[XW] * geo[DILATION + 2], geo[GROUPS]
     step = channels * geo[ITEM]
@@ -137,7 +152,13 @@ def _run_products(like, geo, strides, x, grad, low, high, taps, sums):
 def _row_products(like, geo, strides, x, grad, sums):
     """What a row of the gradient gives to the taps of a row of the window, which read the row at x."""
     apart()
-    step, before, dilation, width, count = geo[STRIDE + 2], geo[BEFORE + 2], geo[DILATION + 2], geo[SPACE + 2], geo[OUT + 2]
+    step, before, dilation, width, count = (
+        geo[STRIDE + 2],
+        geo[BEFORE + 2],
+        geo[DILATION + 2],
+        geo[SPACE + 2],
+        geo[OUT + 2],
+    )
     tap, place = geo[GROUPS] * geo[ITEM], x - before * strides[XW]
     s = 0
     while s < geo[WINDOW + 2]:
@@ -182,7 +203,8 @@ def lanes_gradient(
     tasks: int,
     parts: int,
 ) -> None:
-    """The parts from `start` to `stop`, each every so many blocks of rows: sums [tap][channel], and behind them the totals of all of the part."""
+    """The parts from `start` to `stop`, each every so many blocks of rows: sums [tap][channel], and behind them the
+    totals of all of the part."""
     zero, item = like.dtype.type(0), geo[ITEM]
     for part in range(start, stop):
         sums, rows = memory + 2 * part * elements * item, 0
@@ -193,10 +215,20 @@ def lanes_gradient(
             n, d = plane // geo[OUT], plane % geo[OUT]
             depth, image = d * geo[STRIDE] - geo[BEFORE], x + n * strides[XN]
             for h in range(block * geo[ROWS], min((block + 1) * geo[ROWS], geo[OUT + 1])):
-                height, slopes = h * geo[STRIDE + 1] - geo[BEFORE + 1], grad + n * strides[YN] + d * strides[YD] + h * strides[YH]
+                height, slopes = (
+                    h * geo[STRIDE + 1] - geo[BEFORE + 1],
+                    grad + n * strides[YN] + d * strides[YD] + h * strides[YH],
+                )
                 for t in range(begin_of(depth, geo[DILATION]), end_of(depth, geo[DILATION], geo[SPACE], geo[WINDOW])):
-                    for r in range(begin_of(height, geo[DILATION + 1]), end_of(height, geo[DILATION + 1], geo[SPACE + 1], geo[WINDOW + 1])):
-                        line = image + (depth + t * geo[DILATION]) * strides[XD] + (height + r * geo[DILATION + 1]) * strides[XH]
+                    for r in range(
+                        begin_of(height, geo[DILATION + 1]),
+                        end_of(height, geo[DILATION + 1], geo[SPACE + 1], geo[WINDOW + 1]),
+                    ):
+                        line = (
+                            image
+                            + (depth + t * geo[DILATION]) * strides[XD]
+                            + (height + r * geo[DILATION + 1]) * strides[XH]
+                        )
                         own = sums + (t * geo[WINDOW + 1] + r) * geo[WINDOW + 2] * geo[GROUPS] * item
                         _row_products(zero, geo, strides, line, slopes, own)
                 rows += 1
@@ -208,14 +240,26 @@ def lanes_gradient(
 # --- the driver -------------------------------------------------------------------------------------------------------
 
 
-def _weight_gradient(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, grad: np.ndarray, w: np.ndarray) -> None:
+def _weight_gradient(
+    g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, grad: np.ndarray, w: np.ndarray
+) -> None:
     geo, tasks = rows_plan(g, x.itemsize)
     x, grad = side_by_side(x), side_by_side(grad)
     elements, parts = g.groups * g.taps, min(threads.cores(), tasks)
     memory, strides = aligned(1, 2 * parts * elements, x.dtype), np.array(x.strides + grad.strides, np.int64)
     lanes_gradient(
-        parts, address(x), address(grad), strides, geo, memory.reshape(-1), address(memory), elements, tasks, parts, work=g.macs // _MACS
-    )  # fmt: skip
+        parts,
+        address(x),
+        address(grad),
+        strides,
+        geo,
+        memory.reshape(-1),
+        address(memory),
+        elements,
+        tasks,
+        parts,
+        work=g.macs // _MACS,
+    )
     totals = memory.reshape(-1)[: 2 * parts * elements].reshape(parts, 2, g.taps, g.groups)[:, 1]
     w[...] = totals.sum(0).T.reshape(w.shape)
 
@@ -226,5 +270,7 @@ WAY = CORRELATES._replace(
 
 
 @driver(lanes_gradient)
-def conv_backward_weight(problem: ConvProblem, outputs: Any, scratch: np.ndarray | None, grad: np.ndarray, x: np.ndarray) -> None:
+def conv_backward_weight(
+    problem: ConvProblem, outputs: Any, scratch: np.ndarray | None, grad: np.ndarray, x: np.ndarray
+) -> None:
     conv_maps.conv_backward_weight(WAY, problem, outputs, scratch, grad, x)

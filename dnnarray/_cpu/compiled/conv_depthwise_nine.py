@@ -1,9 +1,9 @@
 """Window sums of 3x3 depthwise convolution, straight from the image. Imports Numba.
 
-A strip is as wide as a vector and a few rows high. Each row of the image that it reads is loaded once for each column of the window and multiplied into the
-sums of the three rows of outputs that it belongs to; sums and all nine weights stay in registers. Nothing is copied: a row beside the image
-is one of zeros, and where a strip ends at the image's first or last column, the vector beside it is its neighbour moved by a lane.
-"""
+A strip is as wide as a vector and a few rows high. Each row of the image that it reads is loaded once for each column
+of the window and multiplied into the sums of the three rows of outputs that it belongs to; sums and all nine weights
+stay in registers. Nothing is copied: a row beside the image is one of zeros, and where a strip ends at the image's
+first or last column, the vector beside it is its neighbour moved by a lane."""
 
 from __future__ import annotations
 
@@ -26,12 +26,15 @@ _WORD, _LANE = ir.IntType(64), ir.IntType(32)
 class _Strips:
     """Strips of `height` rows of outputs, from rows of the image at given addresses."""
 
-    def __init__(self, builder: ir.IRBuilder, arithmetic: Any, weights: list[Any], rows: list[Any], targets: list[Any], item: int) -> None:
+    def __init__(
+        self, builder: ir.IRBuilder, arithmetic: Any, weights: list[Any], rows: list[Any], targets: list[Any], item: int
+    ) -> None:
         self.builder, self.m, self.vector, self.item = builder, arithmetic, arithmetic.vector, item
         self.weights, self.rows, self.targets = weights, rows, targets
 
     def emit(self, at: Any, left: bool, right: bool) -> None:
-        """The strip that begins `at` bytes behind the first column; `left` and `right` say that the window's outer columns lie outside there."""
+        """The strip that begins `at` bytes behind the first column; `left` and `right` say that the window's outer
+        columns lie outside there."""
         height = len(self.targets)
         sums = [self.m.real(0.0)] * height
         for i, row in enumerate(self.rows):
@@ -39,7 +42,9 @@ class _Strips:
                 for r in range(max(0, i - height + 1), min(_SIDE, i + 1)):
                     sums[i - r] = self.m.fma(self.weights[r * _SIDE + s], value, sums[i - r])
             if i >= _SIDE - 1:
-                store_at(self.builder, sums[i - _SIDE + 1], self.builder.add(self.targets[i - _SIDE + 1], at), self.item)
+                store_at(
+                    self.builder, sums[i - _SIDE + 1], self.builder.add(self.targets[i - _SIDE + 1], at), self.item
+                )
 
     def _columns(self, place: Any, left: bool, right: bool) -> list[Any]:
         """What a row holds at the three columns of the window."""
@@ -60,7 +65,9 @@ class _Strips:
         return self.builder.shuffle_vector(value, self.m.real(0.0), order)
 
 
-def _strips_of_a_row(builder: ir.IRBuilder, count: Any, span: int, left: Any, right: Any, emit: Callable[[Any, bool, bool], None]) -> None:
+def _strips_of_a_row(
+    builder: ir.IRBuilder, count: Any, span: int, left: Any, right: Any, emit: Callable[[Any, bool, bool], None]
+) -> None:
     """All strips of rows of `count` elements: those at an edge beside zeros by themselves."""
     runs = runs_of(builder, span, count)
     last = builder.sub(runs, _WORD(1))
@@ -81,18 +88,32 @@ def _strips_of_a_row(builder: ir.IRBuilder, count: Any, span: int, left: Any, ri
 
 @intrinsic
 def nine_sums(
-    typing: Any, like: Any, image: Any, step: Any, low: Any, height: Any, zeros: Any, left: Any, right: Any, weights: Any, target: Any, target_step: Any,
-    rows: Any, count: Any,
-) -> Any:  # fmt: skip
-    """`rows` rows of `count` sums, at least a vector's. The window of the first begins at row `low` of the image, which has `height` rows, at the address `image`;
-    other rows are those at `zeros`. `left` and `right` (0 or 1) say that the first and the last window begin and end a column beside the image."""
+    typing: Any,
+    like: Any,
+    image: Any,
+    step: Any,
+    low: Any,
+    height: Any,
+    zeros: Any,
+    left: Any,
+    right: Any,
+    weights: Any,
+    target: Any,
+    target_step: Any,
+    rows: Any,
+    count: Any,
+) -> Any:
+    """`rows` rows of `count` sums, at least a vector's. The window of the first begins at row `low` of the image, which
+    has `height` rows, at the address `image`; other rows are those at `zeros`. `left` and `right` (0 or 1) say that the
+    first and the last window begin and end a column beside the image."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         m, vector, item = arithmetic(context, builder, signature.args[0])
         _, image, step, low, height, zeros, left, right, weights, target, target_step, rows, count = arguments
         left, right = (builder.icmp_signed("!=", flag, _WORD(0)) for flag in (left, right))
         factors = [
-            splat(builder, load_at(builder, builder.add(weights, _WORD(t * item)), vector.element, item), vector) for t in range(_SIDE**2)
+            splat(builder, load_at(builder, builder.add(weights, _WORD(t * item)), vector.element, item), vector)
+            for t in range(_SIDE**2)
         ]
 
         def row(number: Any) -> Any:
@@ -104,7 +125,12 @@ def nine_sums(
             into = [builder.add(target, builder.mul(builder.add(first, _WORD(i)), target_step)) for i in range(tall)]
             strips = _Strips(builder, m, factors, sources, into, item)
             _strips_of_a_row(
-                builder, count, vector.count, left, right, lambda at, *sides: strips.emit(builder.mul(at, _WORD(item)), *sides)
+                builder,
+                count,
+                vector.count,
+                left,
+                right,
+                lambda at, *sides: strips.emit(builder.mul(at, _WORD(item)), *sides),
             )
 
         with builder.if_else(builder.icmp_signed(">=", rows, _WORD(_ROWS))) as (tall, flat):

@@ -1,9 +1,9 @@
 """Window sums of depthwise convolution with large windows, from a padded image. Imports Numba.
 
-A strip is a few vectors wide and `STRIP_ROWS` rows high. Each vector of the image is loaded once for each column of the window and multiplied into the sums of all
-rows of the strip that it belongs to: fewer loads than products, and enough sums in registers that none waits for another. Products are added in the order of the
-window's taps, and no tap meets what lies outside of its window.
-"""
+A strip is a few vectors wide and `STRIP_ROWS` rows high. Each vector of the image is loaded once for each column of the
+window and multiplied into the sums of all rows of the strip that it belongs to: fewer loads than products, and enough
+sums in registers that none waits for another. Products are added in the order of the window's taps, and no tap meets
+what lies outside of its window."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ _WORD = ir.IntType(64)
 class _Strip:
     """The sums of a strip, and the products that go into them."""
 
-    def __init__(self, builder: ir.IRBuilder, arithmetic: Any, vectors: int, item: int, weights: Any, wide: Any) -> None:
+    def __init__(
+        self, builder: ir.IRBuilder, arithmetic: Any, vectors: int, item: int, weights: Any, wide: Any
+    ) -> None:
         self.builder, self.m, self.vector, self.item = builder, arithmetic, arithmetic.vector, item
         self.vectors, self.weights, self.wide = vectors, weights, wide
         self.sums = [[cgutils.alloca_once(builder, self.vector) for _ in range(vectors)] for _ in range(STRIP_ROWS)]
@@ -35,12 +37,14 @@ class _Strip:
             self.builder.store(self.m.real(0.0), place)
 
     def add_line(self, line: Any, tap_row: Any, rows: Sequence[int]) -> None:
-        """A line of the image into the sums of these rows of the strip: it meets row `tap_row` - r of the window of row r."""
+        """A line of the image into the sums of these rows of the strip: it meets row `tap_row` - r of the window of row
+        r."""
         b = self.builder
         with cgutils.for_range(b, self.wide) as column:
             place = b.add(line, b.mul(column.index, _WORD(self.item)))
             image = [
-                load_at(b, b.add(place, _WORD(v * self.vector.count * self.item)), self.vector, self.item) for v in range(self.vectors)
+                load_at(b, b.add(place, _WORD(v * self.vector.count * self.item)), self.vector, self.item)
+                for v in range(self.vectors)
             ]
             for r in rows:
                 tap = b.add(b.mul(b.sub(tap_row, _WORD(r)), self.wide), column.index)
@@ -58,11 +62,22 @@ class _Strip:
 
 
 def _strips_intrinsic(vectors: int) -> Any:
-    """At least `STRIP_ROWS` rows of `count` sums, at least `vectors` vectors, of windows of tall x wide taps, `tall` no less than a strip's rows."""
+    """At least `STRIP_ROWS` rows of `count` sums, at least `vectors` vectors, of windows of tall x wide taps, `tall` no
+    less than a strip's rows."""
 
     def typed(
-        typing: Any, like: Any, image: Any, step: Any, weights: Any, tall: Any, wide: Any, target: Any, target_step: Any, rows: Any, count: Any
-    ) -> Any:  # fmt: skip
+        typing: Any,
+        like: Any,
+        image: Any,
+        step: Any,
+        weights: Any,
+        tall: Any,
+        wide: Any,
+        target: Any,
+        target_step: Any,
+        rows: Any,
+        count: Any,
+    ) -> Any:
         def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
             m, vector, item = arithmetic(context, builder, signature.args[0])
             _, image, step, weights, tall, wide, target, target_step, rows, count = arguments

@@ -1,8 +1,9 @@
-"""The gradient of 3x3 depthwise weights: nine inner products of a plane of the gradient with shifts of the image, side by side. Imports Numba.
+"""The gradient of 3x3 depthwise weights: nine inner products of a plane of the gradient with shifts of the image, side
+by side. Imports Numba.
 
-A plane, or as many of its rows as the cache holds, is copied once to a zero-padded image. Each vector of the gradient is then read once and
-multiplied by the image at all nine taps, whose sums stay in registers; the sums of a block are added to those of the channel.
-"""
+A plane, or as many of its rows as the cache holds, is copied once to a zero-padded image. Each vector of the gradient
+is then read once and multiplied by the image at all nine taps, whose sums stay in registers; the sums of a block are
+added to those of the channel."""
 
 from __future__ import annotations
 
@@ -43,12 +44,15 @@ _XN, _XG, _XH, _YN, _YG, _YH = 0, 1, 4, 6, 7, 10  # byte strides
 
 
 def fits_nine(g: Geometry, x: np.ndarray, grad: np.ndarray) -> bool:
-    """Whether the kernel does this: what `fits` the depthwise convolution, with a window of 3x3 and one output for each channel."""
+    """Whether the kernel does this: what `fits` the depthwise convolution, with a window of 3x3 and one output for each
+    channel."""
     return fits(g, x, grad) and grad.flags.aligned and g.k == 1 and bool(row_plan(g, x.itemsize)[0][NINE_AT])
 
 
 @intrinsic
-def _nine_products(typing: Any, like: Any, image: Any, step: Any, grad: Any, grad_step: Any, rows: Any, count: Any, sums: Any) -> Any:
+def _nine_products(
+    typing: Any, like: Any, image: Any, step: Any, grad: Any, grad_step: Any, rows: Any, count: Any, sums: Any
+) -> Any:
     """Add to nine vectors at `sums` the products of the gradient's rows with the image at each tap, lane by lane."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
@@ -68,7 +72,9 @@ def _nine_products(typing: Any, like: Any, image: Any, step: Any, grad: Any, gra
                 value = load_at(builder, builder.add(source, at), vector, item)
                 value = builder.select(builder.icmp_signed(">=", lane, splat(builder, seen, words)), value, m.real(0.0))
                 for t, total in enumerate(totals):
-                    place = builder.add(builder.add(line, builder.mul(step, _WORD(t // 3))), builder.add(at, _WORD(t % 3 * item)))
+                    place = builder.add(
+                        builder.add(line, builder.mul(step, _WORD(t // 3))), builder.add(at, _WORD(t % 3 * item))
+                    )
                     builder.store(m.fma(value, load_at(builder, place, vector, item), builder.load(total)), total)
         for t, total in enumerate(totals):
             place = builder.add(sums, _WORD(t * vector.count * item))
@@ -90,18 +96,38 @@ def _block(like, geo, x, grad, strides, row, image, sums):
 
 @kernel
 def nine_weight(
-    start: int, stop: int, x: int, grad: int, strides: Integers1, weight: int, geo: Integers1, like: Out1, images: int, elements: int, sums: int, count: int,
-    width: int, parts: int,
-) -> None:  # fmt: skip
-    """The gradient of the weight, [channel][tap], over `count` images: each part has channels of its own, and `sums` nine vectors for each channel."""
+    start: int,
+    stop: int,
+    x: int,
+    grad: int,
+    strides: Integers1,
+    weight: int,
+    geo: Integers1,
+    like: Out1,
+    images: int,
+    elements: int,
+    sums: int,
+    count: int,
+    width: int,
+    parts: int,
+) -> None:
+    """The gradient of the weight, [channel][tap], over `count` images: each part has channels of its own, and `sums`
+    nine vectors for each channel."""
     item, zero = geo[ITEM_AT], like.dtype.type(0)
     for part in range(start, stop):
-        image, first, last = images + part * elements * item, geo[GROUPS_AT] * part // parts, geo[GROUPS_AT] * (part + 1) // parts
+        image, first, last = (
+            images + part * elements * item,
+            geo[GROUPS_AT] * part // parts,
+            geo[GROUPS_AT] * (part + 1) // parts,
+        )
         clear(zero, image, elements, item)
         clear(zero, sums + first * _TAPS * width * item, (last - first) * _TAPS * width, item)
         for n in range(count):
             for group in range(first, last):
-                plane, gradient = x + n * strides[_XN] + group * strides[_XG], grad + n * strides[_YN] + group * strides[_YG]
+                plane, gradient = (
+                    x + n * strides[_XN] + group * strides[_XG],
+                    grad + n * strides[_YN] + group * strides[_YG],
+                )
                 for block in range(geo[BLOCKS_AT]):
                     own = sums + group * _TAPS * width * item
                     _block(zero, geo, plane, gradient, strides, block * geo[ROWS_AT], image, own)
@@ -120,7 +146,19 @@ def nine_weight_gradient(g: Geometry, x: np.ndarray, grad: np.ndarray) -> np.nda
     weight, strides = np.empty((g.groups, _TAPS), x.dtype), np.array(x.strides + grad.strides, np.int64)
     width = sums.shape[1] // _TAPS
     nine_weight(
-        parts, address(x), address(grad), strides, address(weight), geo, images.reshape(-1), address(images), images.shape[1], address(sums), g.n, width, parts,
+        parts,
+        address(x),
+        address(grad),
+        strides,
+        address(weight),
+        geo,
+        images.reshape(-1),
+        address(images),
+        images.shape[1],
+        address(sums),
+        g.n,
+        width,
+        parts,
         work=g.macs // _MACS,
-    )  # fmt: skip
+    )
     return weight

@@ -32,7 +32,8 @@ def weight_by_definition(g: Geometry, memory: np.ndarray, x: np.ndarray, grad: n
 
 
 def with_definition(shapes: Sequence[Shape], geometries: Iterable[Geometry], weighs: bool = False) -> tuple[Shape, ...]:
-    """The scratch of a way, whose last buffer also holds that of the definition for each of these geometries, one at a time."""
+    """The scratch of a way, whose last buffer also holds that of the definition for each of these geometries, one at a
+    time."""
     needed = DIRECT.weight_buffers if weighs else DIRECT.buffers
     assert needed is not None
     *others, last = shapes

@@ -1,9 +1,10 @@
-"""Convolution with output channels in the lanes: pixels are scalars, read where the stride and the window say. Imports Numba.
+"""Convolution with output channels in the lanes: pixels are scalars, read where the stride and the window say. Imports
+Numba.
 
-A task is a block of the result. What it reads is copied once to a zero-padded image. The micro-kernel multiplies tiles of a few pixels, each with an
-address of its own, with the weight of as many channels as it has lanes, and leaves its sums as [pixel][channel]; a last pass turns them to
-where they belong. So a stride costs nothing, and the phases of an input's gradient meet in one block, whose rows are written as whole vectors.
-"""
+A task is a block of the result. What it reads is copied once to a zero-padded image. The micro-kernel multiplies tiles
+of a few pixels, each with an address of its own, with the weight of as many channels as it has lanes, and leaves its
+sums as [pixel][channel]; a last pass turns them to where they belong. So a stride costs nothing, and the phases of an
+input's gradient meet in one block, whose rows are written as whole vectors."""
 
 from __future__ import annotations
 
@@ -72,7 +73,8 @@ _XN, _XG, _XC, _YN, _YG, _YK, _YD, _YH, _YW = 0, 1, 2, 6, 7, 8, 9, 10, 11  # byt
 
 @routine
 def _place_points(geo, pieces, extents, table, pixels):
-    """Write where each pixel of the pieces stands in image and result, the last one again up to a whole tile of any height; `pixels` gets those of each piece."""
+    """Write where each pixel of the pieces stands in image and result, the last one again up to a whole tile of any
+    height; `pixels` gets those of each piece."""
     apart()
     block_h, block_w, pitch = geo[BLOCK_AT + 1], geo[BLOCK_AT + 2], geo[PITCH_AT] * geo[ITEM_AT]
     step_d, step_h, step_w = geo[STEP_AT], geo[STEP_AT + 1], geo[STEP_AT + 2]
@@ -100,7 +102,8 @@ def _place_points(geo, pieces, extents, table, pixels):
 
 @device(counted=False)
 def _clip(geo, low, begin, count):
-    """The part of a block's image that lies in x: its first position and its extents, C D H W. Says whether they are others than before."""
+    """The part of a block's image that lies in x: its first position and its extents, C D H W. Says whether they are
+    others than before."""
     changed = False
     for axis in range(1, 4):
         extent = geo[EXTENT_AT + axis]
@@ -136,7 +139,8 @@ def _load(like, geo, x, xs, low, begin, count, image):
 
 @device(counted=False)
 def _vectors(block, geo):
-    """(the first, how many) vectors of a block of output channels: nearly equal ones, since a tile of one vector loads a scalar for each product."""
+    """(the first, how many) vectors of a block of output channels: nearly equal ones, since a tile of one vector loads
+    a scalar for each product."""
     blocks = (geo[VECTORS_AT] + VECTORS - 1) // VECTORS
     before = geo[VECTORS_AT] * block // blocks
     return before, geo[VECTORS_AT] * (block + 1) // blocks - before
@@ -144,7 +148,8 @@ def _vectors(block, geo):
 
 @routine
 def _multiply(like, geo, pieces, pixels, points, group, first, last, image, taps, weight, result, asked):
-    """All pieces of a group, in passes over channels and taps, for the blocks of output channels from `first` to `last`."""
+    """All pieces of a group, in passes over channels and taps, for the blocks of output channels from `first` to
+    `last`."""
     apart()
     item, vector = geo[ITEM_AT], geo[LANES_AT] * geo[ITEM_AT]
     for p in range(geo[PIECES_AT]):
@@ -157,7 +162,9 @@ def _multiply(like, geo, pieces, pixels, points, group, first, last, image, taps
                 part = source + (before * depth + step * vectors) * vector
                 into = result + before * vector
                 table = points + pieces[p, POINTS_AT] * 8
-                multiply_block(like, vectors, asked, table, pixels[p], image, offsets, steps, geo[CHAIN_AT], part, into, step > 0)
+                multiply_block(
+                    like, vectors, asked, table, pixels[p], image, offsets, steps, geo[CHAIN_AT], part, into, step > 0
+                )
 
 
 @routine
@@ -207,7 +214,8 @@ def _outputs(block, end, geo):
 
 @device(counted=False)
 def _tiles(geo, pieces, pixels, blocks):
-    """No more than the tiles that these blocks of output channels are multiplied by; none where nothing is to be asked for."""
+    """No more than the tiles that these blocks of output channels are multiplied by; none where nothing is to be asked
+    for."""
     total = 0
     for p in range(geo[PIECES_AT]):
         passes = (pieces[p, DEPTH_AT] + geo[STEPS_AT] - 1) // geo[STEPS_AT]
@@ -217,12 +225,28 @@ def _tiles(geo, pieces, pixels, blocks):
 
 @kernel
 def correlate_lanes(
-    start: int, stop: int, x: int, y: int, strides: Integers1, weight: int, taps: int, geo: Integers1, pieces: Integers2, like: Out1, scratch: int, table: int,
-) -> None:  # fmt: skip
+    start: int,
+    stop: int,
+    x: int,
+    y: int,
+    strides: Integers1,
+    weight: int,
+    taps: int,
+    geo: Integers1,
+    pieces: Integers2,
+    like: Out1,
+    scratch: int,
+    table: int,
+) -> None:
     """The tasks of the parts from `start` to `stop`; x, y, weight (packed), taps, scratch and table are addresses."""
     item, zero = geo[ITEM_AT], like.dtype.type(0)
     first, extents, placed = np.empty(3, np.int64), np.empty(3, np.int64), np.empty(3, np.int64)
-    low, begin, count, pixels = np.zeros(4, np.int64), np.zeros(4, np.int64), np.zeros(4, np.int64), np.empty(geo[PIECES_AT], np.int64)
+    low, begin, count, pixels = (
+        np.zeros(4, np.int64),
+        np.zeros(4, np.int64),
+        np.zeros(4, np.int64),
+        np.empty(geo[PIECES_AT], np.int64),
+    )
     for part in range(start, stop):
         image = scratch + part * geo[MEMORY_AT] * item
         result, asked = image + geo[IMAGE_AT] * item, table + part * geo[TABLE_AT] * 8
@@ -244,7 +268,14 @@ def correlate_lanes(
             group, last, block, end = _channels(share, geo)
             k0, k = _outputs(block, end, geo)
             tiles = _tiles(geo, pieces, pixels, end - block)
-            target = y + n * strides[_YN] + first[0] * strides[_YD] + first[1] * strides[_YH] + first[2] * strides[_YW] + k0 * strides[_YK]
+            target = (
+                y
+                + n * strides[_YN]
+                + first[0] * strides[_YD]
+                + first[1] * strides[_YH]
+                + first[2] * strides[_YW]
+                + k0 * strides[_YK]
+            )
             while group < last:
                 into = target + group * strides[_YG]
                 _load(zero, geo, x + group * strides[_XG] + n * strides[_XN], strides, low, begin, count, image)
@@ -266,8 +297,11 @@ def _is_row(at, channels, window, item):
 
 
 @kernel
-def pack_lanes(start: int, stop: int, sources: Integers2, geo: Integers1, pieces: Integers2, like: Out1, packed: int) -> None:
-    """Blocks of output channels as the micro-kernel reads them: [piece][group][block][channel and tap][lane], 0 in missing lanes.
+def pack_lanes(
+    start: int, stop: int, sources: Integers2, geo: Integers1, pieces: Integers2, like: Out1, packed: int
+) -> None:
+    """Blocks of output channels as the micro-kernel reads them: [piece][group][block][channel and tap][lane], 0 in
+    missing lanes.
 
     `sources` holds the address and the six byte strides of each piece's weight.
     """
@@ -299,7 +333,9 @@ def pack_lanes(start: int, stop: int, sources: Integers2, geo: Integers1, pieces
 # --- drivers ----------------------------------------------------------------------------------------------------------
 
 
-def _run(p: Plan, memory: Sequence[np.ndarray], x: np.ndarray, weights: Sequence[np.ndarray], y: np.ndarray, macs: int) -> None:
+def _run(
+    p: Plan, memory: Sequence[np.ndarray], x: np.ndarray, weights: Sequence[np.ndarray], y: np.ndarray, macs: int
+) -> None:
     weight, scratch, table = memory
     x, weights = aligned_array(x), [aligned_array(w) for w in weights]
     sources = np.array([(address(w), *w.strides) for w in weights], np.int64)
@@ -307,8 +343,19 @@ def _run(p: Plan, memory: Sequence[np.ndarray], x: np.ndarray, weights: Sequence
     pack_lanes(p.blocks, sources, p.numbers, p.pieces, weight, packed, work=_PACK * weight.size)
     strides = np.array(x.strides + y.strides, np.int64)
     correlate_lanes(
-        p.parts, address(x), address(y), strides, packed, address(p.taps), p.numbers, p.pieces, weight, line_of(scratch), address(table), work=macs // _MACS
-    )  # fmt: skip
+        p.parts,
+        address(x),
+        address(y),
+        strides,
+        packed,
+        address(p.taps),
+        p.numbers,
+        p.pieces,
+        weight,
+        line_of(scratch),
+        address(table),
+        work=macs // _MACS,
+    )
 
 
 def _correlate(g: Geometry, memory: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
@@ -329,6 +376,13 @@ def _gradient_buffers(g: Geometry) -> Any:
 
 
 WAY = Way(
-    "channel_lanes", "", never, buffers, _correlate, channel_lanes_cost, input_gradient=_input_gradient, input_buffers=_gradient_buffers
+    "channel_lanes",
+    "",
+    never,
+    buffers,
+    _correlate,
+    channel_lanes_cost,
+    input_gradient=_input_gradient,
+    input_buffers=_gradient_buffers,
 )
 conv, conv_backward_input, conv_transpose = correlations(WAY, pack_lanes, correlate_lanes)

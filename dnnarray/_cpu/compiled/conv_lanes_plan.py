@@ -1,8 +1,7 @@
 """How a convolution with output channels in the lanes is cut into tasks, and the numbers that its kernels get.
 
-A convolution is one piece; the gradient of an input is one for each phase of the stride, and all of them write to one block of the result. Imports
-Numba for the length of a vector alone.
-"""
+A convolution is one piece; the gradient of an input is one for each phase of the stride, and all of them write to one
+block of the result. Imports Numba for the length of a vector alone."""
 
 from __future__ import annotations
 
@@ -24,19 +23,40 @@ from dnnarray._problems.conv_geometry import Geometry, Triple
 _BLOCK_ELEMENTS = 1 << 15  # of a block's image or result: both lie in the second-level cache
 _MIN_PIXELS = 192  # of a block: what the weight's trip from memory is shared among
 _MOST_ELEMENTS = 1 << 18  # of a block's image, where the window and the stride allow it
-_STEPS = 160  # channels times taps of one pass over the pixels: short sums of sums are more exact, and a block of the weight stays in the first-level cache
-_CHAIN = 48  # steps of the gradient of an input, added up in a row: PyTorch's rounds as little; 4 to 5% of the time on one core
+# channels times taps of one pass over the pixels: short sums of sums are more exact, and a block of the weight stays in
+# the first-level cache
+_STEPS = 160
+# steps of the gradient of an input, added up in a row: PyTorch's rounds as little; 4 to 5% of the time on one core
+_CHAIN = 48
 _FEW_TAPS_CHAIN = 24  # the same where they are those of few taps
-_FORWARD_CHANNELS = 16 if BYTES == 64 else _STEPS  # the same forward, with all their taps: with AVX-512 PyTorch's adds up so many in a row
-_NEAR_BYTES = 4 << 20  # of both images, which the second-level caches hold: the result of larger ones is asked for ahead
+# the same forward, with all their taps: with AVX-512 PyTorch's adds up so many in a row
+_FORWARD_CHANNELS = 16 if BYTES == 64 else _STEPS
+# of both images, which the second-level caches hold: the result of larger ones is asked for ahead
+_NEAR_BYTES = 4 << 20
 _TASKS_PER_CORE = 4  # where the extents allow it: the parts are cut beforehand, and cores are not equally fast
 _LEAST_BLOCKS = 2  # blocks of output channels in a task, or its image costs more than its products
 
 # Where the kernels find their numbers; entries for the axes (C) D H W where it says so.
 (
-    GROUPS_AT, K_AT, ITEM_AT, LANES_AT, VECTORS_AT, PITCH_AT, IMAGE_AT, RESULT_AT, STEPS_AT, PARTS_AT, MEMORY_AT, TABLE_AT, TASKS_AT, SHARES_AT, SHARE_BLOCKS_AT,
-    COVERED_AT, PIECES_AT, CHAIN_AT,
-) = range(18)  # fmt: skip
+    GROUPS_AT,
+    K_AT,
+    ITEM_AT,
+    LANES_AT,
+    VECTORS_AT,
+    PITCH_AT,
+    IMAGE_AT,
+    RESULT_AT,
+    STEPS_AT,
+    PARTS_AT,
+    MEMORY_AT,
+    TABLE_AT,
+    TASKS_AT,
+    SHARES_AT,
+    SHARE_BLOCKS_AT,
+    COVERED_AT,
+    PIECES_AT,
+    CHAIN_AT,
+) = range(18)
 OUT_AT, BLOCK_AT, STEP_AT, STRIDE_AT, LOW_AT = range(
     18, 33, 3
 )  # D H W: of the result, of a block of it; from pixel to pixel of a piece in the result and in x; the first one read
@@ -82,7 +102,8 @@ def forward_plan(g: Geometry, itemsize: int) -> Plan:
 
 @lru_cache(maxsize=1024)
 def gradient_plan(g: Geometry, itemsize: int) -> Plan | None:
-    """That of its input's gradient; None where no tap meets the input. The phases of a stride share the taps: their sums are short as they are."""
+    """That of its input's gradient; None where no tap meets the input. The phases of a stride share the taps: their
+    sums are short as they are."""
     pieces = tuple(Piece(p.geometry, _triple([s.start for s in p.target]), g.stride) for p in g.phases)
     chain = min(_CHAIN, max(_FEW_TAPS_CHAIN, 8 * g.taps)) if len(pieces) == 1 else _STEPS
     return _plan(pieces, g.space, itemsize, chain) if pieces else None
@@ -107,20 +128,29 @@ def _blocking(pieces: Sequence[Piece], out: Triple) -> Triple:
 
 def _pixels(piece: Piece, block: Triple) -> Triple:
     """Those of a piece in a block, along each axis."""
-    return _triple([max(-(-(b - start) // step), 0) for b, start, step in zip(block, piece.start, piece.step, strict=True)])
+    return _triple(
+        [max(-(-(b - start) // step), 0) for b, start, step in zip(block, piece.start, piece.step, strict=True)]
+    )
 
 
 def _read(pieces: Sequence[Piece], block: Triple) -> tuple[Triple, Triple]:
     """The first position that a block reads, from where the stride has taken it, and how many it reads."""
     low = [min(-p.geometry.before[axis] for p in pieces) for axis in range(3)]
     extent = [
-        max(p.geometry.reach(_pixels(p, block))[axis] - p.geometry.before[axis] for p in pieces if _pixels(p, block)[axis]) - low[axis] for axis in range(3)
-    ]  # fmt: skip
+        max(
+            p.geometry.reach(_pixels(p, block))[axis] - p.geometry.before[axis]
+            for p in pieces
+            if _pixels(p, block)[axis]
+        )
+        - low[axis]
+        for axis in range(3)
+    ]
     return _triple(low), _triple(extent)
 
 
 def _steps_apart(g: Geometry, extent: Triple) -> tuple[list[int], list[int], int]:
-    """From channel to channel, plane to plane, row to row and pixel to pixel of the image, the axes from the slowest on, and all elements."""
+    """From channel to channel, plane to plane, row to row and pixel to pixel of the image, the axes from the slowest
+    on, and all elements."""
     d, h, w = extent
     line = ALIGNMENT // 4
     if g.pixel_major:
@@ -148,18 +178,45 @@ def _plan(pieces: Sequence[Piece], out: Triple, itemsize: int, chain: int) -> Pl
     image, result = (-(-m // ALIGNMENT) * ALIGNMENT for m in (image, math.prod(block) * pitch))
     numbers = np.zeros(COUNT_AT, np.int64)
     numbers[:OUT_AT] = (
-        g.groups, g.k, itemsize, width, vectors, pitch, image, result, steps, parts, image + result, WORDS + 2 * sum(counts), number * shares, shares, share_blocks,
-        sum(p.geometry.pixels for p in pieces) == math.prod(out), len(pieces), even_parts(steps, chain),
-    )  # fmt: skip
+        g.groups,
+        g.k,
+        itemsize,
+        width,
+        vectors,
+        pitch,
+        image,
+        result,
+        steps,
+        parts,
+        image + result,
+        WORDS + 2 * sum(counts),
+        number * shares,
+        shares,
+        share_blocks,
+        sum(p.geometry.pixels for p in pieces) == math.prod(out),
+        len(pieces),
+        even_parts(steps, chain),
+    )
     numbers[OUT_AT:SPACE_AT] = (*out, *block, *pieces[0].step, *g.stride, *low)
     numbers[SPACE_AT:AHEAD_AT] = (g.c, *g.space, g.c, *extent, *(a * itemsize for a in apart), *order)
     numbers[AHEAD_AT] = g.n * g.groups * (g.c * math.prod(g.space) + g.k * math.prod(out)) * itemsize > _NEAR_BYTES
     rows = np.zeros((len(pieces), PIECE_COUNT_AT), np.int64)
     taps = []
     for i, (p, depth) in enumerate(zip(pieces, depths, strict=True)):
-        base = sum((-before - first) * a for before, first, a in zip(p.geometry.before, low, apart[1:], strict=True)) * itemsize
+        base = (
+            sum((-before - first) * a for before, first, a in zip(p.geometry.before, low, apart[1:], strict=True))
+            * itemsize
+        )
         before = sum(depths[:i])
-        rows[i] = (*p.start, *p.geometry.window, base, before, depth, before * g.groups * vectors * width, 2 * sum(counts[:i]))
+        rows[i] = (
+            *p.start,
+            *p.geometry.window,
+            base,
+            before,
+            depth,
+            before * g.groups * vectors * width,
+            2 * sum(counts[:i]),
+        )
         taps.append(_taps(p.geometry, apart) * itemsize)
     weight = sum(depths) * g.groups * vectors * width
     return Plan(
@@ -178,7 +235,8 @@ def _taps(g: Geometry, apart: Sequence[int]) -> np.ndarray:
 
 
 def _shares(g: Geometry, blocks: int, channel_blocks: int) -> tuple[int, int]:
-    """Into how many tasks the channels of a block are split, so that the cores have enough of them, and the blocks of output channels of one."""
+    """Into how many tasks the channels of a block are split, so that the cores have enough of them, and the blocks of
+    output channels of one."""
     wanted = -(-_TASKS_PER_CORE * threads.cores() // blocks)
     if g.groups > 1:
         return min(wanted, g.groups), channel_blocks

@@ -1,4 +1,5 @@
-"""What a task of a convolution without im2col reads: a block of the image, zero-padded and split into the phases of the stride. Imports Numba."""
+"""What a task of a convolution without im2col reads: a block of the image, zero-padded and split into the phases of the
+stride. Imports Numba."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ from dnnarray._cpu.compiled.tile import apart, routine, write_word
 
 @device(counted=False)
 def _load_row(like, source, step, begin, end, stride, target, count, item, width):
-    """`count` elements of a row from position `begin` to `end` of those, 0 before and behind; `source` is where the first would be."""
+    """`count` elements of a row from position `begin` to `end` of those, 0 before and behind; `source` is where the
+    first would be."""
     clear(like, target, begin, item)
     clear(like, target + end * item, count - end, item)
     copy(like, source + begin * stride * step, stride * step, target + begin * item, item, end - begin, item, width)
@@ -37,7 +39,8 @@ def _load_row(like, source, step, begin, end, stride, target, count, item, width
 
 @device(counted=False)
 def _load_rows(like, x, xs, geo, low, first, last, target):
-    """A row of the channels from `first` to `last`, all phases of the stride, from position `low` on; x is 0 for a row outside of the image."""
+    """A row of the channels from `first` to `last`, all phases of the stride, from position `low` on; x is 0 for a row
+    outside of the image."""
     item, width, stride, phase = geo[ITEM_AT], geo[LANES_AT], geo[STRIDE_AT + 2], geo[PHASE_AT + 1] * geo[PHASE_AT + 2]
     channel = geo[STRIDE_AT] * geo[STRIDE_AT + 1] * stride * geo[PHASE_AT] * phase * item
     count, extent = geo[PHASE_AT + 2], geo[SPACE_AT + 2]
@@ -73,13 +76,16 @@ def load_image(like, x, xs, geo, images, low, extents, image):
                     at_d, at_h = low[0] + d, low[1] + h
                     inside = 0 <= at_d < geo[SPACE_AT] and 0 <= at_h < geo[SPACE_AT + 1]
                     source = x + i * xs[XN_AT] + at_d * xs[XD_AT] + at_h * xs[XH_AT] if inside else 0
-                    target = image + i * whole + (d % sd * geo[PHASE_AT] + d // sd) * plane + h % sh * area + h // sh * row
+                    target = (
+                        image + i * whole + (d % sd * geo[PHASE_AT] + d // sd) * plane + h % sh * area + h // sh * row
+                    )
                     _load_rows(like, source, xs, geo, low[2], c, c + together, target)
 
 
 @routine
 def place_pixels(geo, images, extents, table):
-    """Write the byte offset of each pixel in the image; flat, there is nothing to write. Gives the number of pixels, gaps included."""
+    """Write the byte offset of each pixel in the image; flat, there is nothing to write. Gives the number of pixels,
+    gaps included."""
     apart()
     item = geo[ITEM_AT]
     row = geo[PHASE_AT + 2]

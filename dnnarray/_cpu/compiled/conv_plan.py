@@ -1,4 +1,5 @@
-"""How a convolution without im2col is cut into tasks, and the numbers that its kernels get. Imports Numba for the length of a vector alone."""
+"""How a convolution without im2col is cut into tasks, and the numbers that its kernels get. Imports Numba for the
+length of a vector alone."""
 
 from __future__ import annotations
 
@@ -17,10 +18,18 @@ from dnnarray._problems.conv_geometry import Geometry, Triple
 
 _BLOCK_ELEMENTS = 1 << 15  # of a block's image or result: they share the second-level cache with a slice of the weight
 _MIN_PIXELS = 192  # of a block: what the weight's trip from memory is shared among
-_STEPS = 512  # channels times taps of one pass over the pixels: a tile of the weight then stays in the first-level cache
-_BACK_CHAIN = 24  # steps that the gradient of an input adds up in a row, to round as little as PyTorch's: 5 to 10% of the time on one core
-_FORWARD_CHAIN = 48 if BYTES == 64 else _STEPS  # the same forward, where PyTorch's rounds less with AVX-512 alone: 4 to 6% of the time
-_FEW, _FEW_CHAIN = 64, 9  # steps whose products take so little beside the passes over memory that short chains cost nothing, and those
+_STEPS = (
+    512  # channels times taps of one pass over the pixels: a tile of the weight then stays in the first-level cache
+)
+# steps that the gradient of an input adds up in a row, to round as little as PyTorch's: 5 to 10% of the time on one
+# core
+_BACK_CHAIN = 24
+# the same forward, where PyTorch's rounds less with AVX-512 alone: 4 to 6% of the time
+_FORWARD_CHAIN = 48 if BYTES == 64 else _STEPS
+_FEW, _FEW_CHAIN = (
+    64,
+    9,
+)  # steps whose products take so little beside the passes over memory that short chains cost nothing, and those
 _WEIGHT_ELEMENTS = 1 << 15  # of the weight between two passes over the pixels
 _GATHER = 1.2  # cycles to gather an element, against those of a vector's multiply-add
 _TASKS_PER_CORE = 4  # where the extents allow it: the parts are cut beforehand, and cores are not equally fast
@@ -110,15 +119,44 @@ def plan(g: Geometry, itemsize: int, gaps: bool = False, back: bool = False) -> 
         lines(m) for m in (n * g.c * volume + width, 0 if flat else tiles * steps * width, channel_rows * tiles * width)
     )
     memory, table = image + packed + result + lines(DOTS * lanes(itemsize)), steps + tiles + (0 if flat else pixels)
-    numbers = _numbers({
-        N_AT: g.n, GROUPS_AT: g.groups, C_AT: g.c, K_AT: g.k, SPACE_AT: g.space, OUT_AT: g.out, STRIDE_AT: g.stride, BEFORE_AT: g.before,
-        WINDOW_AT: g.window, COVERED_AT: g.reach((1, 1, 1)), PHASE_AT: phases, BLOCK_AT: extents, BLOCK_IMAGES_AT: n,
-        ITEM_AT: itemsize, LANES_AT: lanes(itemsize), WIDTH_AT: width, LONG_AT: long, FLAT_AT: flat,
-        STEP_COUNT_AT: steps, CHAIN_AT: _chain(steps, back, long), DEPTH_AT: depth, ROWS_AT: rows, WEIGHT_ROWS_AT: max(_WEIGHT_ELEMENTS // steps // rows, 1) * rows,
-        PARTS_AT: parts, SCRATCH_AT: memory, TABLE_AT: table, TASKS_AT: blocks * shares, TILES_AT: tiles,
-        CHANNEL_TASKS_AT: shares, CHANNEL_ROWS_AT: channel_rows, PACKED_ELEMENTS_AT: packed, RESULT_PIXELS_AT: tiles * width,
-        IMAGE_ELEMENTS_AT: image, SLACK_AT: image - n * g.c * volume,
-    })  # fmt: skip
+    numbers = _numbers(
+        {
+            N_AT: g.n,
+            GROUPS_AT: g.groups,
+            C_AT: g.c,
+            K_AT: g.k,
+            SPACE_AT: g.space,
+            OUT_AT: g.out,
+            STRIDE_AT: g.stride,
+            BEFORE_AT: g.before,
+            WINDOW_AT: g.window,
+            COVERED_AT: g.reach((1, 1, 1)),
+            PHASE_AT: phases,
+            BLOCK_AT: extents,
+            BLOCK_IMAGES_AT: n,
+            ITEM_AT: itemsize,
+            LANES_AT: lanes(itemsize),
+            WIDTH_AT: width,
+            LONG_AT: long,
+            FLAT_AT: flat,
+            STEP_COUNT_AT: steps,
+            CHAIN_AT: _chain(steps, back, long),
+            DEPTH_AT: depth,
+            ROWS_AT: rows,
+            WEIGHT_ROWS_AT: max(_WEIGHT_ELEMENTS // steps // rows, 1) * rows,
+            PARTS_AT: parts,
+            SCRATCH_AT: memory,
+            TABLE_AT: table,
+            TASKS_AT: blocks * shares,
+            TILES_AT: tiles,
+            CHANNEL_TASKS_AT: shares,
+            CHANNEL_ROWS_AT: channel_rows,
+            PACKED_ELEMENTS_AT: packed,
+            RESULT_PIXELS_AT: tiles * width,
+            IMAGE_ELEMENTS_AT: image,
+            SLACK_AT: image - n * g.c * volume,
+        }
+    )
     weight = g.groups * -(-g.k // rows) * rows * depth
     return Plan(
         numbers,
@@ -130,7 +168,9 @@ def plan(g: Geometry, itemsize: int, gaps: bool = False, back: bool = False) -> 
 
 def _chain(steps: int, back: bool, long: bool) -> int:
     """Steps of a pass that are added up in a row, before their sums are."""
-    return even_parts(steps, _FEW_CHAIN if steps <= _FEW else _BACK_CHAIN if back else _STEPS if long else _FORWARD_CHAIN)
+    return even_parts(
+        steps, _FEW_CHAIN if steps <= _FEW else _BACK_CHAIN if back else _STEPS if long else _FORWARD_CHAIN
+    )
 
 
 def _numbers(values: dict[int, int | Sequence[int]]) -> np.ndarray:
@@ -147,7 +187,8 @@ def lines(elements: int) -> int:
 
 
 def _taps(g: Geometry, volume: int, steps: Sequence[int], phases: Sequence[int]) -> np.ndarray:
-    """The offset of each channel and tap in the image, in elements: a tap stands in its phase of the stride. The last one again, for `dots`.
+    """The offset of each channel and tap in the image, in elements: a tap stands in its phase of the stride. The last
+    one again, for `dots`.
 
     `steps` lead to the next pixel of a phase along each axis, `phases` to the next phase.
     """
@@ -160,7 +201,8 @@ def _taps(g: Geometry, volume: int, steps: Sequence[int], phases: Sequence[int])
 
 
 def channel_shares(g: Geometry, blocks: int, rows: int) -> tuple[int, int]:
-    """Into how many tasks the channels of a block are split, so that the cores have enough of them, and the output channels of one."""
+    """Into how many tasks the channels of a block are split, so that the cores have enough of them, and the output
+    channels of one."""
     wanted = -(-_TASKS_PER_CORE * threads.cores() // blocks)
     if g.groups > 1:
         return min(wanted, g.groups), g.k
@@ -179,4 +221,6 @@ def _is_flat(g: Geometry, width: int) -> bool:
 @lru_cache(maxsize=1024)
 def buffers(g: Geometry, gaps: bool = False) -> Sequence[Shape]:
     """Scratch for elements of any size."""
-    return tuple(max(pair, key=math.prod) for pair in zip(plan(g, 4, gaps).shapes, plan(g, 8, gaps).shapes, strict=True))
+    return tuple(
+        max(pair, key=math.prod) for pair in zip(plan(g, 4, gaps).shapes, plan(g, 8, gaps).shapes, strict=True)
+    )

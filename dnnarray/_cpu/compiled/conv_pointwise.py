@@ -1,9 +1,10 @@
-"""Convolution with windows of one pixel by the matrix micro-kernel, straight from the image to the result. Imports Numba.
+"""Convolution with windows of one pixel by the matrix micro-kernel, straight from the image to the result. Imports
+Numba.
 
-The pixels of all images are one row of tiles. A task packs a few tiles, a pass of channels at a time, so that the micro-kernel reads them
-one vector behind the other from the first-level cache, and multiplies them with the packed weight. Its sums go to the result at once; those of
-a tile that ends in another image than it begins in go beside it first.
-"""
+The pixels of all images are one row of tiles. A task packs a few tiles, a pass of channels at a time, so that the
+micro-kernel reads them one vector behind the other from the first-level cache, and multiplies them with the packed
+weight. Its sums go to the result at once; those of a tile that ends in another image than it begins in go beside it
+first."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ from dnnarray._problems.conv_geometry import Geometry
 
 _TILE_BYTES = 24 << 10  # of a packed tile: it stays in the first-level cache beside a tile of the weight
 _PIXELS = 192  # of a task, which share the weight's trip from memory
-_WEIGHT_ELEMENTS = 1 << 13  # of the weight between two passes over the pixels: few rows, so that a row's next tile is written soon
+# of the weight between two passes over the pixels: few rows, so that a row's next tile is written soon
+_WEIGHT_ELEMENTS = 1 << 13
 _CHAIN = 64  # channels added up in a row, so that sums round no more than PyTorch's
 _TOGETHER = 16  # channels packed for one tile after the other: their planes lie as many pages apart
 _MACS = 16  # for an element of a light operation
@@ -109,7 +111,9 @@ def _multiply(like, geo, cut, weight, rows, packed, offsets, steps, into, row_st
     for row in range(0, rows, geo[ROWS_AT]):
         source, target = weight + row * geo[DEPTH_AT] * item, into + row * row_step
         some = min(geo[ROWS_AT], rows - row)
-        chained_tile(like, some, source, item, geo[ROWS_AT] * item, packed, offsets, steps, cut[CHAIN_AT], target, row_step, add)
+        chained_tile(
+            like, some, source, item, geo[ROWS_AT] * item, packed, offsets, steps, cut[CHAIN_AT], target, row_step, add
+        )
 
 
 @kernel
@@ -126,7 +130,8 @@ def pointwise(
     like: Out1,
     scratch: int,
 ) -> None:
-    """The tasks of the parts from `start` to `stop`; x, y, weight (packed), offsets (of a tile's channels) and scratch are addresses."""
+    """The tasks of the parts from `start` to `stop`; x, y, weight (packed), offsets (of a tile's channels) and scratch
+    are addresses."""
     item, width, plane = geo[ITEM_AT], geo[WIDTH_AT], geo[OUT_AT] * geo[OUT_AT + 1] * geo[OUT_AT + 2]
     zero = like.dtype.type(0)
     tiles = (geo[N_AT] * plane + width - 1) // width
@@ -148,7 +153,10 @@ def pointwise(
                         into = packed + (t - first) * tile + c * width * item
                         _pack(zero, geo, source, strides[_XN], strides[_XC], t * width, some, into)
                 for row in range(0, k, cut[SLICE_AT]):
-                    rows, source = min(cut[SLICE_AT], k - row), weight + ((k0 + row) * geo[DEPTH_AT] + step * geo[ROWS_AT]) * item
+                    rows, source = (
+                        min(cut[SLICE_AT], k - row),
+                        weight + ((k0 + row) * geo[DEPTH_AT] + step * geo[ROWS_AT]) * item,
+                    )
                     for t in range(first, last):
                         image, offset = t * width // plane, t * width % plane
                         into, row_step = target + image * strides[_YN] + offset * item, strides[_YK]
@@ -210,6 +218,15 @@ def correlate_pixels(g: Geometry, weight: np.ndarray, memory: np.ndarray, x: np.
     cut, offsets, _ = pointwise_plan(g, y.itemsize)
     strides = np.array(x.strides + y.strides, np.int64)
     pointwise(
-        int(cut[PARTS_AT]), address(x), address(y), strides, address(weight), address(offsets), plan(g, y.itemsize).numbers, cut, memory, line_of(memory),
+        int(cut[PARTS_AT]),
+        address(x),
+        address(y),
+        strides,
+        address(weight),
+        address(offsets),
+        plan(g, y.itemsize).numbers,
+        cut,
+        memory,
+        line_of(memory),
         work=g.macs // _MACS,
-    )  # fmt: skip
+    )

@@ -15,7 +15,8 @@ from dnnarray._problems.conv_geometry import Geometry
 
 
 def _matrices(image: np.ndarray, images: int) -> np.ndarray | None:
-    """An image (N, 1, C, D, H, W) as so many matrices (images, pixels, channels) that `fits`, without a copy; None where it does not lie so."""
+    """An image (N, 1, C, D, H, W) as so many matrices (images, pixels, channels) that `fits`, without a copy; None
+    where it does not lie so."""
     n, _, c, *space = image.shape
     try:
         found = image[:, 0].transpose(0, 2, 3, 4, 1).reshape((images, n // images * math.prod(space), c), copy=False)  # type: ignore[call-overload]

@@ -1,4 +1,5 @@
-"""How a convolution by shifts on the matrix unit is cut into tasks, and the numbers that its kernels get. Imports Numba for its constants alone."""
+"""How a convolution by shifts on the matrix unit is cut into tasks, and the numbers that its kernels get. Imports Numba
+for its constants alone."""
 
 from __future__ import annotations
 
@@ -24,9 +25,23 @@ _MIN_PIXELS = 256  # of a task, which share the weight's trips
 BESIDE = 2 * BLOCK + SIDE * DEPTH * ITEM  # bytes: a block before it is turned, after it, and numbers with 0 around them
 
 # Where the kernels find their numbers; three entries for the axes D H W from `SPACE_AT` on.
-(C_AT, K_AT, SETS_AT, CHANNEL_TASKS_AT, CHANNEL_ROWS_AT, TASKS_AT, PARTS_AT, SCRATCH_AT, GROUPS_AT, PIECE_AT, PIXEL_AT, ROWS_AT) = range(12)
+(
+    C_AT,
+    K_AT,
+    SETS_AT,
+    CHANNEL_TASKS_AT,
+    CHANNEL_ROWS_AT,
+    TASKS_AT,
+    PARTS_AT,
+    SCRATCH_AT,
+    GROUPS_AT,
+    PIECE_AT,
+    PIXEL_AT,
+    ROWS_AT,
+) = range(12)
 SPACE_AT, OUT_AT, STRIDE_AT, BEFORE_AT, COVERED_AT, PHASE_AT, BLOCK_AT = range(12, 33, 3)
-# Those of a map (the forward one, or a phase of the gradient): blocks of its depth, the first of them in the table and in the weight, where its results begin.
+# Those of a map (the forward one, or a phase of the gradient): blocks of its depth, the first of them in the table and
+# in the weight, where its results begin.
 BLOCKS_AT, FIRST_AT, START_AT = range(3)
 WINDOW_AT, EXTENT_AT = 3, 6  # axes
 XN, XG, XC, XD, XH, XW, YN, YG, YK, YD, YH, YW = range(12)  # byte strides
@@ -57,7 +72,8 @@ def _columns(g: Geometry, merged: int) -> int:
 
 
 def _offsets(g: Geometry, before: Triple, phases: Triple, piece: int, merged: int) -> np.ndarray:
-    """Of each 32 channels and tap, or so many taps of a row, in an image that begins `before` the first pixel: a tap stands in its phase of the stride along D and H."""
+    """Of each 32 channels and tap, or so many taps of a row, in an image that begins `before` the first pixel: a tap
+    stands in its phase of the stride along D and H."""
     counts = (*g.window[:2], _columns(g, merged))
     d, h, w = (
         np.arange(m) * step + ahead - own
@@ -102,8 +118,13 @@ def shifts_plan(geometries: tuple[Geometry, ...]) -> ShiftsPlan:
         *(*g.space, *out, *g.stride, *before, *covered, *phases, *block),
     )
     counts = [groups * m.window[0] * m.window[1] * _columns(m, merged) for m in geometries]
-    maps = [(count, sum(counts[:i]), 0, *m.window, *m.out) for i, (m, count) in enumerate(zip(geometries, counts, strict=True))]
+    maps = [
+        (count, sum(counts[:i]), 0, *m.window, *m.out)
+        for i, (m, count) in enumerate(zip(geometries, counts, strict=True))
+    ]
     weight = g.groups * strips * sum(counts) * BLOCK
     memory = weight + max(parts * part, g.groups * strips * BESIDE) + ALIGNMENT
     offsets = np.concatenate([_offsets(m, before, phases, piece, merged) for m in geometries])
-    return ShiftsPlan(np.array(numbers, np.int64), np.array(maps, np.int64), offsets, parts, g.groups * strips, weight, memory)
+    return ShiftsPlan(
+        np.array(numbers, np.int64), np.array(maps, np.int64), offsets, parts, g.groups * strips, weight, memory
+    )

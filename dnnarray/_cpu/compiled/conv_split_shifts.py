@@ -1,9 +1,10 @@
 """Convolution on the matrix unit without im2col: taps as shifts of an image in pieces. Imports Numba.
 
-A task is a block of output pixels, gaps between the rows included, and some output channels. What it reads is split into an image of its own, zero-padded and
-with its rows apart by the phases of the stride: [32 channels][piece][pixel][channel], a line of the cache for each pixel, so that 16 pixels of a row or of
-neighbouring rows are a tile wherever they begin, at steps of the stride. The weight's rows are the other side, a block for each 32 channels of each tap.
-"""
+A task is a block of output pixels, gaps between the rows included, and some output channels. What it reads is split
+into an image of its own, zero-padded and with its rows apart by the phases of the stride: [32
+channels][piece][pixel][channel], a line of the cache for each pixel, so that 16 pixels of a row or of neighbouring rows
+are a tile wherever they begin, at steps of the stride. The weight's rows are the other side, a block for each 32
+channels of each tap."""
 
 from __future__ import annotations
 
@@ -79,7 +80,9 @@ from dnnarray._cpu.conv_blocks import Shape, Way, at
 from dnnarray._cpu.conv_split import rejects_shifts, shifts_cost
 from dnnarray._problems.conv_geometry import Geometry
 
-_PASS = 5  # blocks of the depth between two trips over the pixels: two strips of the weight stay in the first-level cache
+_PASS = (
+    5  # blocks of the depth between two trips over the pixels: two strips of the weight stay in the first-level cache
+)
 _MACS = 32  # for an element of a light operation
 
 # --- the weight -------------------------------------------------------------------------------------------------------
@@ -95,7 +98,8 @@ def _turn(source, target, step):
 
 @routine
 def _gather_taps(geo, window, weight, strides, number, rows, numbers):
-    """The steps of a block, [row][step]: 32 channels of a tap, or the channels of several taps of a row of the window."""
+    """The steps of a block, [row][step]: 32 channels of a tap, or the channels of several taps of a row of the
+    window."""
     apart()
     zero, lane = np.float32(0), geo[PIXEL_AT] * DEPTH // LINE
     merged = DEPTH // lane
@@ -114,9 +118,19 @@ def _gather_taps(geo, window, weight, strides, number, rows, numbers):
 
 @kernel
 def split_weight(
-    start: int, stop: int, weight: int, strides: Integers1, geo: Integers1, window: Integers1, blocks: int, packed: int, told: OutIntegers1, beside: int
-) -> None:  # fmt: skip
-    """Strips of output channels from `start` to `stop`: [group][strip][block][piece], 0 in what is missing; `beside` has room for each of them."""
+    start: int,
+    stop: int,
+    weight: int,
+    strides: Integers1,
+    geo: Integers1,
+    window: Integers1,
+    blocks: int,
+    packed: int,
+    told: OutIntegers1,
+    beside: int,
+) -> None:
+    """Strips of output channels from `start` to `stop`: [group][strip][block][piece], 0 in what is missing; `beside`
+    has room for each of them."""
     for strip in range(start, stop):
         block, outside, own = beside + strip * BESIDE, 0, strip % geo[ROWS_AT] * SIDE
         numbers, first = block + BLOCK, weight + strip // geo[ROWS_AT] * strides[0] + own * strides[1]
@@ -163,7 +177,9 @@ def _split_row(strides, source, count, channels, target, piece, beside):
     outside = 0
     if count < SIDE or channels < DEPTH or (strides[XC] != ITEM and strides[XW] != ITEM):
         for at in range(0, count, SIDE):
-            outside |= _split_few(strides, source + at * strides[XW], min(SIDE, count - at), channels, target + at * LINE, piece, beside)
+            outside |= _split_few(
+                strides, source + at * strides[XW], min(SIDE, count - at), channels, target + at * LINE, piece, beside
+            )
         return outside
     for i in range(0, count, SIDE):
         at = min(i, count - SIDE)  # the last ones overlap those before them
@@ -191,7 +207,8 @@ def _put_words(source, count, words, target, pixel, piece, turned):
 
 @routine
 def _split_short(strides, source, count, channels, pixel, target, piece, beside):
-    """Sixteen pixels of a row or fewer, with so few channels that several of them fill a line; a pixel takes `pixel` bytes."""
+    """Sixteen pixels of a row or fewer, with so few channels that several of them fill a line; a pixel takes `pixel`
+    bytes."""
     apart()
     zero, outside, words, turned = np.float32(0), 0, pixel // ITEM, beside + BLOCK
     numbers, step, nothing = turned + BLOCK, strides[XC], turned + BLOCK + SIDE * SIDE * ITEM
@@ -215,7 +232,9 @@ def _split_short_row(strides, source, count, channels, pixel, target, piece, bes
     outside = 0
     for i in range(0, count, SIDE):
         at = max(min(i, count - SIDE), 0)  # the last ones overlap those before them
-        outside |= _split_short(strides, source + at * strides[XW], min(SIDE, count), channels, pixel, target + at * pixel, piece, beside)
+        outside |= _split_short(
+            strides, source + at * strides[XW], min(SIDE, count), channels, pixel, target + at * pixel, piece, beside
+        )
     return outside
 
 
@@ -232,7 +251,10 @@ def _split_image(geo, strides, x, low, extents, image, beside):
     """What the block reads, from position `low` on; x is the address of the image's first pixel."""
     apart()
     outside, piece, pixel, width = 0, geo[PIECE_AT], geo[PIXEL_AT], geo[PHASE_AT + 2]
-    depth, height = (extents[0] - 1) * geo[STRIDE_AT] + geo[COVERED_AT], (extents[1] - 1) * geo[STRIDE_AT + 1] + geo[COVERED_AT + 1]
+    depth, height = (
+        (extents[0] - 1) * geo[STRIDE_AT] + geo[COVERED_AT],
+        (extents[1] - 1) * geo[STRIDE_AT + 1] + geo[COVERED_AT + 1],
+    )
     sd, sh = geo[STRIDE_AT], geo[STRIDE_AT + 1]
     begin = min(max(-low[2], 0), width)
     end = max(min(geo[SPACE_AT + 2] - low[2], width), begin)
@@ -248,7 +270,13 @@ def _split_image(geo, strides, x, low, extents, image, beside):
                     continue
                 _clear_bytes(target, begin * pixel, piece)
                 _clear_bytes(target + end * pixel, (width - end) * pixel, piece)
-                source = x + group * DEPTH * strides[XC] + at_d * strides[XD] + at_h * strides[XH] + (low[2] + begin) * strides[XW]
+                source = (
+                    x
+                    + group * DEPTH * strides[XC]
+                    + at_d * strides[XD]
+                    + at_h * strides[XH]
+                    + (low[2] + begin) * strides[XW]
+                )
                 target += begin * pixel
                 if pixel < LINE:
                     outside |= _split_short_row(strides, source, end - begin, channels, pixel, target, piece, beside)
@@ -262,7 +290,8 @@ def _split_image(geo, strides, x, low, extents, image, beside):
 
 @device(counted=False)
 def _put_run(strides, sums, turned, first, count, channels, target):
-    """Neighbouring pixels of a tile; `turned` is the same tile with a row for each channel. Gives what `see_sums` does."""
+    """Neighbouring pixels of a tile; `turned` is the same tile with a row for each channel. Gives what `see_sums`
+    does."""
     if strides[YK] == ITEM:
         put_lanes(sums + first * LINE, target, strides[YW], count, 0, channels)
     elif strides[YW] == ITEM:
@@ -271,7 +300,16 @@ def _put_run(strides, sums, turned, first, count, channels, target):
         put_lanes_apart(turned, target, strides[YK], channels, first, count)
     else:
         for c in range(channels):
-            copy(np.float32(0), turned + c * LINE + first * ITEM, ITEM, target + c * strides[YK], strides[YW], count, ITEM, SIDE)
+            copy(
+                np.float32(0),
+                turned + c * LINE + first * ITEM,
+                ITEM,
+                target + c * strides[YK],
+                strides[YW],
+                count,
+                ITEM,
+                SIDE,
+            )
     return see_sums(sums + first * LINE, count) & lanes_of(channels)
 
 
@@ -301,7 +339,8 @@ def _put_tile(geo, strides, sums, strip, pixels, extents, channels, y, beside):
 
 @routine
 def _multiply(geo, image, offsets, strips, blocks, weight, columns, sums, beside):
-    """All pixels for so many strips of output channels, the depth in passes; with one strip of channels four of pixels keep the unit busy."""
+    """All pixels for so many strips of output channels, the depth in passes; with one strip of channels four of pixels
+    keep the unit busy."""
     apart()
     row, together = geo[STRIDE_AT + 2] * geo[PIXEL_AT], 4 if columns == 1 else 2
     for first in range(0, blocks, _PASS):
@@ -312,7 +351,18 @@ def _multiply(geo, image, offsets, strips, blocks, weight, columns, sums, beside
                 down, source = min(together, strips - strip), image + strip * SIDE * row
                 into = sums + (column // 2 * ((strips + 1) // 2) + strip // 2) * 4 * TILE
                 multiply_shifts(
-                    down, across, source, offsets + first * 8, row, geo[PIECE_AT], other, blocks * BLOCK, some, into, first > 0, beside
+                    down,
+                    across,
+                    source,
+                    offsets + first * 8,
+                    row,
+                    geo[PIECE_AT],
+                    other,
+                    blocks * BLOCK,
+                    some,
+                    into,
+                    first > 0,
+                    beside,
                 )
 
 
@@ -352,18 +402,29 @@ def _share(share, geo):
 
 @kernel
 def correlate_shifts(
-    start: int, stop: int, x: int, y: int, strides: Integers1, weight: int, offsets: int, geo: Integers1, maps: Integers2, small: bool, told: OutIntegers1,
+    start: int,
+    stop: int,
+    x: int,
+    y: int,
+    strides: Integers1,
+    weight: int,
+    offsets: int,
+    geo: Integers1,
+    maps: Integers2,
+    small: bool,
+    told: OutIntegers1,
     scratch: int,
-) -> None:  # fmt: skip
-    """The tasks of the parts from `start` to `stop`; x, y, weight (packed), offsets (of the blocks) and scratch are addresses, `small` says that there are small
-    numbers in the weight.
-    """
+) -> None:
+    """The tasks of the parts from `start` to `stop`; x, y, weight (packed), offsets (of the blocks) and scratch are
+    addresses, `small` says that there are small numbers in the weight."""
     low, first, extents = np.empty(3, np.int64), np.empty(3, np.int64), np.empty(3, np.int64)
     for part in range(start, stop):
         beside, outside, put = scratch + part * geo[SCRATCH_AT], 0, 0
         image = beside + BESIDE
         sums = image + geo[GROUPS_AT] * PIECES * geo[PIECE_AT]
-        clear(np.float32(0), image, (sums - image) // ITEM, ITEM)  # what no task writes is multiplied, too, for sums that nobody wants
+        clear(
+            np.float32(0), image, (sums - image) // ITEM, ITEM
+        )  # what no task writes is multiplied, too, for sums that nobody wants
         configure()
         for task in range(part, geo[TASKS_AT], geo[PARTS_AT]):
             number = box_of(task // geo[CHANNEL_TASKS_AT], geo, OUT_AT, BLOCK_AT, low, extents)
@@ -377,8 +438,24 @@ def correlate_shifts(
                 )
                 outside |= _split_image(geo, strides, source, first, extents, image, beside)
                 for i in range(len(maps)):
-                    strip = maps[i, FIRST_AT] * geo[SETS_AT] * geo[ROWS_AT] + (group * geo[ROWS_AT] + k0 // SIDE) * maps[i, BLOCKS_AT]
-                    put |= _map(geo, strides, maps[i], low, extents, image, offsets, weight + strip * BLOCK, k, target, beside, sums)
+                    strip = (
+                        maps[i, FIRST_AT] * geo[SETS_AT] * geo[ROWS_AT]
+                        + (group * geo[ROWS_AT] + k0 // SIDE) * maps[i, BLOCKS_AT]
+                    )
+                    put |= _map(
+                        geo,
+                        strides,
+                        maps[i],
+                        low,
+                        extents,
+                        image,
+                        offsets,
+                        weight + strip * BLOCK,
+                        k,
+                        target,
+                        beside,
+                        sums,
+                    )
         release()
         told[part] = told_of(outside, put, small)
 
@@ -387,7 +464,11 @@ def correlate_shifts(
 
 
 def _run(
-    geometries: tuple[Geometry, ...], scratch: np.ndarray, x: np.ndarray, weights: Sequence[np.ndarray], results: Sequence[np.ndarray]
+    geometries: tuple[Geometry, ...],
+    scratch: np.ndarray,
+    x: np.ndarray,
+    weights: Sequence[np.ndarray],
+    results: Sequence[np.ndarray],
 ) -> bool:
     """The maps of x, and whether all numbers were such as the pieces can hold; where not, the results hold anything."""
     p = shifts_plan(geometries)
@@ -443,7 +524,13 @@ def _elements(geometries: tuple[Geometry, ...]) -> Sequence[Shape]:
 
 
 WAY = Way(
-    "split_shifted", "", rejects_shifts, lambda g: _elements((g,)), _correlate, shifts_cost, input_gradient=_input_gradient,
+    "split_shifted",
+    "",
+    rejects_shifts,
+    lambda g: _elements((g,)),
+    _correlate,
+    shifts_cost,
+    input_gradient=_input_gradient,
     input_buffers=lambda g: _elements(_phases(g)),
-)  # fmt: skip
+)
 conv, conv_backward_input, conv_transpose = correlations(WAY, split_weight, correlate_shifts)

@@ -96,7 +96,8 @@ def depthwise_weight(
     scratch: int,
     parts: int,
 ) -> None:
-    """The gradient of the weight, [group][tap], where a group has one channel and one output: block after block, each group by one part."""
+    """The gradient of the weight, [group][tap], where a group has one channel and one output: block after block, each
+    group by one part."""
     item, xs, ys = geo[ITEM_AT], strides, strides
     zero = like.dtype.type(0)
     low, extents = np.empty(3, np.int64), np.empty(3, np.int64)
@@ -109,7 +110,14 @@ def depthwise_weight(
             clear(zero, target, geo[DEPTH_AT], item)
             for task in range(0, geo[TASKS_AT], geo[CHANNEL_TASKS_AT]):
                 _, first, images = task_box(task, geo, low, extents)
-                source = grad + group * ys[YG_AT] + first * ys[YN_AT] + low[0] * ys[YD_AT] + low[1] * ys[YH_AT] + low[2] * ys[YW_AT]
+                source = (
+                    grad
+                    + group * ys[YG_AT]
+                    + first * ys[YN_AT]
+                    + low[0] * ys[YD_AT]
+                    + low[1] * ys[YH_AT]
+                    + low[2] * ys[YW_AT]
+                )
                 for axis in range(3):
                     low[axis] = low[axis] * geo[STRIDE_AT + axis] - geo[BEFORE_AT + axis]
                 count = place_pixels(geo, images, extents, 0)
@@ -135,7 +143,16 @@ def _any_depthwise(g: Geometry, scratch: Sequence[np.ndarray], x: np.ndarray, gr
     """The gradient as (channels, taps), for any strides, windows and axes."""
     (memory,), p = scratch, plan(g, x.itemsize, gaps=True)
     weight, strides = np.empty((g.groups, g.taps), x.dtype), np.array(x.strides + grad.strides, np.int64)
-    addresses = (address(x), address(grad), strides, address(weight), address(p.taps), p.numbers, memory, line_of(memory))
+    addresses = (
+        address(x),
+        address(grad),
+        strides,
+        address(weight),
+        address(p.taps),
+        p.numbers,
+        memory,
+        line_of(memory),
+    )
     parts = min(p.parts, g.groups)
     depthwise_weight(parts, *addresses, parts, work=g.macs // _MACS)
     return weight
@@ -150,7 +167,9 @@ def _depthwise(g: Geometry, scratch: Sequence[np.ndarray], x: np.ndarray, grad: 
         weight_by_definition(g, scratch[0], x, grad, w)
 
 
-def _weight_gradient(g: Geometry, scratch: Sequence[np.ndarray], x: np.ndarray, grad: np.ndarray, w: np.ndarray) -> None:
+def _weight_gradient(
+    g: Geometry, scratch: Sequence[np.ndarray], x: np.ndarray, grad: np.ndarray, w: np.ndarray
+) -> None:
     run = _depthwise if _is_depthwise(g) else lanes_weight_gradient if outputs_fill_lanes(g) else weight_gradient
     run(g, scratch, x, grad, w)
 
@@ -159,5 +178,7 @@ WAY = DIRECT._replace(weight_buffers=weight_buffers, weight_gradient=_weight_gra
 
 
 @driver(depthwise_weight, nine_weight, dense_weight, collect, lanes_weight, collect_lanes)
-def conv_backward_weight(problem: ConvProblem, outputs: Any, scratch: np.ndarray | None, grad: np.ndarray, x: np.ndarray) -> None:
+def conv_backward_weight(
+    problem: ConvProblem, outputs: Any, scratch: np.ndarray | None, grad: np.ndarray, x: np.ndarray
+) -> None:
     conv_maps.conv_backward_weight(WAY, problem, outputs, scratch, grad, x)

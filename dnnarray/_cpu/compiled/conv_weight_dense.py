@@ -1,8 +1,9 @@
 """The gradient of a dense convolution weight by the matrix micro-kernel, without im2col. Imports Numba.
 
-A task is a block of output pixels of one image. Its inputs are copied once to [pixel][channel], zero-padded. Channels then are the lanes, the gradient's
-rows the scalars where they lie, and the sums run over the pixels: a tap of the window is a shift of the image, a table says where each pixel
-begins. With few channels and no dilation the taps of a window's row are neighbours, too, and make one run of lanes.
+A task is a block of output pixels of one image. Its inputs are copied once to [pixel][channel], zero-padded. Channels
+then are the lanes, the gradient's rows the scalars where they lie, and the sums run over the pixels: a tap of the
+window is a shift of the image, a table says where each pixel begins. With few channels and no dilation the taps of a
+window's row are neighbours, too, and make one run of lanes.
 
 Each part adds up blocks of its own; `collect` adds the parts.
 """
@@ -33,9 +34,30 @@ _MACS = 16  # for an element of a light operation
 
 # Where the kernels find their numbers; three entries for the axes D H W where it says so.
 (
-    _GROUPS, _C, _K, _ITEM, _LANES, _WIDTH, _POINT, _RUN, _RUN_PITCH, _RUNS, _BLOCK_H, _BLOCK_W, _IMAGE, _GRADIENT, _MEMORY, _TABLE, _SPLITS, _SHARES,
-    _SHARE_ROWS, _BLOCKS, _N, _SUMS, _CHAIN,
-) = range(23)  # fmt: skip
+    _GROUPS,
+    _C,
+    _K,
+    _ITEM,
+    _LANES,
+    _WIDTH,
+    _POINT,
+    _RUN,
+    _RUN_PITCH,
+    _RUNS,
+    _BLOCK_H,
+    _BLOCK_W,
+    _IMAGE,
+    _GRADIENT,
+    _MEMORY,
+    _TABLE,
+    _SPLITS,
+    _SHARES,
+    _SHARE_ROWS,
+    _BLOCKS,
+    _N,
+    _SUMS,
+    _CHAIN,
+) = range(23)
 _SPACE, _OUT, _STRIDE, _BEFORE, _DILATION, _WINDOW = range(23, 41, 3)
 _XN, _XG, _XC, _XD, _XH, _XW, _YN, _YG, _YK, _YD, _YH, _YW = range(12)  # byte strides
 
@@ -80,9 +102,36 @@ def _plan(g: Geometry, item: int) -> _Plan:
     gradient = share_rows * h * w
     memory = -(-(image + gradient) // ALIGNMENT) * ALIGNMENT
     numbers = [
-        g.groups, g.c, g.k, item, lanes(item), width, point, run, run_pitch, runs, h, w, image, gradient, memory, h * w, splits, shares, share_rows, blocks, g.n,
-        sums, even_parts(h * w, _IN_A_ROW), *g.space, *g.out, *g.stride, *g.before, *g.dilation, *g.window,
-    ]  # fmt: skip
+        g.groups,
+        g.c,
+        g.k,
+        item,
+        lanes(item),
+        width,
+        point,
+        run,
+        run_pitch,
+        runs,
+        h,
+        w,
+        image,
+        gradient,
+        memory,
+        h * w,
+        splits,
+        shares,
+        share_rows,
+        blocks,
+        g.n,
+        sums,
+        even_parts(h * w, _IN_A_ROW),
+        *g.space,
+        *g.out,
+        *g.stride,
+        *g.before,
+        *g.dilation,
+        *g.window,
+    ]
     steps = [reach[1] * reach[2] * point, reach[2] * point, point]
     windows = (*g.window[:2], 1) if merged else g.window
     shifts = np.zeros(windows, np.int64)
@@ -155,7 +204,8 @@ def _place_points(geo, extents, table):
 
 @device
 def _gradient_rows(like, geo, grad, ys, rows, extents, dense):
-    """The rows of a block's gradient with their pixels at equal steps: where they lie, or copied. Gives (address, step of rows, step of pixels)."""
+    """The rows of a block's gradient with their pixels at equal steps: where they lie, or copied. Gives (address, step
+    of rows, step of pixels)."""
     item = geo[_ITEM]
     if extents[0] == 1 or ys[_YH] == extents[1] * ys[_YW]:
         return grad, ys[_YK], ys[_YW]
@@ -178,14 +228,35 @@ def _add_products(like, geo, grad, row_step, step, rows, image, shifts, table, p
             b, into = image + shifts[run] + column * item, sums + (run * geo[_RUN_PITCH] + column) * item
             for row in range(0, rows, ROWS):
                 chained_tile(
-                    like, min(ROWS, rows - row), grad + row * row_step, row_step, step, b, table, pixels, chain, into + row * sum_row, sum_row, add
-                )  # fmt: skip
+                    like,
+                    min(ROWS, rows - row),
+                    grad + row * row_step,
+                    row_step,
+                    step,
+                    b,
+                    table,
+                    pixels,
+                    chain,
+                    into + row * sum_row,
+                    sum_row,
+                    add,
+                )
 
 
 @kernel
 def dense_weight(
-    start: int, stop: int, x: int, grad: int, strides: Integers1, shifts: Integers1, geo: Integers1, like: Out1, sums: int, scratch: int, table: int,
-) -> None:  # fmt: skip
+    start: int,
+    stop: int,
+    x: int,
+    grad: int,
+    strides: Integers1,
+    shifts: Integers1,
+    geo: Integers1,
+    like: Out1,
+    sums: int,
+    scratch: int,
+    table: int,
+) -> None:
     """The parts from `start` to `stop`: every so many blocks of pixels, for a share of the gradient's rows."""
     item, zero = geo[_ITEM], like.dtype.type(0)
     ys, low, extents = strides, np.empty(3, np.int64), np.empty(2, np.int64)
@@ -196,14 +267,18 @@ def dense_weight(
         rows = min(geo[_SHARE_ROWS], geo[_K] - first)
         image = scratch + part * geo[_MEMORY] * item
         dense, points = image + geo[_IMAGE] * item, table + part * geo[_TABLE] * 8
-        clear(zero, image + (geo[_IMAGE] - geo[_RUN_PITCH]) * item, geo[_RUN_PITCH], item)  # lanes beyond the last pixel
+        clear(
+            zero, image + (geo[_IMAGE] - geo[_RUN_PITCH]) * item, geo[_RUN_PITCH], item
+        )  # lanes beyond the last pixel
         for group in range(geo[_GROUPS]):
             own = sums + (split * geo[_SUMS] + (group * geo[_K] + first) * geo[_RUNS] * geo[_RUN_PITCH]) * item
             for block in range(split, geo[_BLOCKS], geo[_SPLITS]):
                 q, p = block % across * geo[_BLOCK_W], block // across % down * geo[_BLOCK_H]
                 o, n = block // across // down % geo[_OUT], block // across // down // geo[_OUT]
                 extents[0], extents[1] = min(geo[_BLOCK_H], geo[_OUT + 1] - p), min(geo[_BLOCK_W], geo[_OUT + 2] - q)
-                source = grad + n * ys[_YN] + group * ys[_YG] + first * ys[_YK] + o * ys[_YD] + p * ys[_YH] + q * ys[_YW]
+                source = (
+                    grad + n * ys[_YN] + group * ys[_YG] + first * ys[_YK] + o * ys[_YD] + p * ys[_YH] + q * ys[_YW]
+                )
                 low[0], low[1], low[2] = o, p, q
                 for axis in range(3):
                     low[axis] = low[axis] * geo[_STRIDE + axis] - geo[_BEFORE + axis]
@@ -216,7 +291,8 @@ def dense_weight(
 
 @kernel
 def collect(start: int, stop: int, sums: int, geo: Integers1, like: Out1, target: int, strides: Integers1) -> None:
-    """The gradient of the weight's rows from `start` to `stop`, all groups' one after the other, as the sum over the parts."""
+    """The gradient of the weight's rows from `start` to `stop`, all groups' one after the other, as the sum over the
+    parts."""
     item, zero = geo[_ITEM], like.dtype.type(0)
     merged = geo[_RUN] > geo[_C]
     for number in range(start, stop):
@@ -245,7 +321,16 @@ def weight_gradient(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, g
     x, grad = aligned_array(x), aligned_array(grad)
     strides = np.array(x.strides + grad.strides, np.int64)
     dense_weight(
-        int(geo[_SPLITS] * geo[_SHARES]), address(x), address(grad), strides, p.shifts, geo, memory, address(sums), line_of(memory), address(table),
+        int(geo[_SPLITS] * geo[_SHARES]),
+        address(x),
+        address(grad),
+        strides,
+        p.shifts,
+        geo,
+        memory,
+        address(sums),
+        line_of(memory),
+        address(table),
         work=g.macs // _MACS,
-    )  # fmt: skip
+    )
     collect(g.groups * g.k, address(sums), geo, memory, address(w), np.array(w.strides, np.int64), work=4 * w.size)

@@ -1,8 +1,9 @@
 """The gradient of a dense convolution weight with output channels in the lanes. Imports Numba.
 
-A task is a block of output pixels of one image. The gradient there is turned to [pixel][output channel], the image is copied zero-padded as it lies. The
-rows of a tile are channels and taps: places in the image, from which a pixel is as far as the stride takes it. So a window of 7x7 over three channels is 147
-rows, whatever the stride, where its channels would leave most lanes empty.
+A task is a block of output pixels of one image. The gradient there is turned to [pixel][output channel], the image is
+copied zero-padded as it lies. The rows of a tile are channels and taps: places in the image, from which a pixel is as
+far as the stride takes it. So a window of 7x7 over three channels is 147 rows, whatever the stride, where its channels
+would leave most lanes empty.
 
 Each part adds up blocks of its own; `collect_lanes` adds the parts and turns them to where they belong.
 """
@@ -51,7 +52,9 @@ from dnnarray._cpu.compiled.tile_pixels import POINT_BYTES, multiply_pixels
 from dnnarray._cpu.conv_blocks import Shape, block_extents, even_parts
 from dnnarray._problems.conv_geometry import Geometry
 
-_PIXELS = 256  # of a block, at most: its gradient stays in the first-level cache, a tile's sums are read and written once for all of them
+# of a block, at most: its gradient stays in the first-level cache, a tile's sums are read and written once for all of
+# them
+_PIXELS = 256
 _BLOCK_ELEMENTS = 1 << 17  # of the image of a block
 _MIN_PIXELS = 128  # where the image has them
 _IN_A_ROW = 64  # pixels that are added up: a short chain, then the next
@@ -101,12 +104,32 @@ def _plan(g: Geometry, itemsize: int) -> _Plan:
     image, dense = (-(-m // ALIGNMENT) * ALIGNMENT for m in (image, math.prod(block) * vectors * width))
     numbers = np.zeros(_STEP + 1, np.int64)
     for at, value in {
-        GROUPS_AT: g.groups, K_AT: g.k, ITEM_AT: itemsize, LANES_AT: width, VECTORS_AT: vectors, PITCH_AT: pitch, IMAGE_AT: image, RESULT_AT: dense,
-        MEMORY_AT: image + dense, TABLE_AT: math.prod(block), TASKS_AT: blocks, SHARES_AT: shares, CHAIN_AT: even_parts(math.prod(block), _IN_A_ROW),
-        _ROWS: rows, _TILES: tiles, _SHARE_TILES: share_tiles, _SPLITS: splits, _SUMS: sums, _STEP: even_parts(vectors, VECTORS),
-    }.items():  # fmt: skip
+        GROUPS_AT: g.groups,
+        K_AT: g.k,
+        ITEM_AT: itemsize,
+        LANES_AT: width,
+        VECTORS_AT: vectors,
+        PITCH_AT: pitch,
+        IMAGE_AT: image,
+        RESULT_AT: dense,
+        MEMORY_AT: image + dense,
+        TABLE_AT: math.prod(block),
+        TASKS_AT: blocks,
+        SHARES_AT: shares,
+        CHAIN_AT: even_parts(math.prod(block), _IN_A_ROW),
+        _ROWS: rows,
+        _TILES: tiles,
+        _SHARE_TILES: share_tiles,
+        _SPLITS: splits,
+        _SUMS: sums,
+        _STEP: even_parts(vectors, VECTORS),
+    }.items():
         numbers[at] = value
-    numbers[OUT_AT : OUT_AT + 3], numbers[BLOCK_AT : BLOCK_AT + 3], numbers[STRIDE_AT : STRIDE_AT + 3] = g.out, block, g.stride
+    numbers[OUT_AT : OUT_AT + 3], numbers[BLOCK_AT : BLOCK_AT + 3], numbers[STRIDE_AT : STRIDE_AT + 3] = (
+        g.out,
+        block,
+        g.stride,
+    )
     numbers[LOW_AT : LOW_AT + 3] = [-before for before in g.before]
     numbers[SPACE_AT : SPACE_AT + 16] = (g.c, *g.space, g.c, *extent, *(a * itemsize for a in apart), *order)
     parts = splits * shares
@@ -169,13 +192,25 @@ def _add_products(like, geo, points, tiles, image, table, pixels, dense, sums, a
     for before in range(0, geo[VECTORS_AT], geo[_STEP]):
         vectors = min(geo[_STEP], geo[VECTORS_AT] - before)
         source = dense + before * width * pixels
-        multiply_pixels(like, vectors, points, tiles, image, table, pixels, geo[CHAIN_AT], source, sums + before * width, add)
+        multiply_pixels(
+            like, vectors, points, tiles, image, table, pixels, geo[CHAIN_AT], source, sums + before * width, add
+        )
 
 
 @kernel
 def lanes_weight(
-    start: int, stop: int, x: int, grad: int, strides: Integers1, points: int, geo: Integers1, like: Out1, sums: int, scratch: int, table: int,
-) -> None:  # fmt: skip
+    start: int,
+    stop: int,
+    x: int,
+    grad: int,
+    strides: Integers1,
+    points: int,
+    geo: Integers1,
+    like: Out1,
+    sums: int,
+    scratch: int,
+    table: int,
+) -> None:
     """The parts from `start` to `stop`: every so many blocks of pixels, for a share of the channels and taps."""
     item, zero = geo[ITEM_AT], like.dtype.type(0)
     first, extents, low = np.empty(3, np.int64), np.empty(3, np.int64), np.zeros(4, np.int64)
@@ -201,14 +236,34 @@ def lanes_weight(
                 load(zero, geo, x + n * strides[_XN] + group * strides[_XG], strides, low, begin, count, image)
                 _turn_gradient(zero, geo, source, strides, extents, dense)
                 many = extents[1] * extents[2]
-                _add_products(zero, geo, points + share * ROWS * POINT_BYTES, tiles, image, pixels, many, dense, own, block > split)
+                _add_products(
+                    zero,
+                    geo,
+                    points + share * ROWS * POINT_BYTES,
+                    tiles,
+                    image,
+                    pixels,
+                    many,
+                    dense,
+                    own,
+                    block > split,
+                )
 
 
 @kernel
 def collect_lanes(
-    start: int, stop: int, sums: int, geo: Integers1, places: Integers1, like: Out1, target: int, strides: Integers1, dense: bool
+    start: int,
+    stop: int,
+    sums: int,
+    geo: Integers1,
+    places: Integers1,
+    like: Out1,
+    target: int,
+    strides: Integers1,
+    dense: bool,
 ) -> None:
-    """The vectors of output channels from `start` to `stop`, all groups' one after the other: the sum over the parts, turned to the weight.
+    """The vectors of output channels from `start` to `stop`, all groups' one after the other: the sum over the parts,
+    turned to the weight.
 
     `places` holds the byte offsets of channels and taps in the weight, one behind the other where `dense` says so.
     """
@@ -232,15 +287,26 @@ def collect_lanes(
                     write(zero, into + j * strides[1] + places[row], read(zero, source + row * pitch + j * item))
 
 
-def lanes_weight_gradient(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, grad: np.ndarray, w: np.ndarray) -> None:
+def lanes_weight_gradient(
+    g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, grad: np.ndarray, w: np.ndarray
+) -> None:
     """w, the gradient of the weight; none of the arrays is empty."""
     sums, memory, table = buffers
     p = _plan(g, w.itemsize)
     x, grad = aligned_array(x), aligned_array(grad)
     lanes_weight(
-        p.parts, address(x), address(grad), np.array(x.strides + grad.strides, np.int64), address(p.points), p.numbers, memory, address(sums), line_of(memory),
-        address(table), work=g.macs // _MACS,
-    )  # fmt: skip
+        p.parts,
+        address(x),
+        address(grad),
+        np.array(x.strides + grad.strides, np.int64),
+        address(p.points),
+        p.numbers,
+        memory,
+        address(sums),
+        line_of(memory),
+        address(table),
+        work=g.macs // _MACS,
+    )
     places, strides = _places(g, w), np.array(w.strides, np.int64)
     dense = np.array_equal(places, np.arange(len(places)) * w.itemsize)
     vectors = g.groups * int(p.numbers[VECTORS_AT])

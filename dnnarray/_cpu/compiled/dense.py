@@ -10,11 +10,14 @@ import numpy as np
 from dnnarray._cpu.compiled.kernel import Driver, Kernel, driver
 from dnnarray._problems.base import leaves
 
-Plan = tuple[Callable[..., None], tuple[int, ...] | None]  # run(*arrays, *outputs), and the order in which their axes come to it
+Plan = tuple[
+    Callable[..., None], tuple[int, ...] | None
+]  # run(*arrays, *outputs), and the order in which their axes come to it
 
 
 def taken(array: np.ndarray, shape: tuple[int, ...] | None = None, order: tuple[int, ...] | None = None) -> np.ndarray:
-    """An input, its axes permuted by `order` and then in this shape, C-contiguous and aligned: a view where that is possible, else a copy."""
+    """An input, its axes permuted by `order` and then in this shape, C-contiguous and aligned: a view where that is
+    possible, else a copy."""
     if order is not None:
         array = array.transpose(order)
     flags = array.flags
@@ -29,7 +32,8 @@ def _order_of(array: np.ndarray, order: tuple[int, ...] | None) -> tuple[int, ..
 
 
 class Written:
-    """Results for a kernel to write: those that do not lie C-contiguous (after `order`) are written beside and copied at the end.
+    """Results for a kernel to write: those that do not lie C-contiguous (after `order`) are written beside and copied
+    at the end.
 
     with Written(outputs, order) as (y, mean): ...
     """
@@ -57,12 +61,13 @@ class Written:
 
 
 def planned(*kernels: Kernel) -> Callable[[Callable[[Any], Plan]], Driver]:
-    """Make ``plan(problem)`` a driver of these kernels. What it gives runs on arrays whose axes come in an order, None for that of C, and which lie contiguous.
+    """Make ``plan(problem)`` a driver of these kernels. What it gives runs on arrays whose axes come in an order, None
+    for that of C, and which lie contiguous.
 
-    A plan does what depends on the problem alone. Its `run` starts kernels and does no arithmetic by NumPy, so that nothing can warn. Where all arrays are
-    known to lie as it takes them, `direct(problem)` is that `run`: behind a kernel that has emptied the caches, each of Python's steps on the way of a call
-    waits for memory, 35 us of them together.
-    """
+    A plan does what depends on the problem alone. Its `run` starts kernels and does no arithmetic by NumPy, so that
+    nothing can warn. Where all arrays are known to lie as it takes them, `direct(problem)` is that `run`: behind a
+    kernel that has emptied the caches, each of Python's steps on the way of a call waits for memory, 35 us of them
+    together."""
 
     def mark(plan: Callable[[Any], Plan]) -> Driver:
         @driver(*kernels)

@@ -1,4 +1,5 @@
-"""Dropout, alone and fused: the factors of a run of elements are drawn into the result, where the arithmetic meets them in the cache."""
+"""Dropout, alone and fused: the factors of a run of elements are drawn into the result, where the arithmetic meets them
+in the cache."""
 
 from __future__ import annotations
 
@@ -67,13 +68,16 @@ def _bias_dropout_add(
 
 
 def _stream(problem: DropoutProblem, seed: int, offset: int) -> tuple[Any, ...]:
-    """The last arguments of the kernels. With p = 1 a number may reach the threshold, and its factor is 0 all the same."""
+    """The last arguments of the kernels. With p = 1 a number may reach the threshold, and its factor is 0 all the
+    same."""
     threshold = min(int(philox.keep_threshold(problem.p)), 0xFFFFFFFF)
     return offset // 4, offset % 4, seed & 0xFFFFFFFF, seed >> 32, threshold, problem.scale
 
 
 @driver(_dropout)
-def dropout(problem: DropoutProblem, outputs: tuple[Array, ...], scratch: Any, x: Array, *, seed: int, offset: int) -> None:
+def dropout(
+    problem: DropoutProblem, outputs: tuple[Array, ...], scratch: Any, x: Array, *, seed: int, offset: int
+) -> None:
     with Written(outputs) as (y,):
         _dropout(x.size, taken(x, (-1,)), y.reshape(-1), *_stream(problem, seed, offset), work=_WORK * x.size)
 
@@ -87,7 +91,15 @@ def dropout_backward(
 
 @driver(_bias_dropout_add)
 def bias_dropout_add(
-    problem: DropoutProblem, outputs: tuple[Array, ...], scratch: Any, x: Array, bias: Array, residual: Array, *, seed: int, offset: int
+    problem: DropoutProblem,
+    outputs: tuple[Array, ...],
+    scratch: Any,
+    x: Array,
+    bias: Array,
+    residual: Array,
+    *,
+    seed: int,
+    offset: int,
 ) -> None:
     with Written(outputs) as (y,):
         arrays = [taken(a, (-1,)) for a in (x, bias, residual)]
@@ -96,6 +108,12 @@ def bias_dropout_add(
 
 @driver(_dropout)
 def bias_dropout_add_backward(
-    problem: DropoutProblem, outputs: tuple[Array, ...], scratch: Any, grad: Array, *arrays: Array, seed: int, offset: int
+    problem: DropoutProblem,
+    outputs: tuple[Array, ...],
+    scratch: Any,
+    grad: Array,
+    *arrays: Array,
+    seed: int,
+    offset: int,
 ) -> None:
     backward_by(dropout, problem, outputs, grad, seed, offset)

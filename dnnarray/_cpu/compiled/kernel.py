@@ -16,17 +16,21 @@ from dnnarray._cpu.compiled import store
 from dnnarray._cpu.compiled.spread import LEADING, over_threads, publish
 from dnnarray._records import frozen
 
-# What the arithmetic of sums may do: be taken in any order, which is what lets a reduction use vectors, and fuse a product with a sum. Everything
-# else is done as it is written, so that an element's result does not depend on its place; NaN, infinity and signed zeros keep their meaning.
+# What the arithmetic of sums may do: be taken in any order, which is what lets a reduction use vectors, and fuse a
+# product with a sum. Everything else is done as it is written, so that an element's result does not depend on its
+# place; NaN, infinity and signed zeros keep their meaning.
 _SUMS = frozenset({"contract", "reassoc"})
-_PIECES = 16  # that a part is cut into where it is done from its end to its beginning: many in what a core's cache holds, each long enough to be a stream
+# that a part is cut into where it is done from its end to its beginning: many in what a core's cache holds, each long
+# enough to be a stream
+_PIECES = 16
 _LONG = 32 * threads.GRAIN  # work that is worth waking threads for
 _njit: Any = njit  # whose own types leave out the options that begin with a line
 
 
 @frozen
 class Place:
-    """An array among a kernel's parameters: C-contiguous with this rank; `dtype` None is the dtype that the kernel is compiled for."""
+    """An array among a kernel's parameters: C-contiguous with this rank; `dtype` None is the dtype that the kernel is
+    compiled for."""
 
     ndim: int
     written: bool = False
@@ -58,7 +62,8 @@ Bytes1 = Annotated[Any, Place(1, written=True, dtype="uint8")]
 
 
 class Function:
-    """A function for Numba with parameters of known types: annotations say what each is, `In1` ..., ``int``, ``float`` (float64), ``bool``."""
+    """A function for Numba with parameters of known types: annotations say what each is, `In1` ..., ``int``, ``float``
+    (float64), ``bool``."""
 
     def __init__(self, function: Callable[..., Any], **options: Any) -> None:
         self.run: Any = _njit(nogil=True, error_model="numpy", **options)(function)
@@ -95,14 +100,15 @@ class Function:
 class Kernel(Function):
     """A `Function` ``(start, stop, ...)`` over a part of a range.
 
-    Calling it with the length of the range in the place of start and stop does the whole of it, spread over threads where that pays. What a part
-    writes must not depend on where the parts begin and end.
-    """
+    Calling it with the length of the range in the place of start and stop does the whole of it, spread over threads
+    where that pays. What a part writes must not depend on where the parts begin and end."""
 
     def __init__(self, function: Callable[..., None], sums: bool, counted: bool, streams: bool) -> None:
         super().__init__(function, fastmath=set(_SUMS) if sums else False, _nrt=counted)
         self._name = f"{function.__module__}.{function.__qualname__}"
-        self._spread = _njit(nogil=True, error_model="numpy", _nrt=False)(over_threads(function, self._name, len(self._places) - 2))
+        self._spread = _njit(nogil=True, error_model="numpy", _nrt=False)(
+            over_threads(function, self._name, len(self._places) - 2)
+        )
         self._pieces, self._next = (_PIECES if streams else 1), 1
 
     def _functions(self, dtype: str) -> list[tuple[Any, tuple[Any, ...]]]:
@@ -116,7 +122,8 @@ class Kernel(Function):
         return all(store.have(*each, compile_too) for each in self._functions(dtype))
 
     def __call__(self, total: int, *arguments: Any, work: int = 0) -> None:
-        """All of range(total); `work` is what it amounts to, in elements of a light operation: with little of it one thread does it alone."""
+        """All of range(total); `work` is what it amounts to, in elements of a light operation: with little of it one
+        thread does it alone."""
         parts = min(threads.worth(work), total)
         if parts < 2:
             self.run(0, total, *arguments)
@@ -141,13 +148,16 @@ def _place(hint: Any) -> Any:
     return scalars[hint] if hint in scalars else hint.__metadata__[0]
 
 
-def kernel(function: Callable[..., None] | None = None, *, sums: bool = False, counted: bool = True, streams: bool = False) -> Any:
-    """Make a module-level function a `Kernel`. `sums` lets its own sums (not those of functions that it calls) be taken in any order.
+def kernel(
+    function: Callable[..., None] | None = None, *, sums: bool = False, counted: bool = True, streams: bool = False
+) -> Any:
+    """Make a module-level function a `Kernel`. `sums` lets its own sums (not those of functions that it calls) be taken
+    in any order.
 
-    `counted=False`: a slice of an array counts no reference, which costs an atomic operation on a number that all threads share; such a function makes no arrays.
-    `streams`: its time is that of memory. Every other call goes from the end of each part to its beginning, and so meets first what the call before it
-    (the same on other data, or the one that made its data) left in the caches.
-    """
+    `counted=False`: a slice of an array counts no reference, which costs an atomic operation on a number that all
+    threads share; such a function makes no arrays. `streams`: its time is that of memory. Every other call goes from
+    the end of each part to its beginning, and so meets first what the call before it (the same on other data, or the
+    one that made its data) left in the caches."""
     if function is None:
         return partial(kernel, sums=sums, counted=counted, streams=streams)
     return Kernel(function, sums, counted, streams)
@@ -159,25 +169,32 @@ def native(function: Callable[..., Any]) -> Function:
 
 
 def device(function: Callable[..., Any] | None = None, *, sums: bool = False, counted: bool = True) -> Any:
-    """A function that kernels of any module call; it is compiled into them. With ``counted=False`` (as above) it returns no arrays either."""
+    """A function that kernels of any module call; it is compiled into them. With ``counted=False`` (as above) it
+    returns no arrays either."""
     if function is None:
         return partial(device, sums=sums, counted=counted)
-    return _njit(nogil=True, error_model="numpy", forceinline=True, fastmath=set(_SUMS) if sums else False, _nrt=counted)(function)
+    return _njit(
+        nogil=True, error_model="numpy", forceinline=True, fastmath=set(_SUMS) if sums else False, _nrt=counted
+    )(function)
 
 
 @cast(Any, intrinsic)
 def wide(typing: Any) -> Any:
-    """Let the loops of the function in which this stands use the longest vectors: LLVM takes half of them on processors that some of its users found slowed by the whole."""
+    """Let the loops of the function in which this stands use the longest vectors: LLVM takes half of them on processors
+    that some of its users found slowed by the whole."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        set.add(builder.function.attributes, '"prefer-vector-width"="512"')  # llvmlite's own `add` knows no attributes that have values
+        set.add(
+            builder.function.attributes, '"prefer-vector-width"="512"'
+        )  # llvmlite's own `add` knows no attributes that have values
         return context.get_dummy_value()
 
     return types.void(), generate
 
 
 class Driver(Protocol):
-    """The Python function behind a table's entry, the kernels that it calls, and `planned`'s short way of a warm call where it has one."""
+    """The Python function behind a table's entry, the kernels that it calls, and `planned`'s short way of a warm call
+    where it has one."""
 
     kernels: tuple[Function, ...]
     direct: Callable[[Any], Callable[..., None] | None] | None

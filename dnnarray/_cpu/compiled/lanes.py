@@ -1,4 +1,5 @@
-"""Steps of a softmax that runs down the lanes of vectors, on vectors in memory: what a loop over lanes is not reliably turned into. Imports Numba."""
+"""Steps of a softmax that runs down the lanes of vectors, on vectors in memory: what a loop over lanes is not reliably
+turned into. Imports Numba."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from dnnarray._cpu.compiled.tile import intrinsic, load_at, splat, store_at, vec
 
 _BIT, _INT, _WORD = ir.IntType(1), ir.IntType(32), ir.IntType(64)
 
-# What exp takes (from a plain 0 to infinity), the number whose addition rounds to an integer, ln(2) in two parts, and the bits of mantissa and bias.
+# What exp takes (from a plain 0 to infinity), the number whose addition rounds to an integer, ln(2) in two parts, and
+# the bits of mantissa and bias.
 _SINGLE = (-104.0, 89.0, 1.5 * 2**23, 0.693359375, -2.12194440e-4, 23, 127)
 _DOUBLE = (-746.0, 710.0, 1.5 * 2**52, 6.93147180369123816490e-01, 1.90821492927058770002e-10, 52, 1023)
 
@@ -103,7 +105,9 @@ class Lanes(Arithmetic):
         self.item, self.mask = item, None
         if count is not None:
             words = ir.VectorType(_WORD, vector.count)
-            self.mask = builder.icmp_signed("<", ir.Constant(words, list(range(vector.count))), splat(builder, count, words))
+            self.mask = builder.icmp_signed(
+                "<", ir.Constant(words, list(range(vector.count))), splat(builder, count, words)
+            )
 
     def whole(self, address: Any) -> Any:
         """A vector all of whose lanes stand in memory."""
@@ -121,9 +125,13 @@ class Lanes(Arithmetic):
             store_at(self.builder, value, address, self.item)
             return
         function = self._masked("store", ir.VoidType(), lambda pointer, mask: [self.vector, pointer, _INT, mask])
-        self.builder.call(function, [value, self.builder.inttoptr(address, ir.PointerType(self.vector)), _INT(self.item), self.mask])
+        self.builder.call(
+            function, [value, self.builder.inttoptr(address, ir.PointerType(self.vector)), _INT(self.item), self.mask]
+        )
 
-    def _masked(self, verb: str, result: ir.Type, parameters: Callable[[ir.Type, ir.Type], list[ir.Type]]) -> ir.Function:
+    def _masked(
+        self, verb: str, result: ir.Type, parameters: Callable[[ir.Type, ir.Type], list[ir.Type]]
+    ) -> ir.Function:
         name = f"llvm.masked.{verb}.v{self.vector.count}f{8 * self.item}.p0"
         kind = ir.FunctionType(result, parameters(ir.PointerType(self.vector), ir.VectorType(_BIT, self.vector.count)))
         return cgutils.get_or_insert_function(self.builder.module, kind, name)
@@ -135,7 +143,8 @@ def arithmetic(context: Any, builder: ir.IRBuilder, like: types.Float) -> tuple[
 
 
 def _down(builder: ir.IRBuilder, count: Any, start: Any, body: Any) -> Any:
-    """Loop over `count` rows, at least one, with a vector held in a register: ``body(row, value)`` gives the next value. Gives the last."""
+    """Loop over `count` rows, at least one, with a vector held in a register: ``body(row, value)`` gives the next
+    value. Gives the last."""
     before = builder.block
     loop, done = builder.append_basic_block("down"), builder.append_basic_block("bottom")
     builder.branch(loop)
@@ -153,7 +162,8 @@ def _down(builder: ir.IRBuilder, count: Any, start: Any, body: Any) -> Any:
 
 @intrinsic
 def raise_top(typing: Any, like: Any, scores: Any, step: Any, count: Any, top: Any) -> Any:
-    """The vector at `top` becomes the largest of itself and of `count` vectors, `step` bytes apart; a NaN may get lost."""
+    """The vector at `top` becomes the largest of itself and of `count` vectors, `step` bytes apart; a NaN may get
+    lost."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         math, vector, item = arithmetic(context, builder, signature.args[0])
@@ -170,7 +180,8 @@ def raise_top(typing: Any, like: Any, scores: Any, step: Any, count: Any, top: A
 
 @intrinsic
 def weigh(typing: Any, like: Any, scores: Any, step: Any, count: Any, ground: Any, total: Any) -> Any:
-    """Each of `count` vectors, `step` bytes apart, becomes exp(score - ground); their sum is added to `total`, at the end: sums of sums are more exact."""
+    """Each of `count` vectors, `step` bytes apart, becomes exp(score - ground); their sum is added to `total`, at the
+    end: sums of sums are more exact."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         math, vector, item = arithmetic(context, builder, signature.args[0])
@@ -191,8 +202,11 @@ def weigh(typing: Any, like: Any, scores: Any, step: Any, count: Any, ground: An
 
 
 @intrinsic
-def weigh_slopes(typing: Any, like: Any, scores: Any, slopes: Any, step: Any, count: Any, ground: Any, delta: Any, share: Any) -> Any:
-    """Each of `count` vectors of scores, `step` bytes apart, becomes the weight p = exp(score - ground) share, and that of `slopes` p (slope - delta)."""
+def weigh_slopes(
+    typing: Any, like: Any, scores: Any, slopes: Any, step: Any, count: Any, ground: Any, delta: Any, share: Any
+) -> Any:
+    """Each of `count` vectors of scores, `step` bytes apart, becomes the weight p = exp(score - ground) share, and that
+    of `slopes` p (slope - delta)."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         math, vector, item = arithmetic(context, builder, signature.args[0])
@@ -229,7 +243,8 @@ def multiply(typing: Any, like: Any, target: Any, factor: Any) -> Any:
 
 @intrinsic
 def settle(typing: Any, like: Any, top: Any, ground: Any, shrink: Any, total: Any) -> Any:
-    """From the new maximum at `top` and the old one at `shrink`: `ground`, the factor of earlier sums at `shrink`, and `total` times that."""
+    """From the new maximum at `top` and the old one at `shrink`: `ground`, the factor of earlier sums at `shrink`, and
+    `total` times that."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         math, vector, item = arithmetic(context, builder, signature.args[0])
@@ -237,7 +252,11 @@ def settle(typing: Any, like: Any, top: Any, ground: Any, shrink: Any, total: An
         nothing = builder.fcmp_ordered("==", new, math.real(float("-inf")))
         level = builder.select(nothing, math.real(0.0), new)
         factor = math.exp(builder.fsub(old, level))
-        for value, address in ((level, arguments[2]), (factor, arguments[3]), (builder.fmul(sums, factor), arguments[4])):
+        for value, address in (
+            (level, arguments[2]),
+            (factor, arguments[3]),
+            (builder.fmul(sums, factor), arguments[4]),
+        ):
             store_at(builder, value, address, item)
         return context.get_dummy_value()
 

@@ -1,4 +1,5 @@
-"""Cross entropy against labels: the statistics of each row of scores, and its gradient, a row at a time while it is in the cache."""
+"""Cross entropy against labels: the statistics of each row of scores, and its gradient, a row at a time while it is in
+the cache."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ _WORK = 6
 
 
 @kernel(counted=False, streams=True)
-def _statistics(start: int, stop: int, z: In2, label: Integers1, peak: OutDoubles1, log_sum: OutDoubles1, picked: OutDoubles1) -> None:
+def _statistics(
+    start: int, stop: int, z: In2, label: Integers1, peak: OutDoubles1, log_sum: OutDoubles1, picked: OutDoubles1
+) -> None:
     wide()
     for r in range(start, stop):
         high = row_max(z[r])
@@ -33,7 +36,8 @@ def _gradient(start: int, stop: int, z: In2, label: Integers1, lse: In1, both: I
     wide()
     for r in range(start, stop):
         shift = lse[r] if lse.size else row_max(z[r])
-        # The sum is 1 up to rounding where the log-sum-exp is given, and divided by all the same: 1e4 in float32 is only exact to 1e-3.
+        # The sum is 1 up to rounding where the log-sum-exp is given, and divided by all the same: 1e4 in float32 is
+        # only exact to 1e-3.
         total = exponentials(z[r], shift, dz[r], row_after(z, r, stop))
         scale(dz[r], both[r] / total)
         dz[r, label[r]] -= hard[r]
@@ -55,7 +59,14 @@ def cross_entropy(
 
 @driver(_gradient)
 def cross_entropy_backward(
-    problem: ScoresProblem, outputs: tuple[Array, ...], scratch: Any, grad: Array, logits: Array, target: Array, weight: Any, lse: Any
+    problem: ScoresProblem,
+    outputs: tuple[Array, ...],
+    scratch: Any,
+    grad: Array,
+    logits: Array,
+    target: Array,
+    weight: Any,
+    lse: Any,
 ) -> None:
     z = taken(logits, problem.shape)
     chosen = labels(problem, target, weight, problem.row_shape)

@@ -58,7 +58,8 @@ def row_after(x: Any, row: Any, stop: Any) -> Any:
 
 @device
 def fetch_run(ahead: Any, first: Any, run: Any) -> Any:
-    """Have as much of the row at `ahead` (0: none) brought near as there is in `run`, elements of another row from `first` on.
+    """Have as much of the row at `ahead` (0: none) brought near as there is in `run`, elements of another row from
+    `first` on.
 
     A row that is worked on in several passes leaves memory idle in all but the first.
     """

@@ -1,9 +1,9 @@
 """Norms by rows and by planes of channels, forward and backward.
 
-Each statistic is found in two passes over data that is still in the cache: the mean, then the squares of the differences from it. The mean is kept
-as two numbers, the rounded one and what is left, since x may lie far from 0. With u = (x - mean) rstd and h = g weight the gradient of x is
-rstd (h - average(h) - u average(h u)); for RMS norm without average(h).
-"""
+Each statistic is found in two passes over data that is still in the cache: the mean, then the squares of the
+differences from it. The mean is kept as two numbers, the rounded one and what is left, since x may lie far from 0. With
+u = (x - mean) rstd and h = g weight the gradient of x is rstd (h - average(h) - u average(h u)); for RMS norm without
+average(h)."""
 
 from __future__ import annotations
 
@@ -16,15 +16,31 @@ import numpy as np
 from dnnarray._cpu import norm_forms
 from dnnarray._cpu.compiled import arithmetic
 from dnnarray._cpu.compiled.dense import Plan, Written, planned, taken
-from dnnarray._cpu.compiled.kernel import Doubles2, In1, In2, In3, Out1, Out2, Out3, OutDoubles2, device, driver, kernel, wide
+from dnnarray._cpu.compiled.kernel import (
+    Doubles2,
+    In1,
+    In2,
+    In3,
+    Out1,
+    Out2,
+    Out3,
+    OutDoubles2,
+    device,
+    driver,
+    kernel,
+    wide,
+)
 from dnnarray._cpu.compiled.memory import row_after
 from dnnarray._cpu.compiled.scalar import const, fma
 from dnnarray._cpu.compiled.sums import row_moments, row_products, row_sum, weighted_products
 from dnnarray._cpu.norm_sums import move
 from dnnarray._problems.norm_base import NormProblem
 
-_BLOCKS = 16  # of rows, each with its own sums for the parameters: always as many, so that no result depends on the threads
-_RUN = 16  # rows whose share of the parameters' gradients is added up by itself: sums of sums are more exact than one long one
+_BLOCKS = (
+    16  # of rows, each with its own sums for the parameters: always as many, so that no result depends on the threads
+)
+# rows whose share of the parameters' gradients is added up by itself: sums of sums are more exact than one long one
+_RUN = 16
 _WORK = 3  # passes
 
 Array = np.ndarray
@@ -46,9 +62,8 @@ def _statistics(x: Any, eps: Any, centred: Any, ahead: Any) -> Any:
 
 @device
 def _centre(mean: Any, rest: Any, variance: Any) -> Any:
-    """What is taken from x before anything else, in two parts, and what is left of the mean: all of it of data far from 0, where that is exact (of equal values
-    the result is 0); near 0 nothing, since the difference would round.
-    """
+    """What is taken from x before anything else, in two parts, and what is left of the mean: all of it of data far from
+    0, where that is exact (of equal values the result is 0); near 0 nothing, since the difference would round."""
     if np.float64(mean) * np.float64(mean) > variance:
         return mean, const(mean, rest), 0.0
     return const(mean, 0.0), const(mean, 0.0), np.float64(mean) + rest
@@ -127,19 +142,49 @@ def _rows(
         base = (r % period) * pieces
         centre, near, offset = _centre(m, rest, v)
         if inner == 1:
-            _affine_each(row, centre, near, s, x.dtype.type(-offset * s), weight[base : base + pieces], bias[base : base + pieces], out)
+            _affine_each(
+                row,
+                centre,
+                near,
+                s,
+                x.dtype.type(-offset * s),
+                weight[base : base + pieces],
+                bias[base : base + pieces],
+                out,
+            )
         else:
             for k in range(pieces):
                 scale = s * weight[base + k]
                 a = k * inner
-                _affine(row[a : a + inner], centre, near, scale, x.dtype.type(bias[base + k] - offset * scale), out[a : a + inner])
+                _affine(
+                    row[a : a + inner],
+                    centre,
+                    near,
+                    scale,
+                    x.dtype.type(bias[base + k] - offset * scale),
+                    out[a : a + inner],
+                )
 
 
 @kernel(counted=False, streams=True)
 def _rows_backward(
-    start: int, stop: int, g: In2, x: In2, weight: In1, mean: In1, rstd: In1, dx: Out2, dweight: OutDoubles2, dbias: OutDoubles2, weight_run: Out2,
-    bias_run: Out2, period: int, inner: int, eps: float, centred: bool,
-) -> None:  # fmt: skip
+    start: int,
+    stop: int,
+    g: In2,
+    x: In2,
+    weight: In1,
+    mean: In1,
+    rstd: In1,
+    dx: Out2,
+    dweight: OutDoubles2,
+    dbias: OutDoubles2,
+    weight_run: Out2,
+    bias_run: Out2,
+    period: int,
+    inner: int,
+    eps: float,
+    centred: bool,
+) -> None:
     wide()
     rows, length = x.shape
     pieces = length // inner
@@ -183,7 +228,16 @@ def _rows_backward(
                 out = dx[r]
                 for k in range(pieces):
                     a = k * inner
-                    _gradient(grad[a : a + inner], row[a : a + inner], m, s, s * weight[base + k], average, projection, out[a : a + inner])
+                    _gradient(
+                        grad[a : a + inner],
+                        row[a : a + inner],
+                        m,
+                        s,
+                        s * weight[base + k],
+                        average,
+                        projection,
+                        out[a : a + inner],
+                    )
             if sums and ((r + 1 - first) % _RUN == 0 or r + 1 == last):
                 _settle(of_weight, dweight[block])
                 _settle(of_bias, dbias[block])
@@ -202,7 +256,14 @@ def _by_rows(problem: NormProblem) -> Callable[..., None]:
     ones, zeros = _or(None, form.parameters, dtype, 1), _or(None, form.parameters, dtype, 0)
     rest = (form.period, form.inner, problem.eps, problem.centred)
 
-    def run(x: Array, weight: Array | None, bias: Array | None, y: Array, mean: Array | None = None, rstd: Array | None = None) -> None:
+    def run(
+        x: Array,
+        weight: Array | None,
+        bias: Array | None,
+        y: Array,
+        mean: Array | None = None,
+        rstd: Array | None = None,
+    ) -> None:
         found = (nothing if mean is None else mean.reshape(-1), nothing if rstd is None else rstd.reshape(-1))
         parameters = (ones if weight is None else weight.reshape(-1), zeros if bias is None else bias.reshape(-1))
         _rows(form.rows, x.reshape(shape), *parameters, y.reshape(shape), *found, *rest, work=work)
@@ -233,7 +294,9 @@ def _by_rows_backward(problem: NormProblem) -> Callable[..., None]:
         sums, runs = np.empty(blocks), np.empty(blocks, dtype)
         inputs = (grad.reshape(shape), x.reshape(shape), ones if weight is None else weight.reshape(-1))
         found = (nothing if a is None else a.reshape(-1) for a in (mean, rstd))
-        _rows_backward(blocks[1], *inputs, *found, nowhere if dx is None else dx.reshape(shape), *sums, *runs, *rest, work=work)
+        _rows_backward(
+            blocks[1], *inputs, *found, nowhere if dx is None else dx.reshape(shape), *sums, *runs, *rest, work=work
+        )
         for parameter, parts in ((dweight, sums[0]), (dbias, sums[1])):
             if parameter is not None:
                 _totals(form.parameters, parts, parameter.reshape(-1))
@@ -254,7 +317,13 @@ def rms_norm(problem: NormProblem) -> Plan:
 
 @driver(_rows)
 def add_norm(
-    problem: NormProblem, outputs: Any, scratch: Any, x: Array, residual: Array, weight: Array | None, bias: Array | None = None
+    problem: NormProblem,
+    outputs: Any,
+    scratch: Any,
+    x: Array,
+    residual: Array,
+    weight: Array | None,
+    bias: Array | None = None,
 ) -> None:
     with Written(outputs) as (y, total):
         arrays = (None if a is None else taken(a) for a in (weight, bias))
@@ -277,7 +346,9 @@ def rms_norm_backward(problem: NormProblem) -> Plan:
 
 
 @kernel(counted=False, streams=True)
-def _planes(start: int, stop: int, x: In3, weight: In1, bias: In1, y: Out3, mean: Out1, rstd: Out1, variance: Out1, eps: float) -> None:
+def _planes(
+    start: int, stop: int, x: In3, weight: In1, bias: In1, y: Out3, mean: Out1, rstd: Out1, variance: Out1, eps: float
+) -> None:
     wide()
     outer, _, inner = x.shape
     count = outer * inner
@@ -344,7 +415,16 @@ def _columns_affine(start: int, stop: int, x: In2, centre: In1, scale: In1, shif
 
 @kernel(counted=False)
 def _coefficients(
-    start: int, stop: int, mean: In1, variance: In1, weight: In1, bias: In1, eps: float, centre: Out1, scale: Out1, shift: Out1
+    start: int,
+    stop: int,
+    mean: In1,
+    variance: In1,
+    weight: In1,
+    bias: In1,
+    eps: float,
+    centre: Out1,
+    scale: Out1,
+    shift: Out1,
 ) -> None:
     """What `_affine` takes for each channel, of given statistics."""
     for c in range(start, stop):
@@ -367,7 +447,9 @@ def batch_norm(problem: NormProblem) -> Plan:
     affine = _columns_affine if form.inner == 1 else _planes_affine
     ones, zeros = _or(None, form.channels, dtype, 1), _or(None, form.channels, dtype, 0)
 
-    def run(x: Array, mean: Array, variance: Array, weight: Array | None, bias: Array | None, residual: None, y: Array) -> None:
+    def run(
+        x: Array, mean: Array, variance: Array, weight: Array | None, bias: Array | None, residual: None, y: Array
+    ) -> None:
         parameters = (ones if weight is None else weight.reshape(-1), zeros if bias is None else bias.reshape(-1))
         coefficients = np.empty((3, form.channels), dtype)
         _coefficients(form.channels, mean.reshape(-1), variance.reshape(-1), *parameters, problem.eps, *coefficients)
@@ -378,14 +460,30 @@ def batch_norm(problem: NormProblem) -> Plan:
 
 @driver(_planes)
 def batch_norm_train(
-    problem: NormProblem, outputs: Any, scratch: Any, x: Array, weight: Any, bias: Any, running_mean: Any, running_var: Any, residual: Any
+    problem: NormProblem,
+    outputs: Any,
+    scratch: Any,
+    x: Array,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    residual: Any,
 ) -> None:
     form, shape = _form(problem)
     y, mean, rstd, next_mean, next_var = outputs
     found = np.empty((3, form.channels), x.dtype)
     with Written((y,), form.order) as (y_,):
         parameters = (_or(weight, form.channels, x.dtype, 1), _or(bias, form.channels, x.dtype, 0))
-        _planes(form.channels, taken(x, shape, form.order), *parameters, y_.reshape(shape), *found, problem.eps, work=_WORK * x.size)
+        _planes(
+            form.channels,
+            taken(x, shape, form.order),
+            *parameters,
+            y_.reshape(shape),
+            *found,
+            problem.eps,
+            work=_WORK * x.size,
+        )
     mean[...], rstd[...] = found[0], found[1]
     move(next_mean, running_mean, found[0], problem.momentum, 1.0)
     move(next_var, running_var, found[2], problem.momentum, problem.geometry.count / max(problem.geometry.count - 1, 1))
@@ -394,7 +492,11 @@ def batch_norm_train(
 @planned(_planes_backward)
 def batch_norm_train_backward(problem: NormProblem) -> Plan:
     (form, shape), dtype = _form(problem), arithmetic(problem)
-    ones, work, nowhere = _or(None, form.channels, dtype, 1), 2 * _WORK * math.prod(shape), np.empty((0, *shape[1:]), dtype)
+    ones, work, nowhere = (
+        _or(None, form.channels, dtype, 1),
+        2 * _WORK * math.prod(shape),
+        np.empty((0, *shape[1:]), dtype),
+    )
 
     def run(grad: Array, x: Array, weight: Any, *others: Any) -> None:
         mean, rstd, dx, dweight, dbias = others[-5:]

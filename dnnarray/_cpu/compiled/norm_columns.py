@@ -1,9 +1,9 @@
 """Norms of channels that are innermost in memory (batch, group and instance norm), forward and backward.
 
-A sample is a matrix (rows, channels), a statistic is one of some neighbouring channels: of all samples together for batch norm, which is the case of one sample.
-Blocks of rows that stay in the cache find mean and squares for each channel, the latter around the mean of the block, and the blocks' are merged in float64
-(Chan, Golub and LeVeque, 1983): data is read once for both, and may lie far from 0.
-"""
+A sample is a matrix (rows, channels), a statistic is one of some neighbouring channels: of all samples together for
+batch norm, which is the case of one sample. Blocks of rows that stay in the cache find mean and squares for each
+channel, the latter around the mean of the block, and the blocks' are merged in float64 (Chan, Golub and LeVeque, 1983):
+data is read once for both, and may lie far from 0."""
 
 from __future__ import annotations
 
@@ -52,7 +52,18 @@ def _span(block: Any, rows: Any, size: Any) -> Any:
 
 @kernel(counted=False, streams=True)
 def _moments(
-    start: int, stop: int, x: int, mean: int, rest: int, square: int, rows: int, size: int, channels: int, item: int, strip: int, like: Out1
+    start: int,
+    stop: int,
+    x: int,
+    mean: int,
+    rest: int,
+    square: int,
+    rows: int,
+    size: int,
+    channels: int,
+    item: int,
+    strip: int,
+    like: Out1,
 ) -> None:
     """Of the blocks from `start` to `stop`: a mean, and the sums of the differences from it and of their squares."""
     zero, step = like.dtype.type(0), channels * item
@@ -69,7 +80,9 @@ def _moments(
 
 
 @device
-def _merge(first: Any, last: Any, mean: Any, rest: Any, square: Any, rows: Any, size: Any, average: Any, left: Any, spread: Any) -> Any:
+def _merge(
+    first: Any, last: Any, mean: Any, rest: Any, square: Any, rows: Any, size: Any, average: Any, left: Any, spread: Any
+) -> Any:
     """The mean of each channel over the blocks, ``average + left``, and the sum of the squares around it."""
     average[:] = 0
     left[:] = 0
@@ -95,11 +108,31 @@ def _merge(first: Any, last: Any, mean: Any, rest: Any, square: Any, rows: Any, 
 
 @kernel(counted=False)
 def _statistics(
-    start: int, stop: int, mean: In2, rest: In2, square: In2, weight: In1, bias: In1, average: OutDoubles2, left: OutDoubles2, spread: OutDoubles2, found: Out2, rstd: Out2,
-    variance: Out2, centre: Out2, near: Out2, scale: Out2, shift: Out2, rows: int, size: int, groups: int, eps: float,
-) -> None:  # fmt: skip
-    """Of the samples from `start` to `stop`, for each channel: mean, rstd and variance of its group, and what makes y of x. Without blocks, `average`, `left`
-    and `spread` are those of the channels already. A mean is a sum of two numbers, of which the second is what rounding took from the first."""
+    start: int,
+    stop: int,
+    mean: In2,
+    rest: In2,
+    square: In2,
+    weight: In1,
+    bias: In1,
+    average: OutDoubles2,
+    left: OutDoubles2,
+    spread: OutDoubles2,
+    found: Out2,
+    rstd: Out2,
+    variance: Out2,
+    centre: Out2,
+    near: Out2,
+    scale: Out2,
+    shift: Out2,
+    rows: int,
+    size: int,
+    groups: int,
+    eps: float,
+) -> None:
+    """Of the samples from `start` to `stop`, for each channel: mean, rstd and variance of its group, and what makes y
+    of x. Without blocks, `average`, `left` and `spread` are those of the channels already. A mean is a sum of two
+    numbers, of which the second is what rounding took from the first."""
     channels, blocks = average.shape[1], -(-rows // size)
     per = channels // groups
     for n in range(start, stop):
@@ -114,12 +147,15 @@ def _statistics(
             for c in range(first, first + per):
                 apart = (of_channel[c] - total) + more[c]
                 off += apart
-                v += squares[c] + rows * (apart * apart - more[c] * more[c])  # squares are around the first number of the channel's mean
+                v += squares[c] + rows * (
+                    apart * apart - more[c] * more[c]
+                )  # squares are around the first number of the channel's mean
             off /= per
             v = v / (rows * per) - off * off
             v = 0.0 if v < 0.0 else v
             s, m = 1.0 / math.sqrt(v + eps), weight.dtype.type(total + off)
-            # What is taken from x before anything else: the mean of data far from 0, which is exact there; near 0 nothing, since the difference would round.
+            # What is taken from x before anything else: the mean of data far from 0, which is exact there; near 0
+            # nothing, since the difference would round.
             far = total * total > v
             for c in range(first, first + per):
                 found[n, c], rstd[n, c], variance[n, c] = m, s, v
@@ -145,26 +181,57 @@ def _affine(start: int, stop: int, x: In2, centre: In2, near: In2, scale: In2, s
 
 @kernel(counted=False, streams=True)
 def _products(
-    start: int, stop: int, g: int, x: int, mean: int, rstd: int, plain: int, along: int, rows: int, size: int, channels: int, item: int, strip: int, like: Out1
-) -> None:  # fmt: skip
+    start: int,
+    stop: int,
+    g: int,
+    x: int,
+    mean: int,
+    rstd: int,
+    plain: int,
+    along: int,
+    rows: int,
+    size: int,
+    channels: int,
+    item: int,
+    strip: int,
+    like: Out1,
+) -> None:
     """The sums of g and of g (x - mean) rstd of the blocks from `start` to `stop`."""
     zero, step = like.dtype.type(0), channels * item
     for block in range(start, stop):
         n, first, last = _span(block, rows, size)
         at, place, of = first * step, block * step, n * step
         if strip > 1:
-            products_of_many(zero, g + at, x + at, step, last - first, channels, mean + of, rstd + of, plain + place, along + place)
+            products_of_many(
+                zero, g + at, x + at, step, last - first, channels, mean + of, rstd + of, plain + place, along + place
+            )
         elif strip:
-            products_of_one(zero, g + at, x + at, step, last - first, channels, mean + of, rstd + of, plain + place, along + place)
+            products_of_one(
+                zero, g + at, x + at, step, last - first, channels, mean + of, rstd + of, plain + place, along + place
+            )
         else:
-            products_of_few(zero, g + at, x + at, step, last - first, channels, mean + of, rstd + of, plain + place, along + place)
+            products_of_few(
+                zero, g + at, x + at, step, last - first, channels, mean + of, rstd + of, plain + place, along + place
+            )
 
 
 @kernel(counted=False)
 def _slopes(
-    start: int, stop: int, plain: In2, along: In2, weight: In1, rstd: In2, total: OutDoubles2, product: OutDoubles2, scale: Out2, average: Out2, slope: Out2,
-    rows: int, size: int, groups: int,
-) -> None:  # fmt: skip
+    start: int,
+    stop: int,
+    plain: In2,
+    along: In2,
+    weight: In1,
+    rstd: In2,
+    total: OutDoubles2,
+    product: OutDoubles2,
+    scale: Out2,
+    average: Out2,
+    slope: Out2,
+    rows: int,
+    size: int,
+    groups: int,
+) -> None:
     """Of the samples from `start` to `stop`, for each channel: both sums, and what makes dx of g and x."""
     channels, blocks = total.shape[1], -(-rows // size)
     per = channels // groups
@@ -190,7 +257,17 @@ def _slopes(
 
 @kernel(counted=False, streams=True)
 def _gradient(
-    start: int, stop: int, g: In2, x: In2, mean: In2, rstd: In2, scale: In2, average: In2, slope: In2, dx: Out2, rows: int
+    start: int,
+    stop: int,
+    g: In2,
+    x: In2,
+    mean: In2,
+    rstd: In2,
+    scale: In2,
+    average: In2,
+    slope: In2,
+    dx: Out2,
+    rows: int,
 ) -> None:
     """dx = g scale - average - (x - mean) rstd slope, in the rows from `start` to `stop` of all samples."""
     wide()
@@ -237,7 +314,10 @@ class _Call:
         doubles = np.empty((3, form.samples, form.channels))
         found = np.empty((7, form.samples, form.channels), self.dtype)
         _moments(self.blocks, address(x), *map(address, sums), *self.numbers, self.ones, work=_WORK * self.work)
-        parameters = (self.ones if weight is None else weight.reshape(-1), self.zeros if bias is None else bias.reshape(-1))
+        parameters = (
+            self.ones if weight is None else weight.reshape(-1),
+            self.zeros if bias is None else bias.reshape(-1),
+        )
         rest = (*parameters, *doubles, *found, form.rows, self.size, form.groups, self.eps)
         _statistics(form.samples, *sums, *rest, work=self.blocks * form.channels)
         if not np.isfinite(doubles).all():  # squares of numbers above 1e19 leave the range of float32
@@ -260,15 +340,33 @@ class _Call:
         _affine(self.shape[0], rows, *found[3:], y.reshape(self.shape), self.form.rows, work=self.work)
         return found
 
-    def backward(self, grad: Array, x: Array, weight: Array | None, mean: Array, rstd: Array, dx: Any, dweight: Any, dbias: Any) -> None:
+    def backward(
+        self, grad: Array, x: Array, weight: Array | None, mean: Array, rstd: Array, dx: Any, dweight: Any, dbias: Any
+    ) -> None:
         """The gradients, from statistics (samples, channels); None for what is left out."""
         form, shape = self.form, self.shape
-        sums, doubles = np.empty((2, self.blocks, form.channels), self.dtype), np.empty((2, form.samples, form.channels))
+        sums, doubles = (
+            np.empty((2, self.blocks, form.channels), self.dtype),
+            np.empty((2, form.samples, form.channels)),
+        )
         found = np.empty((3, form.samples, form.channels), self.dtype)
         g, rows = grad.reshape(shape), x.reshape(shape)
-        _products(self.blocks, *map(address, (g, rows, mean, rstd, *sums)), *self.numbers, self.ones, work=_WORK * self.work)
+        _products(
+            self.blocks, *map(address, (g, rows, mean, rstd, *sums)), *self.numbers, self.ones, work=_WORK * self.work
+        )
         parameter = self.ones if weight is None else weight.reshape(-1)
-        _slopes(form.samples, *sums, parameter, rstd, *doubles, *found, form.rows, self.size, form.groups, work=self.blocks * form.channels)
+        _slopes(
+            form.samples,
+            *sums,
+            parameter,
+            rstd,
+            *doubles,
+            *found,
+            form.rows,
+            self.size,
+            form.groups,
+            work=self.blocks * form.channels,
+        )
         if dx is not None:
             _gradient(shape[0], g, rows, mean, rstd, *found, dx.reshape(shape), form.rows, work=2 * self.work)
         for out, totals in ((dbias, doubles[0]), (dweight, doubles[1])):
@@ -281,7 +379,9 @@ def group_norm(problem: NormProblem) -> Plan:
     call = _Call(problem)
     first = slice(None, None, call.form.channels // call.form.groups)  # channel of each group
 
-    def run(x: Array, weight: Array | None, bias: Array | None, y: Array, mean: Array | None, rstd: Array | None) -> None:
+    def run(
+        x: Array, weight: Array | None, bias: Array | None, y: Array, mean: Array | None, rstd: Array | None
+    ) -> None:
         for statistic, found in zip((mean, rstd), call.forward(x, weight, bias, y), strict=False):
             if statistic is not None:
                 statistic[...] = found[:, first]
@@ -294,7 +394,9 @@ def group_norm_backward(problem: NormProblem) -> Plan:
     call = _Call(problem)
     members = call.form.channels // call.form.groups
 
-    def run(grad: Array, x: Array, weight: Any, bias: Any, mean: Any, rstd: Any, dx: Array, dweight: Any, dbias: Any) -> None:
+    def run(
+        grad: Array, x: Array, weight: Any, bias: Any, mean: Any, rstd: Any, dx: Array, dweight: Any, dbias: Any
+    ) -> None:
         if mean is None or rstd is None:
             found = call.statistics(x.reshape(call.shape), weight, None)
         else:
@@ -306,7 +408,15 @@ def group_norm_backward(problem: NormProblem) -> Plan:
 
 @driver(_moments, _statistics, _affine)
 def batch_norm_train(
-    problem: NormProblem, outputs: Any, scratch: Any, x: Array, weight: Any, bias: Any, running_mean: Any, running_var: Any, residual: Any
+    problem: NormProblem,
+    outputs: Any,
+    scratch: Any,
+    x: Array,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    residual: Any,
 ) -> None:
     call, (y, mean, rstd, next_mean, next_var) = _Call(problem), outputs
     with Written((y,), call.form.order) as (y_,):
@@ -314,7 +424,13 @@ def batch_norm_train(
         found = call.forward(taken(x, None, call.form.order), weight, bias, y_)
     mean[...], rstd[...] = found[0][0], found[1][0]
     move(next_mean, running_mean, found[0][0], problem.momentum, 1.0)
-    move(next_var, running_var, found[2][0], problem.momentum, problem.geometry.count / max(problem.geometry.count - 1, 1))
+    move(
+        next_var,
+        running_var,
+        found[2][0],
+        problem.momentum,
+        problem.geometry.count / max(problem.geometry.count - 1, 1),
+    )
 
 
 @planned(_products, _slopes, _gradient, _parameter)

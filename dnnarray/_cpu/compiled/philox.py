@@ -17,13 +17,15 @@ _WORDS = 4  # of a counter
 _COUNTERS = 8  # words of 64 bits, each in a lane: a product keeps both of its halves
 _NUMBERS = 16  # of two words of half of the counters, in the order of the stream
 GROUP = _WORDS * _COUNTERS  # numbers that are drawn at once
-# Counters lie in the lanes so that what is interleaved inside of 16 bytes, which costs no permutation, comes out in the order of the stream.
+# Counters lie in the lanes so that what is interleaved inside of 16 bytes, which costs no permutation, comes out in the
+# order of the stream.
 _ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
 _Pair = tuple[Any, Any]
 
 
 class _Counters:
-    """Vectors of a builder, a counter's word in each lane. Only its low half counts: multiplication drops what is above, and so does `pair`."""
+    """Vectors of a builder, a counter's word in each lane. Only its low half counts: multiplication drops what is
+    above, and so does `pair`."""
 
     def __init__(self, builder: ir.IRBuilder) -> None:
         self.builder, self.vector = builder, ir.VectorType(_WORD, _COUNTERS)
@@ -40,7 +42,10 @@ class _Counters:
         a = builder.add(splat(builder, counter, self.vector), self.vector(list(_ORDER)))
         b, c, d = builder.lshr(a, half), self.all(0), self.all(0)
         for r in range(ROUNDS):
-            k, m = (splat(builder, builder.add(word, _WORD(r * step)), self.vector) for word, step in zip(key, WEYL, strict=True))
+            k, m = (
+                splat(builder, builder.add(word, _WORD(r * step)), self.vector)
+                for word, step in zip(key, WEYL, strict=True)
+            )
             first, second = self.product(a, MULTIPLIERS[0]), self.product(c, MULTIPLIERS[1])
             a = builder.xor(builder.xor(builder.lshr(second, half), b), k)
             c = builder.xor(builder.xor(builder.lshr(first, half), d), m)
@@ -67,8 +72,11 @@ class _Counters:
 
 
 @intrinsic
-def _draw(typing: Any, scale: Any, counter: Any, low: Any, high: Any, threshold: Any, target: Any, first: Any, last: Any) -> Any:
-    """The factors of a group, whose own would begin at the address `target`: those from `first` to `last` are written."""
+def _draw(
+    typing: Any, scale: Any, counter: Any, low: Any, high: Any, threshold: Any, target: Any, first: Any, last: Any
+) -> Any:
+    """The factors of a group, whose own would begin at the address `target`: those from `first` to `last` are
+    written."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         scale, counter, low, high, threshold, target, first, last = arguments
@@ -98,9 +106,14 @@ def _draw(typing: Any, scale: Any, counter: Any, low: Any, high: Any, threshold:
 
 
 @device(counted=False)
-def keep_factors(y: Any, first: Any, last: Any, counter: Any, skip: Any, low: Any, high: Any, threshold: Any, scale: Any) -> Any:
-    """y[first:last] becomes the scale where the number is at least the threshold, else 0. Number `skip` from the block `counter` on is that of y[0]."""
+def keep_factors(
+    y: Any, first: Any, last: Any, counter: Any, skip: Any, low: Any, high: Any, threshold: Any, scale: Any
+) -> Any:
+    """y[first:last] becomes the scale where the number is at least the threshold, else 0. Number `skip` from the block
+    `counter` on is that of y[0]."""
     number, end = first + skip, last + skip
     for base in range(number // GROUP * GROUP, end, GROUP):
         target = y.ctypes.data + (base - skip) * y.itemsize
-        _draw(scale, counter + base // _WORDS, low, high, threshold, target, max(number - base, 0), min(end - base, GROUP))
+        _draw(
+            scale, counter + base // _WORDS, low, high, threshold, target, max(number - base, 0), min(end - base, GROUP)
+        )

@@ -1,8 +1,9 @@
-"""Pooling over one or two spatial axes: the maximum, its place and the mean, by planes of channels or where channels are last.
+"""Pooling over one or two spatial axes: the maximum, its place and the mean, by planes of channels or where channels
+are last.
 
-Output q of an axis takes tap t from ``q stride + t dilation - before``. In planes the rows of a window are reduced to one row first, then that row along
-its windows: loops over whole rows, which run in vectors. Where channels are last, the channels are the vectors.
-"""
+Output q of an axis takes tap t from ``q stride + t dilation - before``. In planes the rows of a window are reduced to
+one row first, then that row along its windows: loops over whole rows, which run in vectors. Where channels are last,
+the channels are the vectors."""
 
 from __future__ import annotations
 
@@ -119,7 +120,8 @@ def _row_sums(a: Any, b: Any, out: Any) -> Any:
 
 @device
 def _place(x: Any, stride: Any, place: Any, best: Any, where: Any) -> Any:
-    """`_larger`, and in `where` the place of the first of the largest (the last NaN), if `place` is that of x[0]; below 0 is none so far."""
+    """`_larger`, and in `where` the place of the first of the largest (the last NaN), if `place` is that of x[0]; below
+    0 is none so far."""
     if stride == 2:  # known to the compiler, which then reads in vectors
         for i in range(len(best)):
             v = x[2 * i]
@@ -188,24 +190,45 @@ def _fours(x: Any, y: Any, vertical: Any, horizontal: Any) -> bool:
     """Whether the windows are 2 by 2, side by side, all inside, and a vector of them or more in a row."""
     step, top, spread, taps = vertical
     stride, left, dilation, window = horizontal
-    pairs = taps == 2 and window == 2 and step == 2 and stride == 2 and spread == 1 and dilation == 1 and top == 0 and left == 0
+    pairs = (
+        taps == 2
+        and window == 2
+        and step == 2
+        and stride == 2
+        and spread == 1
+        and dilation == 1
+        and top == 0
+        and left == 0
+    )
     return pairs and 2 * y.shape[1] <= x.shape[1] and 2 * y.shape[2] <= x.shape[2] and y.shape[2] >= BYTES // x.itemsize
 
 
 @kernel(streams=True)
-def _sum_planes(start: int, stop: int, x: In3, y: Out3, vertical: Integers1, horizontal: Integers1, rows: In1, columns: In1) -> None:
+def _sum_planes(
+    start: int, stop: int, x: In3, y: Out3, vertical: Integers1, horizontal: Integers1, rows: In1, columns: In1
+) -> None:
     if _fours(x, y, vertical, horizontal):
         item, source, into = x.itemsize, x.ctypes.data, y.ctypes.data
         step = x.shape[2] * item
         for row in range(start * y.shape[1], stop * y.shape[1]):
             above = row // y.shape[1] * x.shape[1] + 2 * (row % y.shape[1])
-            means_of_four(x.dtype.type(0), source + above * step, step, into + row * y.shape[2] * item, y.shape[2], item, BYTES // item)
+            means_of_four(
+                x.dtype.type(0),
+                source + above * step,
+                step,
+                into + row * y.shape[2] * item,
+                y.shape[2],
+                item,
+                BYTES // item,
+            )
     else:
         _sums(start, stop, x, y, vertical, horizontal, rows, columns, _padded_row(x, y, horizontal, 0))
 
 
 @device(counted=False)
-def _sums(start: Any, stop: Any, x: Any, y: Any, vertical: Any, horizontal: Any, rows: Any, columns: Any, row: Any) -> None:
+def _sums(
+    start: Any, stop: Any, x: Any, y: Any, vertical: Any, horizontal: Any, rows: Any, columns: Any, row: Any
+) -> None:
     step, top, spread, taps = vertical
     stride, left, dilation, window = horizontal
     height, width = x.shape[1:]
@@ -235,7 +258,9 @@ def argmax_planes(
 
 
 @device(counted=False)
-def _places(start: Any, stop: Any, x: Any, y: Any, places: Any, vertical: Any, stride: Any, columns: Any, where: Any) -> None:
+def _places(
+    start: Any, stop: Any, x: Any, y: Any, places: Any, vertical: Any, stride: Any, columns: Any, where: Any
+) -> None:
     step, top, spread, taps = vertical
     height, width = x.shape[1:]
     for n in range(start, stop):
@@ -271,7 +296,9 @@ def _max_pixels(start: int, stop: int, x: In4, y: Out4, vertical: Integers1, hor
 
 
 @kernel(counted=False, streams=True)
-def _sum_pixels(start: int, stop: int, x: In4, y: Out4, vertical: Integers1, horizontal: Integers1, rows: In1, columns: In1) -> None:
+def _sum_pixels(
+    start: int, stop: int, x: In4, y: Out4, vertical: Integers1, horizontal: Integers1, rows: In1, columns: In1
+) -> None:
     step, top, spread, taps = vertical
     stride, left, dilation, window = horizontal
     height, width = x.shape[1:3]
@@ -296,7 +323,9 @@ def _widened(where: Any, places: Any) -> Any:
 
 
 @kernel(streams=True)
-def named_pixels(start: int, stop: int, x: In4, y: Out4, places: OutIntegers2, above: Integers2, along: Integers2) -> None:
+def named_pixels(
+    start: int, stop: int, x: In4, y: Out4, places: OutIntegers2, above: Integers2, along: Integers2
+) -> None:
     """Rows of windows from `start` to `stop`."""
     _name_rows(start, stop, x, y, places, above, along, np.empty(places.shape[1], np.int32))
 
@@ -326,7 +355,10 @@ def _reduce(problem: PoolProblem, planes: Kernel, pixels: Kernel, *counts: Array
     form = pool_forms.form(problem)
     assert form is not None  # `accepts` has looked
     kernel, into = planes if form.planes else pixels, form.output_shape
-    total, work = (into[0] if form.planes else into[0] * into[1]), math.prod(form.input_shape) + math.prod(into) * form.taps
+    total, work = (
+        (into[0] if form.planes else into[0] * into[1]),
+        math.prod(form.input_shape) + math.prod(into) * form.taps,
+    )
     constants = (*_taps(form), *counts)
 
     def run(x: Array, y: Array) -> None:
@@ -350,11 +382,21 @@ def avg_pool(problem: PoolProblem) -> Plan:
 
 def _by_planes(form: pool_forms.Form, x: Array, y: Array, places: Array) -> None:
     work, axis = x.size + 2 * y.size * form.taps, form.axes[1]
-    argmax_planes(len(y), taken(x, form.input_shape, form.order), y, places, _taps(form)[0], axis.stride, taps_inside(axis), work=work)
+    argmax_planes(
+        len(y),
+        taken(x, form.input_shape, form.order),
+        y,
+        places,
+        _taps(form)[0],
+        axis.stride,
+        taps_inside(axis),
+        work=work,
+    )
 
 
 def taps_inside(axis: Axis) -> Array:
-    """For each tap that any output has inside of the input: the first such output, one past the last, and where the first stands."""
+    """For each tap that any output has inside of the input: the first such output, one past the last, and where the
+    first stands."""
     rows = []
     for shift in range(-axis.before, axis.window * axis.dilation - axis.before, axis.dilation):
         first, end = max(0, -(shift // axis.stride)), min(axis.outputs, (axis.extent - 1 - shift) // axis.stride + 1)
@@ -367,7 +409,15 @@ def _by_pixels(form: pool_forms.Form, x: Array, y: Array, places: Array) -> None
     axes, inside, outside = sizes(form)
     work = x.size + 2 * y.size * form.taps
     places = places.reshape(outside[0] * outside[1], -1)
-    named_pixels(len(places), taken(x, inside, form.order), y.reshape(outside), places, inputs(axes[0]), inputs(axes[1]), work=work)
+    named_pixels(
+        len(places),
+        taken(x, inside, form.order),
+        y.reshape(outside),
+        places,
+        inputs(axes[0]),
+        inputs(axes[1]),
+        work=work,
+    )
 
 
 def name_maxima(form: pool_forms.Form, x: Array, y: Array, places: Array) -> None:

@@ -1,7 +1,7 @@
 """Gradients of pooling over one or two spatial axes, by planes of channels or by pixels of channels.
 
-By pixels a row of the image collects from the windows that it belongs to, the channels being the lanes: nothing is written twice, and threads do not meet.
-"""
+By pixels a row of the image collects from the windows that it belongs to, the channels being the lanes: nothing is
+written twice, and threads do not meet."""
 
 from __future__ import annotations
 
@@ -87,11 +87,20 @@ def _scatter_pixels(start: int, stop: int, g: In3, places: Integers3, dx: Out3, 
 
 @routine
 def _collect_row(like, lines, rows, back, place, channels, item, out):
-    """A row of the image collects from the windows whose addresses stand in `lines`; `place` is that of its first pixel."""
+    """A row of the image collects from the windows whose addresses stand in `lines`; `place` is that of its first
+    pixel."""
     apart()
     for w in range(len(back)):
         sum_of_named(
-            like, lines, rows, back[w, 0] * channels, back[w, 1], back[w, 2] * channels, place + w, out + w * channels * item, channels
+            like,
+            lines,
+            rows,
+            back[w, 0] * channels,
+            back[w, 1],
+            back[w, 2] * channels,
+            place + w,
+            out + w * channels * item,
+            channels,
         )
 
 
@@ -102,8 +111,11 @@ def _narrow(places: Any, where: Any) -> Any:
 
 
 @kernel(counted=False, streams=True)
-def _misplaced(start: int, stop: int, places: Integers3, above: Integers2, along: Integers2, width: int, told: OutIntegers1) -> None:
-    """For each row of windows whether any place given for it lies outside of its window; the elements of a window are neighbours along a row."""
+def _misplaced(
+    start: int, stop: int, places: Integers3, above: Integers2, along: Integers2, width: int, told: OutIntegers1
+) -> None:
+    """For each row of windows whether any place given for it lies outside of its window; the elements of a window are
+    neighbours along a row."""
     windows, channels = places.shape[1:]
     for row in range(start, stop):
         p, source, wrong = row % len(above), places.ctypes.data + row * windows * channels * 8, 0
@@ -115,9 +127,21 @@ def _misplaced(start: int, stop: int, places: Integers3, above: Integers2, along
 
 @kernel(streams=True)
 def _max_pixels_gradient(
-    start: int, stop: int, g: In4, x: In4, places: Integers3, dx: Out4, above: Integers2, along: Integers2, up: Integers2, back: Integers2, kept: int, unit: int
-) -> None:  # fmt: skip
-    """A part is so many rows of images, one after the other. The places of `kept` rows of windows are at hand, those of row p at p % kept."""
+    start: int,
+    stop: int,
+    g: In4,
+    x: In4,
+    places: Integers3,
+    dx: Out4,
+    above: Integers2,
+    along: Integers2,
+    up: Integers2,
+    back: Integers2,
+    kept: int,
+    unit: int,
+) -> None:
+    """A part is so many rows of images, one after the other. The places of `kept` rows of windows are at hand, those of
+    row p at p % kept."""
     channels = x.shape[3]
     where, held = np.empty((kept, g.shape[2] * channels), np.int32), np.empty(kept, np.int64)
     held[:] = -1
@@ -128,8 +152,21 @@ def _max_pixels_gradient(
 
 @device(counted=False)
 def _max_rows_gradient(
-    start: Any, stop: Any, g: Any, x: Any, places: Any, dx: Any, above: Any, along: Any, up: Any, back: Any, where: Any, held: Any, lines: Any, best: Any
-) -> None:  # fmt: skip
+    start: Any,
+    stop: Any,
+    g: Any,
+    x: Any,
+    places: Any,
+    dx: Any,
+    above: Any,
+    along: Any,
+    up: Any,
+    back: Any,
+    where: Any,
+    held: Any,
+    lines: Any,
+    best: Any,
+) -> None:
     like, item = x.dtype.type(0), x.itemsize
     height, width, channels = x.shape[1:]
     windows, source = g.shape[1], x.ctypes.data
@@ -148,7 +185,16 @@ def _max_rows_gradient(
             else:
                 image, reads = source + n * height * width * channels * item, (above[p, 0], above[p, 1], above[p, 2])
                 name_row(like, image, reads, along, width, channels, item, best.ctypes.data, 0, lines[i, 1])
-        _collect_row(like, lines.ctypes.data, up[h, 1], back, h * width, channels, item, dx.ctypes.data + row * width * channels * item)
+        _collect_row(
+            like,
+            lines.ctypes.data,
+            up[h, 1],
+            back,
+            h * width,
+            channels,
+            item,
+            dx.ctypes.data + row * width * channels * item,
+        )
 
 
 # --- means ------------------------------------------------------------------------------------------------------------
@@ -173,21 +219,29 @@ def _spread_row(like, source, back, channels, item, out):
 
 
 @kernel(streams=True)
-def _mean_pixels_gradient(start: int, stop: int, g: In4, dx: Out4, up: Integers2, back: Integers2, rows: In1, columns: In1) -> None:
+def _mean_pixels_gradient(
+    start: int, stop: int, g: In4, dx: Out4, up: Integers2, back: Integers2, rows: In1, columns: In1
+) -> None:
     _mean_rows_gradient(start, stop, g, dx, up, back, rows, columns, np.empty((g.shape[2], g.shape[3]), g.dtype))
 
 
 @device(counted=False)
-def _mean_rows_gradient(start: Any, stop: Any, g: Any, dx: Any, up: Any, back: Any, rows: Any, columns: Any, shares: Any) -> None:
+def _mean_rows_gradient(
+    start: Any, stop: Any, g: Any, dx: Any, up: Any, back: Any, rows: Any, columns: Any, shares: Any
+) -> None:
     like, item = g.dtype.type(0), g.itemsize
     height, width, channels = dx.shape[1:]
     line = g.shape[2] * channels * item
     for row in range(start, stop):
         n, h = row // height, row % height
         first, count, step = up[h, 0], up[h, 1], up[h, 2]
-        if row == start or h == 0 or first != up[h - 1, 0] or count != up[h - 1, 1]:  # else they are those of the row above
+        if (
+            row == start or h == 0 or first != up[h - 1, 0] or count != up[h - 1, 1]
+        ):  # else they are those of the row above
             source, divisors = g.ctypes.data + (n * g.shape[1] + first) * line, rows.ctypes.data + first * item
-            _share_row(like, source, step * line, count, divisors, step * item, columns, channels, item, shares.ctypes.data)
+            _share_row(
+                like, source, step * line, count, divisors, step * item, columns, channels, item, shares.ctypes.data
+            )
         _spread_row(like, shares.ctypes.data, back, channels, item, dx.ctypes.data + row * width * channels * item)
 
 
@@ -258,7 +312,8 @@ def _given(problem: PoolProblem, indices: Array, form: pool_forms.Form) -> Array
 
 
 def _look(problem: PoolProblem, places: Array) -> None:
-    """A place that lies outside is an error; all threads look for it, since there are half as many bytes of them as of everything else."""
+    """A place that lies outside is an error; all threads look for it, since there are half as many bytes of them as of
+    everything else."""
     flat = places.reshape(places.shape[0] * places.shape[1], -1)
     reach = np.empty((len(flat), 2), np.int64)
     _reach(len(flat), flat, reach, work=2 * flat.size)
@@ -274,25 +329,35 @@ def _scatter(form: pool_forms.Form, grad: Array, places: Array, dx: Array) -> No
         return
     channels = form.input_shape[-1]
     pixels, run = taken(grad, (count, -1, channels), form.order), ALIGNMENT // grad.itemsize
-    _scatter_pixels(count * -(-channels // run), pixels, places.reshape(pixels.shape), dx.reshape(count, size, channels), run, work=work)
+    _scatter_pixels(
+        count * -(-channels // run),
+        pixels,
+        places.reshape(pixels.shape),
+        dx.reshape(count, size, channels),
+        run,
+        work=work,
+    )
 
 
 @lru_cache(maxsize=1024)
 def _few_windows(form: pool_forms.Form) -> bool:
-    """Whether a pixel belongs to so few windows that looking at all of them takes less time than finding each window's pixel."""
+    """Whether a pixel belongs to so few windows that looking at all of them takes less time than finding each window's
+    pixel."""
     return math.prod(int(windows(a)[:, 1].max()) for a in form.axes) <= _WINDOWS
 
 
 @lru_cache(maxsize=1024)
 def _tables(form: pool_forms.Form) -> tuple[Any, ...]:
-    """What a gradient by pixels is told about its windows, rows of them that are kept, and rows of the image that are done together."""
+    """What a gradient by pixels is told about its windows, rows of them that are kept, and rows of the image that are
+    done together."""
     axes, inside, _ = sizes(form)
     above, up = inputs(axes[0]), windows(axes[0])
     return above, inputs(axes[1]), up, windows(axes[1]), kept_rows(up), unit_rows(above, inside[1])
 
 
 def _collect(form: pool_forms.Form, grad: Array, x: Array, places: Array | None, dx: Array) -> bool:
-    """Each pixel collects from the windows that it belongs to. False, and nothing done, where a place lies outside of its window."""
+    """Each pixel collects from the windows that it belongs to. False, and nothing done, where a place lies outside of
+    its window."""
     axes, inside, outside = sizes(form)
     g, image = taken(grad, outside, form.order), taken(x, inside, form.order)
     above, along, *_, unit = tables = _tables(form)

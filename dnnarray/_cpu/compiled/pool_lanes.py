@@ -1,4 +1,5 @@
-"""Steps of pooling on vectors in memory: the usual average, of windows of 2 by 2 side by side, and what pixels need whose channels are the lanes. Imports Numba."""
+"""Steps of pooling on vectors in memory: the usual average, of windows of 2 by 2 side by side, and what pixels need
+whose channels are the lanes. Imports Numba."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ def _mean_of_four(typing: Any, like: Any, top: Any, bottom: Any, out: Any) -> An
             rows = (load_at(builder, builder.add(row, _WORD(at)), vector, item) for row in (top, bottom))
             sums.append(builder.fadd(*rows))
         kind = ir.VectorType(_INT, count)
-        even, odd = (builder.shuffle_vector(*sums, ir.Constant(kind, list(range(first, 2 * count, 2)))) for first in (0, 1))
+        even, odd = (
+            builder.shuffle_vector(*sums, ir.Constant(kind, list(range(first, 2 * count, 2)))) for first in (0, 1)
+        )
         mean = builder.fmul(builder.fadd(even, odd), ir.Constant(vector, [0.25] * count))
         store_at(builder, mean, out, item)
         return context.get_dummy_value()
@@ -42,7 +45,8 @@ def _mean_of_four(typing: Any, like: Any, top: Any, bottom: Any, out: Any) -> An
 
 @routine
 def means_of_four(like, top, row_step, out, count, item, lanes):
-    """`count` means, a vector of them at least, of the rows at `top` and one `row_step` further; the last vector overlaps the one before it."""
+    """`count` means, a vector of them at least, of the rows at `top` and one `row_step` further; the last vector
+    overlaps the one before it."""
     apart()
     for at in range(0, count - lanes, lanes):
         _mean_of_four(like, top + 2 * at * item, top + row_step + 2 * at * item, out + at * item)
@@ -53,8 +57,11 @@ def means_of_four(like, top, row_step, out, count, item, lanes):
 # --- channels as lanes ------------------------------------------------------------------------------------------------
 
 
-def _each_part(builder: ir.IRBuilder, longest: ir.VectorType, channels: Any, body: Callable[[ir.VectorType, Any], None]) -> None:
-    """`body(vector, first)` for all channels: by several of the longest vectors at once, by one where fewer are left, by shorter ones where there are no more."""
+def _each_part(
+    builder: ir.IRBuilder, longest: ir.VectorType, channels: Any, body: Callable[[ir.VectorType, Any], None]
+) -> None:
+    """`body(vector, first)` for all channels: by several of the longest vectors at once, by one where fewer are left,
+    by shorter ones where there are no more."""
     end, many = builder.append_basic_block("all_channels"), longest.count * _TOGETHER
     groups = builder.sdiv(channels, _WORD(many))
     with cgutils.for_range(builder, groups) as group:
@@ -77,10 +84,22 @@ def _each_part(builder: ir.IRBuilder, longest: ir.VectorType, channels: Any, bod
 
 @intrinsic
 def first_largest(
-    typing: Any, like: Any, x: Any, rows: Any, row: Any, taps: Any, tap: Any, place: Any, place_row: Any, place_tap: Any, best: Any, where: Any,
+    typing: Any,
+    like: Any,
+    x: Any,
+    rows: Any,
+    row: Any,
+    taps: Any,
+    tap: Any,
+    place: Any,
+    place_row: Any,
+    place_tap: Any,
+    best: Any,
+    where: Any,
     channels: Any,
-) -> Any:  # fmt: skip
-    """Of each channel of a window at x the largest element, and in `where` (32 bits) the place of the first such, of the last NaN; -1 in a window of nothing."""
+) -> Any:
+    """Of each channel of a window at x the largest element, and in `where` (32 bits) the place of the first such, of
+    the last NaN; -1 in a window of nothing."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         _, longest, item = vector_of(context, signature.args[0])
@@ -112,7 +131,8 @@ def first_largest(
 
 @intrinsic
 def any_outside(typing: Any, places: Any, start: Any, rows: Any, row: Any, taps: Any, channels: Any) -> Any:
-    """1 if any of the places (64 bits) of the channels of a window is none of its own, which are runs of `taps` from `start` on, nor -1 for nothing; else 0."""
+    """1 if any of the places (64 bits) of the channels of a window is none of its own, which are runs of `taps` from
+    `start` on, nor -1 for nothing; else 0."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         places, start, rows, row, taps, channels = arguments
@@ -138,12 +158,21 @@ def any_outside(typing: Any, places: Any, start: Any, rows: Any, row: Any, taps:
 
 @intrinsic
 def sum_of_named(
-    typing: Any, like: Any, lines: Any, rows: Any, first: Any, count: Any, step: Any, place: Any, out: Any, channels: Any
+    typing: Any,
+    like: Any,
+    lines: Any,
+    rows: Any,
+    first: Any,
+    count: Any,
+    step: Any,
+    place: Any,
+    out: Any,
+    channels: Any,
 ) -> Any:
     """out = the sum of those gradients whose windows have their largest element at `place`, channel by channel.
 
-    The table `lines` has two addresses for each row of windows, of its gradients and of their places; of a row the windows at elements `first` and `step` on count.
-    """
+    The table `lines` has two addresses for each row of windows, of its gradients and of their places; of a row the
+    windows at elements `first` and `step` on count."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         _, longest, item = vector_of(context, signature.args[0])
@@ -194,7 +223,16 @@ def sum_of_pixels(typing: Any, like: Any, source: Any, step: Any, count: Any, ou
 
 @intrinsic
 def sum_of_shares(
-    typing: Any, like: Any, source: Any, step: Any, count: Any, divisors: Any, divisor_step: Any, factor: Any, out: Any, channels: Any
+    typing: Any,
+    like: Any,
+    source: Any,
+    step: Any,
+    count: Any,
+    divisors: Any,
+    divisor_step: Any,
+    factor: Any,
+    out: Any,
+    channels: Any,
 ) -> Any:
     """`sum_of_pixels`, each divided by its divisor times a factor."""
 
@@ -206,7 +244,9 @@ def sum_of_shares(
             total = cgutils.alloca_once(builder, vector)
             builder.store(ir.Constant(vector, [0.0] * vector.count), total)
             with cgutils.for_range(builder, count) as s:
-                divisor = builder.fmul(load_at(builder, behind(builder, divisors, (s.index, divisor_step)), element, item), factor)
+                divisor = builder.fmul(
+                    load_at(builder, behind(builder, divisors, (s.index, divisor_step)), element, item), factor
+                )
                 value = load_at(builder, behind(builder, source, (first, _WORD(item)), (s.index, step)), vector, item)
                 share = builder.fdiv(value, splat(builder, divisor, vector))
                 builder.store(builder.fadd(builder.load(total), share), total)

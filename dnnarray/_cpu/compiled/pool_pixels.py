@@ -1,4 +1,5 @@
-"""Windows over pixels whose channels are the lanes: where each channel's largest element stands, and which windows meet which elements."""
+"""Windows over pixels whose channels are the lanes: where each channel's largest element stands, and which windows meet
+which elements."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ _REACHES = 4
 
 @routine
 def name_row(like, x, above, along, width, channels, item, best, best_step, where):
-    """The places of the largest elements of a row of windows of an image at x; `above` is the first row that they meet, how many and their step."""
+    """The places of the largest elements of a row of windows of an image at x; `above` is the first row that they meet,
+    how many and their step."""
     apart()
     pixel = channels * item
     first, rows, step = above
@@ -27,8 +29,19 @@ def name_row(like, x, above, along, width, channels, item, best, best_step, wher
         left, taps, spread = along[q, 0], along[q, 1], along[q, 2]
         place = first * width + left
         first_largest(
-            like, x + place * pixel, rows, step * width * pixel, taps, spread * pixel, place, step * width, spread, best + q * best_step, where + 4 * q * channels, channels
-        )  # fmt: skip
+            like,
+            x + place * pixel,
+            rows,
+            step * width * pixel,
+            taps,
+            spread * pixel,
+            place,
+            step * width,
+            spread,
+            best + q * best_step,
+            where + 4 * q * channels,
+            channels,
+        )
 
 
 # --- tables of windows ------------------------------------------------------------------------------------------------
@@ -63,13 +76,15 @@ def _table(first: Array, count: Array, step: int) -> Array:
 
 
 def kept_rows(windows: Array) -> int:
-    """How many rows of windows must be at hand for each to be looked at once: from the first of an element to the last of all up to it."""
+    """How many rows of windows must be at hand for each to be looked at once: from the first of an element to the last
+    of all up to it."""
     first, count, step = windows[windows[:, 1] > 0].T
     return int((np.maximum.accumulate(first + (count - 1) * step) - first).max(initial=0)) + 1
 
 
 def unit_rows(windows: Array, extent: int) -> int:
-    """How many rows of an image are done by one thread: places sought by two for rows that meet the same windows are few beside all."""
+    """How many rows of an image are done by one thread: places sought by two for rows that meet the same windows are
+    few beside all."""
     return min(extent, _REACHES * int(((windows[:, 1] - 1) * windows[:, 2] + 1).max(initial=1)))
 
 

@@ -1,4 +1,5 @@
-"""LSTM and GRU layers: the input's products by the BLAS, then all steps of a block in one region of threads. Imports Numba.
+"""LSTM and GRU layers: the input's products by the BLAS, then all steps of a block in one region of threads. Imports
+Numba.
 
 All of it runs on the threads of the team, with the BLAS at one thread inside each of them.
 """
@@ -52,7 +53,16 @@ class _Weights:
             weight = taken(w.w_hh)
             if hidden % self.width:  # lanes that no unit has
                 packed[: gates * panels * depth * self.width].reshape(gates, panels, -1)[:, -1] = 0
-            pack(gates * panels, address(weight), hidden, depth, self.width, packed, address(packed), work=2 * weight.size)
+            pack(
+                gates * panels,
+                address(weight),
+                hidden,
+                depth,
+                self.width,
+                packed,
+                address(packed),
+                work=2 * weight.size,
+            )
 
 
 def _width(units: int, item: int) -> int:
@@ -62,7 +72,8 @@ def _width(units: int, item: int) -> int:
 
 
 def _gates_bias(w: Layer) -> np.ndarray:
-    """What is added to the input's share, and behind it what stays beside the state in the n gate of a GRU: four rows."""
+    """What is added to the input's share, and behind it what stays beside the state in the n gate of a GRU: four
+    rows."""
     bias = np.zeros(4 * w.hidden, w.w_hh.dtype)
     if w.bias is not None:
         bias[: len(w.bias)] = w.bias
@@ -99,7 +110,9 @@ def _table(run: Run, blocks: list[range]) -> tuple[np.ndarray, np.ndarray]:
 # --- forward ----------------------------------------------------------------------------------------------------------
 
 
-def _forward(run: Run, number: int, x: np.ndarray, y: np.ndarray, finals: tuple[np.ndarray, ...], taped: bool = False) -> None:
+def _forward(
+    run: Run, number: int, x: np.ndarray, y: np.ndarray, finals: tuple[np.ndarray, ...], taped: bool = False
+) -> None:
     """`run_layer` with both directions side by side."""
     weights = _Weights(run, number, pack_turned)
     bias = np.stack([_gates_bias(w) for w in weights.layers])
@@ -126,7 +139,9 @@ def _blocks(run: Run, k: int, taped: bool) -> Iterable[range]:
     return [every] if taped and every else run.packing.blocks(run.backwards(k))
 
 
-def _first_states(run: Run, entries: range, names: tuple[str, ...], given: tuple[np.ndarray | None, ...]) -> list[np.ndarray]:
+def _first_states(
+    run: Run, entries: range, names: tuple[str, ...], given: tuple[np.ndarray | None, ...]
+) -> list[np.ndarray]:
     """States (or their gradients) before the first step, in the scratch: [direction][sequence][unit]."""
     own = [run.memory[name] for name in names if name in run.memory]
     for states, memory in zip(given, own, strict=True):
@@ -166,14 +181,42 @@ def _forward_block(
     products = aligned(shares, GATES[run.problem.cell.kind] * BATCH * weights.width, y.dtype)
     tape = [_place(memory.get(f"{name}{number}") if taped else None) for name in ("h", "c", "extra")]
     forward_steps(
-        shares, slices, lstm, bias[0], at, running, low, run.problem.batch, hidden, gates.shape[1], weights.width, address(weights.packed),
-        weights.packed.strides[0], weights.table, address(bias), address(gates), address(memory["h"]), _place(memory.get("c")),
-        address(memory["fresh"]), address(y), y.strides[0], taped, *tape, address(products), work=work,
-    )  # fmt: skip
+        shares,
+        slices,
+        lstm,
+        bias[0],
+        at,
+        running,
+        low,
+        run.problem.batch,
+        hidden,
+        gates.shape[1],
+        weights.width,
+        address(weights.packed),
+        weights.packed.strides[0],
+        weights.table,
+        address(bias),
+        address(gates),
+        address(memory["h"]),
+        _place(memory.get("c")),
+        address(memory["fresh"]),
+        address(y),
+        y.strides[0],
+        taped,
+        *tape,
+        address(products),
+        work=work,
+    )
 
 
 def _input_products(
-    run: Run, weights: _Weights, split: Split | None, spans: list[tuple[int, int]], low: np.ndarray, x: np.ndarray, gates: np.ndarray
+    run: Run,
+    weights: _Weights,
+    split: Split | None,
+    spans: list[tuple[int, int]],
+    low: np.ndarray,
+    x: np.ndarray,
+    gates: np.ndarray,
 ) -> None:
     """The input's share of the gates of a block, some of its rows in each thread."""
     work = _product_work(run, spans[0][1] - spans[0][0], x.shape[1])
@@ -191,7 +234,8 @@ def _input_products(
 
 
 def _product_work(run: Run, rows: int, depth: int) -> int:
-    """Of a product of so many rows of all directions with the weights of all gates, in elements of a light operation."""
+    """Of a product of so many rows of all directions with the weights of all gates, in elements of a light
+    operation."""
     return run.problem.directions * rows * depth * GATES[run.problem.cell.kind] * run.problem.hidden // _MACS
 
 
@@ -215,11 +259,31 @@ def _backward(run: Run, number: int, x: Any, dy: np.ndarray, dx: np.ndarray | No
     before = tape.c if lstm else tape.h
     products = aligned(shares, BATCH * weights.width, dy.dtype)
     backward_steps(
-        shares, slices, lstm, products[0], at, running, run.problem.batch, run.problem.hidden, tape.gates.shape[1], weights.width,
-        address(weights.packed), weights.packed.strides[0], weights.table, address(tape.gates), address(before), address(tape.extra),
-        address(slopes.gates), address(slopes.extra), address(dy), dy.strides[0], address(states[0]),
-        address(states[1] if lstm else run.memory["both"]), address(products), work=work,
-    )  # fmt: skip
+        shares,
+        slices,
+        lstm,
+        products[0],
+        at,
+        running,
+        run.problem.batch,
+        run.problem.hidden,
+        tape.gates.shape[1],
+        weights.width,
+        address(weights.packed),
+        weights.packed.strides[0],
+        weights.table,
+        address(tape.gates),
+        address(before),
+        address(tape.extra),
+        address(slopes.gates),
+        address(slopes.extra),
+        address(dy),
+        dy.strides[0],
+        address(states[0]),
+        address(states[1] if lstm else run.memory["both"]),
+        address(products),
+        work=work,
+    )
     for state, out in zip(states, gradients.states, strict=True):
         if out is not None:
             for own, k in zip(state, weights.entries, strict=True):
@@ -228,9 +292,17 @@ def _backward(run: Run, number: int, x: Any, dy: np.ndarray, dx: np.ndarray | No
         _products_of_gradients(run, weights, slopes, x, dx, gradients)
 
 
-def _products_of_gradients(run: Run, weights: _Weights, slopes: Tape, x: Any, dx: np.ndarray | None, gradients: Gradients) -> None:
-    """What products over all time steps make of the gates' gradients: some gates of the weights' gradients and some columns of the input's in each thread."""
-    rows, width, features, depth = run.packing.rows, weights.width, weights.layers[0].w_ih.shape[1], slopes.gates.shape[-1]
+def _products_of_gradients(
+    run: Run, weights: _Weights, slopes: Tape, x: Any, dx: np.ndarray | None, gradients: Gradients
+) -> None:
+    """What products over all time steps make of the gates' gradients: some gates of the weights' gradients and some
+    columns of the input's in each thread."""
+    rows, width, features, depth = (
+        run.packing.rows,
+        weights.width,
+        weights.layers[0].w_ih.shape[1],
+        slopes.gates.shape[-1],
+    )
     item, of_weights, hidden = slopes.gates.itemsize, run.problem.of_weights, run.problem.hidden
     by_entry = [slopes.of(d, rows) for d in range(len(weights.layers))]
     work = _product_work(run, rows, features * (dx is not None) + (features + hidden) * of_weights)
@@ -251,8 +323,11 @@ def _products_of_gradients(run: Run, weights: _Weights, slopes: Tape, x: Any, dx
 
 
 def _by_tiles(*arrays: np.ndarray) -> bool:
-    """Whether a product of such arrays goes by the micro-kernel. OpenBLAS does 102 of 105 GF/s of a core with AVX2, and 158 of 200 with AVX-512."""
-    return BYTES == _LONGEST and all(a.size and a.flags.aligned and a.strides[1] == a.itemsize and a.strides[0] > 0 for a in arrays)
+    """Whether a product of such arrays goes by the micro-kernel. OpenBLAS does 102 of 105 GF/s of a core with AVX2, and
+    158 of 200 with AVX-512."""
+    return BYTES == _LONGEST and all(
+        a.size and a.flags.aligned and a.strides[1] == a.itemsize and a.strides[0] > 0 for a in arrays
+    )
 
 
 def _sum_up(part: int, parts: int, weights: _Weights, scratch: np.ndarray, products: list[tuple[Any, ...]]) -> None:
@@ -285,13 +360,28 @@ def _sum_up(part: int, parts: int, weights: _Weights, scratch: np.ndarray, produ
 def _weigh(first: int, last: int, weights: _Weights, scratch: np.ndarray, products: list[tuple[Any, ...]]) -> None:
     """Some gates of products with the same left side, over all rows."""
     left, size = products[0][0], chunk(scratch.itemsize)
-    sides = [(address(right), right.strides[0], right.shape[1], address(weight), weight.strides[0]) for _, right, weight in products]
+    sides = [
+        (address(right), right.strides[0], right.shape[1], address(weight), weight.strides[0])
+        for _, right, weight in products
+    ]
     sum_rows.run(
-        first, last, address(left), left.strides[0], len(left), np.array(sides, np.int64), weights.width, size, weights.table, scratch, address(scratch),
-    )  # fmt: skip
+        first,
+        last,
+        address(left),
+        left.strides[0],
+        len(left),
+        np.array(sides, np.int64),
+        weights.width,
+        size,
+        weights.table,
+        scratch,
+        address(scratch),
+    )
 
 
-def _input_gradient(part: int, parts: int, weights: _Weights, scratch: np.ndarray, w: Layer, tape: Tape, dx: np.ndarray, add: bool) -> None:
+def _input_gradient(
+    part: int, parts: int, weights: _Weights, scratch: np.ndarray, w: Layer, tape: Tape, dx: np.ndarray, add: bool
+) -> None:
     """A part of the input's gradient, or one direction's share of it: some of its columns."""
     gates, (rows, features) = tape.gates, dx.shape
     if not _by_tiles(gates, w.w_ih, dx):
@@ -300,9 +390,23 @@ def _input_gradient(part: int, parts: int, weights: _Weights, scratch: np.ndarra
         return
     panels = -(-features // weights.width)
     rows_with_columns.run(
-        panels * part // parts, panels * (part + 1) // parts, address(gates), gates.strides[0], rows, address(w.w_ih), w.w_ih.strides[0], gates.shape[1],
-        features, weights.width, weights.table, scratch, address(dx), dx.strides[0], add, address(scratch),
-    )  # fmt: skip
+        panels * part // parts,
+        panels * (part + 1) // parts,
+        address(gates),
+        gates.strides[0],
+        rows,
+        address(w.w_ih),
+        w.w_ih.strides[0],
+        gates.shape[1],
+        features,
+        weights.width,
+        weights.table,
+        scratch,
+        address(dx),
+        dx.strides[0],
+        add,
+        address(scratch),
+    )
 
 
 # --- drivers ----------------------------------------------------------------------------------------------------------
@@ -325,7 +429,8 @@ _backwards = _with_shares(numpy_rnn.backward, numpy_rnn.fused_backward_plan)
 _FORWARD = (pack_turned, forward_steps, *(KERNELS if matrix_unit.missing() is None else ()))
 lstm = driver(*_FORWARD)(_forwards)
 gru = driver(*_FORWARD)(_forwards)
-_TILED = (sum_rows, rows_with_columns) if BYTES == _LONGEST else ()  # elsewhere `_by_tiles` leaves these products to the BLAS
+# elsewhere `_by_tiles` leaves these products to the BLAS
+_TILED = (sum_rows, rows_with_columns) if BYTES == _LONGEST else ()
 _BACKWARD = (*_FORWARD, pack_columns, backward_steps, *_TILED)
 lstm_backward = driver(*_BACKWARD)(_backwards)
 gru_backward = driver(*_BACKWARD)(_backwards)

@@ -1,8 +1,9 @@
-"""What a step of an LSTM or a GRU does with its sums, on vectors in memory: activated gates and new states, and their gradients. Imports Numba.
+"""What a step of an LSTM or a GRU does with its sums, on vectors in memory: activated gates and new states, and their
+gradients. Imports Numba.
 
-Each works on a vector of units of one sequence; of the last ones there may be fewer than a vector has (`count` of the masked form), and no memory beyond
-them is touched. Gates lie one after the other, `step` bytes apart, in a row of gates, in a row of biases, and in the gradients.
-"""
+Each works on a vector of units of one sequence; of the last ones there may be fewer than a vector has (`count` of the
+masked form), and no memory beyond them is touched. Gates lie one after the other, `step` bytes apart, in a row of
+gates, in a row of biases, and in the gradients."""
 
 from __future__ import annotations
 
@@ -44,8 +45,11 @@ class _Units(Lanes):
         return self.less(self.real(1.0), a)
 
 
-def _lstm_units(u: _Units, gates: Any, step: Any, bias: Any, sums: Any, sum_step: Any, c: Any, h: Any, kept: Any, taped: Any) -> None:
-    """The input's share `gates` and the products `sums` to the new c (in place) and h; with a tape the activated gates in place, and tanh(c) to `kept`."""
+def _lstm_units(
+    u: _Units, gates: Any, step: Any, bias: Any, sums: Any, sum_step: Any, c: Any, h: Any, kept: Any, taped: Any
+) -> None:
+    """The input's share `gates` and the products `sums` to the new c (in place) and h; with a tape the activated gates
+    in place, and tanh(c) to `kept`."""
     at = u.after(gates, step, 4)
     places = zip(at, u.after(bias, step, 4), u.after(sums, sum_step, 4), strict=True)
     i, f, g, o = (u.sum(u.load(x), u.load(b), u.whole(p)) for x, b, p in places)
@@ -57,7 +61,9 @@ def _lstm_units(u: _Units, gates: Any, step: Any, bias: Any, sums: Any, sum_step
     _keep(u, taped, [*zip((i, f, g, o), at, strict=True), (squashed, kept)])
 
 
-def _gru_units(u: _Units, gates: Any, step: Any, bias: Any, sums: Any, sum_step: Any, before: Any, h: Any, kept: Any, taped: Any) -> None:
+def _gru_units(
+    u: _Units, gates: Any, step: Any, bias: Any, sums: Any, sum_step: Any, before: Any, h: Any, kept: Any, taped: Any
+) -> None:
     """As `_lstm_units`; the fourth bias belongs to the product of the n gate, and their sum is what is kept."""
     at, biases, products = u.after(gates, step, 3), u.after(bias, step, 4), u.after(sums, sum_step, 3)
     r, z = (u.sigmoid(u.sum(u.load(at[k]), u.load(biases[k]), u.whole(products[k]))) for k in range(2))
@@ -76,7 +82,8 @@ def _keep(u: _Units, taped: Any, values: list[tuple[Any, Address]]) -> None:
 def _lstm_slopes(
     u: _Units, gates: Any, step: Any, before: Any, squashed: Any, into: Any, unused: Any, dy: Any, dh: Any, dc: Any
 ) -> None:  # fmt: skip
-    """From the gates the gradients of their arguments, dc to that of the cell state before the step; nothing of dh goes past the gates."""
+    """From the gates the gradients of their arguments, dc to that of the cell state before the step; nothing of dh goes
+    past the gates."""
     i, f, g, o = (u.load(each) for each in u.after(gates, step, 4))
     at = u.after(into, step, 4)
     t, whole = u.load(squashed), u.sum(u.load(dh), u.load(dy))
@@ -94,7 +101,8 @@ def _lstm_slopes(
 def _gru_slopes(
     u: _Units, gates: Any, step: Any, before: Any, share: Any, into: Any, share_into: Any, dy: Any, dh: Any, both: Any
 ) -> None:  # fmt: skip
-    """As `_lstm_slopes`. `share_into` receives the gradient of the n gate's product with the state, dh its part that goes past the gates; `both` is what the weight meets."""
+    """As `_lstm_slopes`. `share_into` receives the gradient of the n gate's product with the state, dh its part that
+    goes past the gates; `both` is what the weight meets."""
     at, met = u.after(into, step, 3), u.after(both, step, 3)
     r, z, n = (u.load(each) for each in u.after(gates, step, 3))
     d = u.sum(u.load(dh), u.load(dy))
@@ -116,8 +124,19 @@ def _gru_slopes(
 
 def _units_intrinsic(body: Callable[..., None], masked: bool) -> Any:
     def typed(
-        typing: Any, like: Any, count: Any, gates: Any, step: Any, bias: Any, sums: Any, sum_step: Any, state: Any, h: Any, kept: Any, taped: Any
-    ) -> Any:  # fmt: skip
+        typing: Any,
+        like: Any,
+        count: Any,
+        gates: Any,
+        step: Any,
+        bias: Any,
+        sums: Any,
+        sum_step: Any,
+        state: Any,
+        h: Any,
+        kept: Any,
+        taped: Any,
+    ) -> Any:
         return types.void(like, *[types.int64] * 9, types.boolean), _generator(body, masked)
 
     return intrinsic(typed)
@@ -125,8 +144,19 @@ def _units_intrinsic(body: Callable[..., None], masked: bool) -> Any:
 
 def _slopes_intrinsic(body: Callable[..., None], masked: bool) -> Any:
     def typed(
-        typing: Any, like: Any, count: Any, gates: Any, step: Any, before: Any, kept: Any, into: Any, kept_into: Any, dy: Any, dh: Any, more: Any
-    ) -> Any:  # fmt: skip
+        typing: Any,
+        like: Any,
+        count: Any,
+        gates: Any,
+        step: Any,
+        before: Any,
+        kept: Any,
+        into: Any,
+        kept_into: Any,
+        dy: Any,
+        dh: Any,
+        more: Any,
+    ) -> Any:
         return types.void(like, *[types.int64] * 10), _generator(body, masked)
 
     return intrinsic(typed)

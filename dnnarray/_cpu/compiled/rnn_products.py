@@ -1,8 +1,8 @@
 """What products over all steps of a recurrent layer make of the gates' gradients, by the micro-kernel. Imports Numba.
 
-The gradient of a weight is a sum over rows (a row is a step of a sequence), that of the input a product with the weight's columns. Each thread takes some
-gates of the one and some rows of the other. Arrays are given by their addresses, as in `rnn_steps`.
-"""
+The gradient of a weight is a sum over rows (a row is a step of a sequence), that of the input a product with the
+weight's columns. Each thread takes some gates of the one and some rows of the other. Arrays are given by their
+addresses, as in `rnn_steps`."""
 
 from __future__ import annotations
 
@@ -37,10 +37,13 @@ def columns_room(panels: int, depth: int, width: int) -> int:
 
 @device
 def _pack_row(like, source, target, step, count, size, item):
-    """A row of `count` elements in pieces of `size`, whole vectors, that go to places `step` bytes apart; the last piece may be shorter."""
+    """A row of `count` elements in pieces of `size`, whole vectors, that go to places `step` bytes apart; the last
+    piece may be shorter."""
     whole = count // size
     copy_rows(like, source, size * item, target, step, whole, size)
-    copy(like, source + whole * size * item, item, target + whole * step, item, count - whole * size, item, BYTES // item)
+    copy(
+        like, source + whole * size * item, item, target + whole * step, item, count - whole * size, item, BYTES // item
+    )
 
 
 @routine
@@ -57,19 +60,45 @@ def _add_products(like, item, gates, size, packed, panels, number, width, rows, 
     apart()
     for panel in range(number):
         for g in range(0, gates, ROWS):
-            scalars, target = packed + (g // size * SPAN * size + g % size) * item, into + g * into_row + panel * width * item
+            scalars, target = (
+                packed + (g // size * SPAN * size + g % size) * item,
+                into + g * into_row + panel * width * item,
+            )
             vectors, source = width * item // BYTES, panels + panel * SPAN * width * item
-            narrow_tile(like, vectors, min(ROWS, gates - g), scalars, item, size * item, source, table, rows, target, into_row, add)
+            narrow_tile(
+                like,
+                vectors,
+                min(ROWS, gates - g),
+                scalars,
+                item,
+                size * item,
+                source,
+                table,
+                rows,
+                target,
+                into_row,
+                add,
+            )
 
 
 @kernel
 def sum_rows(
-    start: int, stop: int, left: int, left_row: int, rows: int, sides: Integers2, width: int, size: int, table: int, like: Out1, scratch: int,
-) -> None:  # fmt: skip
+    start: int,
+    stop: int,
+    left: int,
+    left_row: int,
+    rows: int,
+    sides: Integers2,
+    width: int,
+    size: int,
+    table: int,
+    like: Out1,
+    scratch: int,
+) -> None:
     """For the gates from `start` to `stop`, target[g, j] = sum over rows t of left[t, g] * right[t, j].
 
-    `sides` holds for each `right` its address, the bytes from row to row, its features, and the address and the step of rows of its target.
-    """
+    `sides` holds for each `right` its address, the bytes from row to row, its features, and the address and the step of
+    rows of its target."""
     item, zero, gates = like.itemsize, like.dtype.type(0), stop - start
     panels = scratch + (gates + size - 1) // size * size * SPAN * item
     behind = panels
@@ -89,18 +118,43 @@ def sum_rows(
                 into, into_row = beside, number * width * item
                 beside += gates * into_row
             _pack_rows(zero, item, right + first * right_row, right_row, features, width, lanes, some)
-            _add_products(zero, item, gates, size, scratch, lanes, number, width, some, table, into, into_row, first > 0)
+            _add_products(
+                zero, item, gates, size, scratch, lanes, number, width, some, table, into, into_row, first > 0
+            )
             if features % width and first + some == rows:
                 for g in range(gates):
-                    copy(zero, into + g * into_row, item, target + (start + g) * target_row, item, features, item, BYTES // item)
+                    copy(
+                        zero,
+                        into + g * into_row,
+                        item,
+                        target + (start + g) * target_row,
+                        item,
+                        features,
+                        item,
+                        BYTES // item,
+                    )
             lanes += number * width * SPAN * item
 
 
 @kernel
 def rows_with_columns(
-    start: int, stop: int, left: int, left_row: int, rows: int, weight: int, weight_row: int, depth: int, columns: int, width: int, table: int, like: Out1,
-    target: int, target_row: int, add: bool, scratch: int,
-) -> None:  # fmt: skip
+    start: int,
+    stop: int,
+    left: int,
+    left_row: int,
+    rows: int,
+    weight: int,
+    weight_row: int,
+    depth: int,
+    columns: int,
+    width: int,
+    table: int,
+    like: Out1,
+    target: int,
+    target_row: int,
+    add: bool,
+    scratch: int,
+) -> None:
     """Panels of columns from `start` to `stop` of a product with a weight, to or into rows of `columns` elements."""
     item, zero = like.itemsize, like.dtype.type(0)
     own, size = scratch + (stop - start) * depth * width * item, depth * width * item
@@ -110,11 +164,33 @@ def rows_with_columns(
         if count < width:
             clear(zero, panel, depth * width, item)
         for k in range(depth):
-            copy(zero, weight + k * weight_row + number * width * item, item, panel + k * width * item, item, count, item, BYTES // item)
+            copy(
+                zero,
+                weight + k * weight_row + number * width * item,
+                item,
+                panel + k * width * item,
+                item,
+                count,
+                item,
+                BYTES // item,
+            )
     for base in range(0, rows, BATCH):
         some = min(BATCH, rows - base)
         for number in range(start, stop):
-            panel_product(zero, left + base * left_row, left_row, some, scratch + (number - start) * size, table, depth, width, item, own)
+            panel_product(
+                zero,
+                left + base * left_row,
+                left_row,
+                some,
+                scratch + (number - start) * size,
+                table,
+                depth,
+                width,
+                item,
+                own,
+            )
             for i in range(some):
                 into = target + (base + i) * target_row + number * width * item
-                put_row(zero, own + i * width * item, into, min(width, columns - number * width), item, BYTES // item, add)
+                put_row(
+                    zero, own + i * width * item, into, min(width, columns - number * width), item, BYTES // item, add
+                )

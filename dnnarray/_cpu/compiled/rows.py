@@ -1,4 +1,5 @@
-"""What softmax and the losses do with a row: its largest element, and the exponentials of the differences from it with their sum."""
+"""What softmax and the losses do with a row: its largest element, and the exponentials of the differences from it with
+their sum."""
 
 from __future__ import annotations
 
@@ -89,7 +90,8 @@ def dot(a: Any, b: Any) -> Any:
 
 @device
 def scale(y: Any, factor: Any) -> Any:
-    """y times a float64 number, in place: by its rounded value and what that lacks, or all of a row would be off by the same."""
+    """y times a float64 number, in place: by its rounded value and what that lacks, or all of a row would be off by the
+    same."""
     near = y.dtype.type(factor)
     rest = y.dtype.type(factor - np.float64(near))
     for i in range(len(y)):

@@ -1,7 +1,9 @@
-"""Functions of one number for kernels, in float32 and float64, written so that loops over them become vector code: no branches, no calls.
+"""Functions of one number for kernels, in float32 and float64, written so that loops over them become vector code: no
+branches, no calls.
 
-Numba's wheels bring no vector library of mathematics. exp is reduced to 2^n (1 + p(r)) with |r| <= ln(2) / 2, the rest is made of it. Errors
-against float64 (largest over the range, in units in the last place of float32): exp 1.0, sigmoid 1.9, tanh 0.51, log1p 1.5.
+Numba's wheels bring no vector library of mathematics. exp is reduced to 2^n (1 + p(r)) with |r| <= ln(2) / 2, the rest
+is made of it. Errors against float64 (largest over the range, in units in the last place of float32): exp 1.0, sigmoid
+1.9, tanh 0.51, log1p 1.5.
 
 Literals are float64 for Numba and would drag a loop to double: `const(x, 0.5)` is 0.5 in the type of x.
 """
@@ -20,10 +22,16 @@ from dnnarray import _source
 from dnnarray._cpu.compiled.coefficients import GELU_TAIL, GELU_TAIL_SLOPE
 from dnnarray._cpu.compiled.kernel import device
 
-# (exp(r) - 1 - r) / r^2, the highest power first: for |r| <= ln(2) / 2 minimax with relative error 2e-10 in exp, and Taylor's to the last bit.
+# (exp(r) - 1 - r) / r^2, the highest power first: for |r| <= ln(2) / 2 minimax with relative error 2e-10 in exp, and
+# Taylor's to the last bit.
 _EXP_SINGLE = (
-    0.00019891030654370327, 0.0013933685862617174, 0.008333310889582076, 0.04166646460202654, 0.16666666681659179, 0.5000000013498178,
-)  # fmt: skip
+    0.00019891030654370327,
+    0.0013933685862617174,
+    0.008333310889582076,
+    0.04166646460202654,
+    0.16666666681659179,
+    0.5000000013498178,
+)
 _EXP_DOUBLE = tuple(1 / math.factorial(n) for n in range(14, 1, -1))
 # 2^r for |r| <= 1/2: minimax, relative error 8e-8.
 _EXP2_SINGLE = (
@@ -39,9 +47,18 @@ _ATANH_SINGLE = tuple(1 / n for n in range(15, 0, -2))
 _ATANH_DOUBLE = tuple(1 / n for n in range(35, 0, -2))
 # (tanh(x) / x - 1) / x^2 in powers of x^2 for |x| <= 0.625: minimax, error 4e-17.
 _TANH_DOUBLE = (
-    -1.7231441019809252e-05, 7.957457127411114e-05, -0.00023075646174205693, 0.0005874287103325052, -0.0014553070488497815,
-    0.0035920586138332806, -0.008863229795270043, 0.02186948825856021, -0.05396825396133896, 0.13333333333326597, -0.3333333333333332,
-)  # fmt: skip
+    -1.7231441019809252e-05,
+    7.957457127411114e-05,
+    -0.00023075646174205693,
+    0.0005874287103325052,
+    -0.0014553070488497815,
+    0.0035920586138332806,
+    -0.008863229795270043,
+    0.02186948825856021,
+    -0.05396825396133896,
+    0.13333333333326597,
+    -0.3333333333333332,
+)
 _GELU_LAST = 16.0  # from 14.5 on the share of the normal distribution is no float32
 _intrinsic: Any = intrinsic  # whose own types do not know that the first parameter is not passed
 
@@ -62,7 +79,8 @@ def _bits(typing_context: Any, x: Any) -> Any:
 
 @_intrinsic
 def order_key(typing_context: Any, x: Any) -> Any:
-    """An integer of the width of x that is ordered as x is: the largest of many is found in vectors, which NaN forbids for floats."""
+    """An integer of the width of x that is ordered as x is: the largest of many is found in vectors, which NaN forbids
+    for floats."""
     integer = types.int32 if x == types.float32 else types.int64
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -91,7 +109,8 @@ def _flipped(builder: Any, bits: Any) -> Any:
 
 @_intrinsic
 def _halved(typing_context: Any, bits: Any) -> Any:
-    """Half of an integer, rounded down, in its own type: Numba's own operators widen to 64 bits, which halves the lanes."""
+    """Half of an integer, rounded down, in its own type: Numba's own operators widen to 64 bits, which halves the
+    lanes."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.ashr(arguments[0], arguments[0].type(1))
@@ -135,7 +154,8 @@ def copysign(typing_context: Any, magnitude: Any, sign: Any) -> Any:
 
 @_intrinsic
 def fma(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
-    """a b + c, rounded once: asked for where it is wanted, since a compiler that fuses at will does so differently in the last lanes of a loop."""
+    """a b + c, rounded once: asked for where it is wanted, since a compiler that fuses at will does so differently in
+    the last lanes of a loop."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kind = arguments[0].type
@@ -175,7 +195,9 @@ def _horner(kind: str, coefficients: tuple[float, ...]) -> Any:
     first, *rest = (f"{kind}({c!r})" for c in coefficients)
     lines = [f"    total = {first}", *(f"    total = fma(total, x, {c})" for c in rest)]
     scope: dict[str, Any] = {kind: getattr(types, kind), "fma": fma}
-    return _source.function("polynomial", "\n".join(["def polynomial(x):", *lines, "    return total"]), scope, __name__)
+    return _source.function(
+        "polynomial", "\n".join(["def polynomial(x):", *lines, "    return total"]), scope, __name__
+    )
 
 
 # --- exponentials -----------------------------------------------------------------------------------------------------
@@ -189,7 +211,8 @@ _gelu_tail = _polynomial(GELU_TAIL, GELU_TAIL)
 
 
 def _limits(x: Any) -> Any:
-    """Of a type: what exp takes (from a plain 0 to infinity), the number whose addition rounds to an integer, and ln(2) in two parts."""
+    """Of a type: what exp takes (from a plain 0 to infinity), the number whose addition rounds to an integer, and ln(2)
+    in two parts."""
     raise NotImplementedError
 
 
@@ -222,7 +245,8 @@ def _most_by_type(x: Any) -> Any:
 
 @device
 def _exp_parts(x: Any) -> Any:
-    """(p, a, b): exp(x) = (1 + p) a b, with powers of two a and b, so that their product may leave the range of normal numbers."""
+    """(p, a, b): exp(x) = (1 + p) a b, with powers of two a and b, so that their product may leave the range of normal
+    numbers."""
     low, high, magic, ln2, rest = _limits(x)
     x = low if x < low else x
     x = high if x > high else x  # NaN stays NaN
@@ -281,7 +305,8 @@ def sigmoid(x: Any) -> Any:
 
 @device
 def times_sigmoid(x: Any, y: Any) -> Any:
-    """x times the logistic function of y: above 0 by what it lacks, so that all roundings but the last are those of a small number."""
+    """x times the logistic function of y: above 0 by what it lacks, so that all roundings but the last are those of a
+    small number."""
     zero, share, most = const(x, 0.0), _lesser_share(y), _most(x)
     finite = most if x > most else x  # infinity less 0 times infinity is infinity; NaN stays NaN
     finite = -most if finite < -most else finite
@@ -318,7 +343,8 @@ def _tanh(x: Any) -> Any:
 
 @device
 def _tanh_single(x: Any) -> Any:
-    """(e - 1) / (e + 1) of e = exp(2 x) in float64, which leaves the one rounding at the end; beyond |x| = 20 it is 1."""
+    """(e - 1) / (e + 1) of e = exp(2 x) in float64, which leaves the one rounding at the end; beyond |x| = 20 it is
+    1."""
     wide: float = np.float64(x) * 2.0
     _, _, magic, ln2, rest = _limits(wide)
     wide = -40.0 if wide < -40.0 else wide

@@ -1,4 +1,5 @@
-"""Softmax, log-softmax and softmin of contiguous rows, forward and backward: a row at a time, while it is in the cache."""
+"""Softmax, log-softmax and softmin of contiguous rows, forward and backward: a row at a time, while it is in the
+cache."""
 
 from __future__ import annotations
 
@@ -10,7 +11,15 @@ import numpy as np
 from dnnarray._cpu.compiled.dense import Plan, planned
 from dnnarray._cpu.compiled.kernel import In2, Kernel, Out2, device, kernel, wide
 from dnnarray._cpu.compiled.memory import row_after
-from dnnarray._cpu.compiled.rows import dot, exponential_sum, exponentials, falling_exponentials, row_max, row_min, scale
+from dnnarray._cpu.compiled.rows import (
+    dot,
+    exponential_sum,
+    exponentials,
+    falling_exponentials,
+    row_max,
+    row_min,
+    scale,
+)
 from dnnarray._cpu.compiled.scalar import exp
 from dnnarray._cpu.compiled.sums import row_sum
 from dnnarray._problems.softmax import SoftmaxProblem

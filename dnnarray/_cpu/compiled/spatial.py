@@ -25,7 +25,8 @@ Array = np.ndarray
 
 @device
 def _place(coordinate: Any, extent: Any, align_corners: Any, border: Any) -> Any:
-    """Where a coordinate of -1 to 1 points to, in pixels: rounded once, since what it is off by is all that a sample is."""
+    """Where a coordinate of -1 to 1 points to, in pixels: rounded once, since what it is off by is all that a sample
+    is."""
     kind = coordinate.dtype.type
     one, half, size = kind(1), kind(0.5), kind(extent)
     middle = (size - one) * half
@@ -48,7 +49,9 @@ def _turned(x: Any, n: Any, first: Any, last: Any, table: Any, slot: Any) -> Any
     channels, size, item = x.shape[1], x.shape[2] * x.shape[3], x.itemsize
     source = x.ctypes.data + (n * channels * size + first) * item
     target = table.ctypes.data + (slot * size + first) * channels * item
-    turn_rows(x.dtype.type(0), source, size * item, target, channels * item, channels, last - first, item, BYTES // item)
+    turn_rows(
+        x.dtype.type(0), source, size * item, target, channels * item, channels, last - first, item, BYTES // item
+    )
 
 
 @kernel(counted=False, streams=True)
@@ -77,7 +80,9 @@ def _blend(top: Any, bottom: Any, left: Any, u: Any, v: Any, out: Any) -> Any:
 
 
 _RUN = 256  # elements of a row that are copied at a time
-_PLACES = 256  # of results that go to their planes together: lines that follow each other, which the processor sees coming
+_PLACES = (
+    256  # of results that go to their planes together: lines that follow each other, which the processor sees coming
+)
 
 
 @kernel(streams=True)
@@ -91,15 +96,20 @@ def _sample(start: int, stop: int, table: In4, grid: In3, y: Out3, align_corners
 
 
 @kernel
-def _sample_images(start: int, stop: int, x: In4, grid: In3, table: Out4, y: Out3, share: int, align_corners: bool, border: bool) -> None:
-    """Shares of so many whole images: the pixels of all images of a share take turns in one place, where they do not leave the second-level cache."""
+def _sample_images(
+    start: int, stop: int, x: In4, grid: In3, table: Out4, y: Out3, share: int, align_corners: bool, border: bool
+) -> None:
+    """Shares of so many whole images: the pixels of all images of a share take turns in one place, where they do not
+    leave the second-level cache."""
     wide()
     found = np.empty((_PLACES, table.shape[3]), table.dtype)
     for n in range(start * share, stop * share):
         slot = n // share
         _turned(x, n, 0, x.shape[2] * x.shape[3], table, slot)
         for first in range(0, y.shape[2], _PLACES):
-            _sample_block(table[slot], grid[n], y, n, first, min(first + _PLACES, y.shape[2]), align_corners, border, found)
+            _sample_block(
+                table[slot], grid[n], y, n, first, min(first + _PLACES, y.shape[2]), align_corners, border, found
+            )
 
 
 @kernel(counted=False, streams=True)
@@ -139,7 +149,9 @@ def _sample_places(image: Any, grid: Any, first: Any, last: Any, align_corners: 
 
 
 @device(counted=False)
-def _sample_block(image: Any, grid: Any, y: Any, n: Any, first: Any, last: Any, align_corners: Any, border: Any, found: Any) -> Any:
+def _sample_block(
+    image: Any, grid: Any, y: Any, n: Any, first: Any, last: Any, align_corners: Any, border: Any, found: Any
+) -> Any:
     """Places `first` to `last` of image n, to the planes of their channels."""
     _sample_places(image, grid, first, last, align_corners, border, found)
     channels = image.shape[2]
@@ -161,15 +173,23 @@ def _sample_block(image: Any, grid: Any, y: Any, n: Any, first: Any, last: Any, 
 
 
 def _sampled(problem: GridSampleProblem, x: Array, grid: Array, y: Array, scratch: Array | None) -> None:
-    """On contiguous arrays: as many images as the threads share evenly one by one, the rows of the others over all threads."""
+    """On contiguous arrays: as many images as the threads share evenly one by one, the rows of the others over all
+    threads."""
     images, channels, height, width = x.shape
     grid, y = grid.reshape(images, -1, 2), y.reshape(images, channels, -1)
-    options, work, blocks = (problem.align_corners, problem.padding_mode == "border"), 8 * y.size, -(-y.shape[2] // _PLACES)
+    options, work, blocks = (
+        (problem.align_corners, problem.padding_mode == "border"),
+        8 * y.size,
+        -(-y.shape[2] // _PLACES),
+    )
     if channels == 1:
         _sample(images * blocks, x.reshape(images, height, width, 1), grid, y, *options, work=work)
         return
     parts = min(threads.worth(work), threads.cores())
-    table, whole = buffer(scratch, 0, (min(images, threads.cores()), height, width, channels), x.dtype), images - images % parts
+    table, whole = (
+        buffer(scratch, 0, (min(images, threads.cores()), height, width, channels), x.dtype),
+        images - images % parts,
+    )
     if whole:
         _sample_images(parts, x, grid, table, y, whole // parts, *options, work=work)
     if whole < images:
@@ -182,7 +202,9 @@ def _sampled_lanes(problem: GridSampleProblem, x: Array, grid: Array, y: Array) 
     """On contiguous arrays (N, H, W, C)."""
     images, channels = len(x), x.shape[3]
     options, blocks = (problem.align_corners, problem.padding_mode == "border"), -(-y.shape[1] * y.shape[2] // _PLACES)
-    _sample_lanes(images * blocks, x, grid.reshape(images, -1, 2), y.reshape(images, -1, channels), *options, work=8 * y.size)
+    _sample_lanes(
+        images * blocks, x, grid.reshape(images, -1, 2), y.reshape(images, -1, channels), *options, work=8 * y.size
+    )
 
 
 @driver(_pixels, _sample, _sample_images, _sample_lanes)
@@ -214,7 +236,8 @@ def _rows(start: int, stop: int, index: Integers1, weight: In2, y: Out2) -> None
     length = weight.shape[1]
     for r in range(start, stop):
         source, target = weight[index[r]], y[r]
-        ahead = weight.ctypes.data + index[r + 1] * length * weight.itemsize if r + 1 < stop else 0  # no processor sees that row coming
+        # no processor sees that row coming
+        ahead = weight.ctypes.data + index[r + 1] * length * weight.itemsize if r + 1 < stop else 0
         for first in range(0, length, _RUN):
             part, run = target[first : first + _RUN], source[first : first + _RUN]
             fetch_run(ahead, first, run)

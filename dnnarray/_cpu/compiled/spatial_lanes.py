@@ -1,9 +1,10 @@
 """Resizing of images whose channels lie side by side: they are the lanes of the vectors. Imports Numba.
 
-Along each axis an element of the result is the weighted sum of a few elements of the source, with one weight for all channels. A row of the source is resized
-along its length just before it is wanted, with those at the same place of neighbouring planes summed before that where there are three axes; the last few such
-rows wait in a ring for the sums that make rows of the result. Where there are fewer rows than before, they are summed first. The gradient has the same form, with the taps transposed: each element of it gathers its own.
-"""
+Along each axis an element of the result is the weighted sum of a few elements of the source, with one weight for all
+channels. A row of the source is resized along its length just before it is wanted, with those at the same place of
+neighbouring planes summed before that where there are three axes; the last few such rows wait in a ring for the sums
+that make rows of the result. Where there are fewer rows than before, they are summed first. The gradient has the same
+form, with the taps transposed: each element of it gathers its own."""
 
 from __future__ import annotations
 
@@ -30,11 +31,15 @@ _USUAL = 1, 2, 4  # taps whose weights are in registers too
 _RING = 1 << 17  # bytes of rows that wait: half of a small second-level cache
 _WORD = ir.IntType(64)
 
-# Where the kernel finds its numbers: extents of source and result, channels, bytes of an element and of a row that waits, rows that wait, taps of each axis,
-# columns of a block, how many blocks, whether planes and rows are taken as they are, whether rows are summed first, and bytes of a row of sums.
-_H, _W, _D, _O, _P, _Q, _C, _ITEM, _STEP, _SLOTS, _TD, _TH, _TW, _COLUMNS, _BLOCKS, _PLAIN, _DIRECT, _SHRINKS, _SPAN = range(19)
-# Where its tables lie: byte offsets and weights of the taps of planes, rows and columns; which rows those are; of each block the first and the last column that
-# it reads, and where its own without any tap stand in the table of those; _NONE is in the place of planes and rows without any.
+# Where the kernel finds its numbers: extents of source and result, channels, bytes of an element and of a row that
+# waits, rows that wait, taps of each axis, columns of a block, how many blocks, whether planes and rows are taken as
+# they are, whether rows are summed first, and bytes of a row of sums.
+_H, _W, _D, _O, _P, _Q, _C, _ITEM, _STEP, _SLOTS, _TD, _TH, _TW, _COLUMNS, _BLOCKS, _PLAIN, _DIRECT, _SHRINKS, _SPAN = (
+    range(19)
+)
+# Where its tables lie: byte offsets and weights of the taps of planes, rows and columns; which rows those are; of each
+# block the first and the last column that it reads, and where its own without any tap stand in the table of those;
+# _NONE is in the place of planes and rows without any.
 _PLANES, _PLANE_WEIGHTS, _ROWS, _ROW_WEIGHTS, _PLACES, _PLACE_WEIGHTS, _WHICH, _BLOCK, _UNREAD = range(19, 28)
 _NONE = -1
 
@@ -47,7 +52,9 @@ Array = np.ndarray
 class _Runs:
     """Runs of elements at these addresses, and a weight of each in all lanes."""
 
-    def __init__(self, builder: ir.IRBuilder, vector: ir.VectorType, item: int, base: Any, offsets: Any, weights: Any) -> None:
+    def __init__(
+        self, builder: ir.IRBuilder, vector: ir.VectorType, item: int, base: Any, offsets: Any, weights: Any
+    ) -> None:
         self.builder, self.vector, self.item = builder, vector, item
         self.base, self.offsets, self.weights = base, offsets, weights
 
@@ -56,7 +63,9 @@ class _Runs:
         builder = self.builder
         offset = load_at(builder, builder.add(self.offsets, builder.mul(k, _WORD(8))), _WORD, 8)
         place = builder.add(self.weights, builder.mul(k, _WORD(self.item)))
-        return builder.add(self.base, offset), splat(builder, load_at(builder, place, self.vector.element, self.item), self.vector)
+        return builder.add(self.base, offset), splat(
+            builder, load_at(builder, place, self.vector.element, self.item), self.vector
+        )
 
 
 def _sum_few(m: Lanes, taps: list[tuple[Any, Any]], at: list[Any], out: Any) -> None:
@@ -85,9 +94,15 @@ def _sum_many(m: Lanes, runs: _Runs, count: Any, at: list[Any], out: Any, sums: 
 
 
 def _each_vector(
-    builder: ir.IRBuilder, vector: ir.VectorType, item: int, count: Any, emit: Callable[[Lanes, list[Any]], None], tail: Lanes
+    builder: ir.IRBuilder,
+    vector: ir.VectorType,
+    item: int,
+    count: Any,
+    emit: Callable[[Lanes, list[Any]], None],
+    tail: Lanes,
 ) -> None:
-    """``emit(lanes, offsets)`` for all vectors of a run of `count` elements: some at a time, the others one by one, then what is left in `tail`."""
+    """``emit(lanes, offsets)`` for all vectors of a run of `count` elements: some at a time, the others one by one,
+    then what is left in `tail`."""
     whole, width = Lanes(builder, vector, item, None), vector.count * item
     vectors = builder.udiv(count, _WORD(vector.count))
     together, single = builder.udiv(vectors, _WORD(_VECTORS)), builder.urem(vectors, _WORD(_VECTORS))
@@ -102,9 +117,12 @@ def _each_vector(
 
 
 def _sums_intrinsic(usual: int) -> Any:
-    """Sums of so many weighted runs, or of any number where it is 0: `pixels` times `count` elements, one after the other, whose taps follow each other too."""
+    """Sums of so many weighted runs, or of any number where it is 0: `pixels` times `count` elements, one after the
+    other, whose taps follow each other too."""
 
-    def typed(typing: Any, like: Any, base: Any, offsets: Any, weights: Any, taps: Any, out: Any, pixels: Any, count: Any) -> Any:
+    def typed(
+        typing: Any, like: Any, base: Any, offsets: Any, weights: Any, taps: Any, out: Any, pixels: Any, count: Any
+    ) -> Any:
         def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
             _, vector, item = vector_of(context, signature.args[0])
             _, base, offsets, weights, taps, out, pixels, count = arguments
@@ -112,7 +130,10 @@ def _sums_intrinsic(usual: int) -> Any:
             sums = [] if usual else [cgutils.alloca_once(builder, vector) for _ in range(_VECTORS)]
             with cgutils.for_range(builder, pixels) as pixel:
                 first = builder.mul(pixel.index, _WORD(usual) if usual else taps)
-                here = [builder.add(table, builder.mul(first, _WORD(size))) for table, size in ((offsets, 8), (weights, item))]
+                here = [
+                    builder.add(table, builder.mul(first, _WORD(size)))
+                    for table, size in ((offsets, 8), (weights, item))
+                ]
                 runs = _Runs(builder, vector, item, base, *here)
                 target = builder.add(out, builder.mul(builder.mul(pixel.index, count), _WORD(item)))
                 held = [runs.tap(_WORD(k)) for k in range(usual)]
@@ -150,12 +171,17 @@ def weighted(like, base, offsets, weights, taps, out, pixels, count):
 
 @intrinsic
 def half_sums(typing: Any, like: Any, row: Any, offsets: Any, weights: Any, taps: Any, out: Any, count: Any) -> Any:
-    """`count` elements, a vector at least, each the sum of weighted elements of a row at offsets from its begin, or two elements further than those of the one before."""
+    """`count` elements, a vector at least, each the sum of weighted elements of a row at offsets from its begin, or two
+    elements further than those of the one before."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         _, vector, item = vector_of(context, signature.args[0])
         _, row, offsets, weights, taps, out, count = arguments
-        m, runs, lanes = Lanes(builder, vector, item, None), _Runs(builder, vector, item, row, offsets, weights), vector.count
+        m, runs, lanes = (
+            Lanes(builder, vector, item, None),
+            _Runs(builder, vector, item, row, offsets, weights),
+            vector.count,
+        )
         even = ir.Constant(ir.VectorType(ir.IntType(32), lanes), [i + (i >= lanes) for i in range(0, 2 * lanes, 2)])
         place = cgutils.alloca_once(builder, vector)
         with cgutils.for_range(builder, runs_of(builder, lanes, count)) as part:
@@ -165,7 +191,9 @@ def half_sums(typing: Any, like: Any, row: Any, offsets: Any, weights: Any, taps
                 source, weight = runs.tap(k)
                 source = builder.add(source, builder.add(at, at))
                 # The second begins with the last element of the first: nothing behind the last element is read.
-                value = builder.shuffle_vector(m.load(source), m.load(builder.add(source, _WORD((lanes - 1) * item))), even)
+                value = builder.shuffle_vector(
+                    m.load(source), m.load(builder.add(source, _WORD((lanes - 1) * item))), even
+                )
                 builder.store(m.fma(weight, value, builder.load(place)) if add else builder.fmul(weight, value), place)
 
             product(_WORD(0), False)
@@ -189,7 +217,9 @@ def _clear(typing: Any, like: Any, out: Any, count: Any) -> Any:
             for offset in at:
                 m.store(m.real(0.0), builder.add(out, offset))
 
-        _each_vector(builder, vector, item, count, emit, Lanes(builder, vector, item, builder.urem(count, _WORD(vector.count))))
+        _each_vector(
+            builder, vector, item, count, emit, Lanes(builder, vector, item, builder.urem(count, _WORD(vector.count)))
+        )
         return context.get_dummy_value()
 
     return types.void(like, *[types.int64] * 2), generate
@@ -220,14 +250,17 @@ def _summed(like, geo, source, offsets, weights, taps, block, line):
 
 @routine
 def _resized_row(like, geo, image, o, h, block, line, out):
-    """The columns of a block of row h of plane o of the result, from the image; planes that are to be summed are summed in `line`."""
+    """The columns of a block of row h of plane o of the result, from the image; planes that are to be summed are summed
+    in `line`."""
     apart()
     base = image + h * geo[_W] * geo[_C] * geo[_ITEM]
     if geo[_PLAIN]:
         base += read_word(geo[_PLANES] + o * 8)
     else:
         taps = o * geo[_TD]
-        base = _summed(like, geo, base, geo[_PLANES] + taps * 8, geo[_PLANE_WEIGHTS] + taps * geo[_ITEM], geo[_TD], block, line)
+        base = _summed(
+            like, geo, base, geo[_PLANES] + taps * 8, geo[_PLANE_WEIGHTS] + taps * geo[_ITEM], geo[_TD], block, line
+        )
     _resized_columns(like, geo, base, block, out)
 
 
@@ -236,7 +269,9 @@ def _shrunk_row(like, geo, image, p, block, line, out):
     """The columns of a block of row p of the result, from the image, whose rows are summed first."""
     apart()
     taps = p * geo[_TH]
-    base = _summed(like, geo, image, geo[_ROWS] + taps * 8, geo[_ROW_WEIGHTS] + taps * geo[_ITEM], geo[_TH], block, line)
+    base = _summed(
+        like, geo, image, geo[_ROWS] + taps * 8, geo[_ROW_WEIGHTS] + taps * geo[_ITEM], geo[_TH], block, line
+    )
     _resized_columns(like, geo, base, block, out)
 
 
@@ -302,7 +337,8 @@ def light_first(index: Array, weight: Array) -> tuple[Array, Array]:
 
 @frozen
 class LanesPlan:
-    """How many rows there are, the taps of a column, the kernel's numbers, and the tables that these say the addresses of."""
+    """How many rows there are, the taps of a column, the kernel's numbers, and the tables that these say the addresses
+    of."""
 
     rows: int
     taps: int
@@ -321,7 +357,12 @@ class _Axis:
 
     def __init__(self, resize: Resize | None, transposed: bool, dtype: np.dtype) -> None:
         if resize is None:  # one element that stays as it is
-            self.source, index, weight, self.unread = 1, np.zeros((1, 1), np.int64), np.ones((1, 1), dtype), np.empty(0, np.int64)
+            self.source, index, weight, self.unread = (
+                1,
+                np.zeros((1, 1), np.int64),
+                np.ones((1, 1), dtype),
+                np.empty(0, np.int64),
+            )
         else:
             self.source = resize.target if transposed else resize.source
             index, weight = light_first(*matrix(resize, transposed, dtype))
@@ -344,31 +385,61 @@ def lanes_plan(resizes: tuple[Resize, ...], transposed: bool, dtype: np.dtype, i
     d, h, w = (_Axis(resize, transposed, dtype) for resize in (None,) * (3 - len(resizes)) + resizes)
     pixel = channels * dtype.itemsize
     shrinks = d.plain and not h.plain and h.target < h.source
-    summed = -(-w.source // w.target) if shrinks or not d.plain else 0  # columns that a block reads, for each of its own
+    # columns that a block reads, for each of its own
+    summed = -(-w.source // w.target) if shrinks or not d.plain else 0
     columns = min(max(_RING // (pixel * ((0 if shrinks else h.reach) + summed)), 1), w.target)
     columns = -(-w.target // -(-w.target // columns))
     blocks = _blocks(w, columns)
     span, step = _lines(int((blocks[:, 1] - blocks[:, 0]).max()) * pixel if summed else 0), _lines(columns * pixel)
     slots = 1 if shrinks else h.reach
     tables = (
-        d.marked(d.index * (h.source * w.source * pixel)), d.weight, h.index * (w.source * pixel) if shrinks else h.index % slots * step,
-        h.weight, w.index * pixel, w.weight, h.marked(h.index.copy()), blocks, w.unread,
-    )  # fmt: skip
+        d.marked(d.index * (h.source * w.source * pixel)),
+        d.weight,
+        h.index * (w.source * pixel) if shrinks else h.index % slots * step,
+        h.weight,
+        w.index * pixel,
+        w.weight,
+        h.marked(h.index.copy()),
+        blocks,
+        w.unread,
+    )
     numbers = (
-        h.source, w.source, d.source, d.target, h.target, w.target, channels, dtype.itemsize, step, slots, d.taps, h.taps, w.taps,
-        columns, len(blocks), d.plain, h.plain, shrinks, span, *(address(table) for table in tables),
-    )  # fmt: skip
+        h.source,
+        w.source,
+        d.source,
+        d.target,
+        h.target,
+        w.target,
+        channels,
+        dtype.itemsize,
+        step,
+        slots,
+        d.taps,
+        h.taps,
+        w.taps,
+        columns,
+        len(blocks),
+        d.plain,
+        h.plain,
+        shrinks,
+        span,
+        *(address(table) for table in tables),
+    )
     return LanesPlan(images * d.target * len(blocks) * h.target, w.taps, np.array(numbers, np.int64), tables)
 
 
 def _blocks(w: _Axis, columns: int) -> Array:
-    """(first and last column that it reads, first and last place in the table of its own without any tap) of each block of columns."""
+    """(first and last column that it reads, first and last place in the table of its own without any tap) of each block
+    of columns."""
     first = np.arange(0, w.target, columns)
     ends = np.append(first[1:], w.target)
     read = [(part.min(), part.max() + 1) for part in np.split(w.index, first[1:])]
-    return np.array([(*r, *np.searchsorted(w.unread, (i, j))) for r, i, j in zip(read, first, ends, strict=True)], np.int64)
+    return np.array(
+        [(*r, *np.searchsorted(w.unread, (i, j))) for r, i, j in zip(read, first, ends, strict=True)], np.int64
+    )
 
 
 def _lines(size: int) -> int:
-    """Bytes of a row in memory of its own: whole cache lines, and one more, so that rows do not all begin in one set of a cache."""
+    """Bytes of a row in memory of its own: whole cache lines, and one more, so that rows do not all begin in one set of
+    a cache."""
     return -(-size // ALIGNMENT) * ALIGNMENT + ALIGNMENT

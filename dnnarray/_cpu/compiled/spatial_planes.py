@@ -1,8 +1,7 @@
 """Resizing, by planes of channels; `spatial_lanes` has the kernel for channels that lie side by side. Imports Numba.
 
-Along each axis an element of the result is the weighted sum of a few elements of the source; the gradient has the same form, with the taps transposed. Of columns
-and rows those come first that leave less for the others to do.
-"""
+Along each axis an element of the result is the weighted sum of a few elements of the source; the gradient has the same
+form, with the taps transposed. Of columns and rows those come first that leave less for the others to do."""
 
 from __future__ import annotations
 
@@ -16,13 +15,23 @@ from dnnarray._cpu.compiled import arithmetic
 from dnnarray._cpu.compiled.dense import Plan, planned
 from dnnarray._cpu.compiled.kernel import In1, In2, In3, Integers1, Integers2, Out3, device, kernel
 from dnnarray._cpu.compiled.scalar import fma
-from dnnarray._cpu.compiled.spatial_lanes import half_sums, lanes_plan, light_first, matrix, resize_lanes, unread, weighted
+from dnnarray._cpu.compiled.spatial_lanes import (
+    half_sums,
+    lanes_plan,
+    light_first,
+    matrix,
+    resize_lanes,
+    unread,
+    weighted,
+)
 from dnnarray._cpu.compiled.tile import lanes
 from dnnarray._cpu.spatial_resize import memory_order
 from dnnarray._problems.spatial_resize import InterpolateProblem, Resize
 
 Array = np.ndarray
-_LINES = 4  # that wait for their columns: what has just been written cannot yet be read across the bounds of the vectors
+_LINES = (
+    4  # that wait for their columns: what has just been written cannot yet be read across the bounds of the vectors
+)
 
 
 @device
@@ -56,7 +65,8 @@ def _gathered_pair(row: Any, i: Any, a: Any, j: Any, b: Any, out: Any) -> Any:
 
 @device
 def _doubled(row: Any, left: Any, right: Any, out: Any) -> Any:
-    """The inner part of a row with twice the elements: `left` and `right` are the weights of the taps of the two elements that come from each.
+    """The inner part of a row with twice the elements: `left` and `right` are the weights of the taps of the two
+    elements that come from each.
 
     The nearer one of two has the larger weight: its product is the one that does not round.
     """
@@ -76,7 +86,8 @@ def _weighted_pair(row: Any, a: Any, other: Any, b: Any, out: Any) -> Any:
 
 @device(counted=False)
 def _halved(row: Any, halves: Any, weight: Any, out: Any) -> Any:
-    """The inner part of a row with half the elements: each tap has one weight for all, and stands as far from one element's double."""
+    """The inner part of a row with half the elements: each tap has one weight for all, and stands as far from one
+    element's double."""
     first, item = halves[0], row.itemsize
     half_sums(
         row.dtype.type(0),
@@ -131,21 +142,44 @@ def _cleared(plane: Any, rows: Any, columns: Any) -> Any:
 
 @kernel(streams=True)
 def _resize(
-    start: int, stop: int, x: In3, y: Out3, row_index: Integers2, row_weight: In2, column_index: Integers2, column_weight: In2,
-    doubles: bool, halves: Integers1, half_weight: In1, rows: Integers1, columns: Integers1,
-) -> None:  # fmt: skip
+    start: int,
+    stop: int,
+    x: In3,
+    y: Out3,
+    row_index: Integers2,
+    row_weight: In2,
+    column_index: Integers2,
+    column_weight: In2,
+    doubles: bool,
+    halves: Integers1,
+    half_weight: In1,
+    rows: Integers1,
+    columns: Integers1,
+) -> None:
     """Columns first: the plane does not get larger before its rows are summed."""
     wide = np.empty((x.shape[1], y.shape[2]), x.dtype)  # the plane with its rows resized
     for n in range(start, stop):
-        _resize_plane(x[n], y[n], row_index, row_weight, column_index, column_weight, doubles, halves, half_weight, wide)
+        _resize_plane(
+            x[n], y[n], row_index, row_weight, column_index, column_weight, doubles, halves, half_weight, wide
+        )
         _cleared(y[n], rows, columns)
 
 
 @device(counted=False)
 def _resize_plane(
-    x: Any, y: Any, row_index: Any, row_weight: Any, column_index: Any, column_weight: Any, doubles: Any, halves: Any, half_weight: Any, wide: Any,
-) -> None:  # fmt: skip
-    done = 0  # rows of the plane, each just before it is wanted: reading, arithmetic and writing take turns at short intervals
+    x: Any,
+    y: Any,
+    row_index: Any,
+    row_weight: Any,
+    column_index: Any,
+    column_weight: Any,
+    doubles: Any,
+    halves: Any,
+    half_weight: Any,
+    wide: Any,
+) -> None:
+    # rows of the plane, each just before it is wanted: reading, arithmetic and writing take turns at short intervals
+    done = 0
     for p in range(y.shape[0]):
         for k in range(len(row_index)):
             while done <= row_index[k, p]:
@@ -160,9 +194,20 @@ def _resize_plane(
 
 @kernel(streams=True)
 def _resize_rows_first(
-    start: int, stop: int, x: In3, y: Out3, offsets: Integers2, row_weight: In2, column_index: Integers2, column_weight: In2,
-    doubles: bool, halves: Integers1, half_weight: In1, rows: Integers1, columns: Integers1,
-) -> None:  # fmt: skip
+    start: int,
+    stop: int,
+    x: In3,
+    y: Out3,
+    offsets: Integers2,
+    row_weight: In2,
+    column_index: Integers2,
+    column_weight: In2,
+    doubles: bool,
+    halves: Integers1,
+    half_weight: In1,
+    rows: Integers1,
+    columns: Integers1,
+) -> None:
     """The same where there are fewer rows than before; the taps of a row, in bytes, are next to each other."""
     lines = np.empty((_LINES, x.shape[2]), x.dtype)
     for n in range(start, stop):
@@ -172,8 +217,17 @@ def _resize_rows_first(
 
 @device(counted=False)
 def _shrink_plane(
-    x: Any, y: Any, offsets: Any, row_weight: Any, column_index: Any, column_weight: Any, doubles: Any, halves: Any, half_weight: Any, lines: Any,
-) -> None:  # fmt: skip
+    x: Any,
+    y: Any,
+    offsets: Any,
+    row_weight: Any,
+    column_index: Any,
+    column_weight: Any,
+    doubles: Any,
+    halves: Any,
+    half_weight: Any,
+    lines: Any,
+) -> None:
     zero, taps = lines.dtype.type(0), offsets.shape[1]
     for begin in range(0, len(y), len(lines)):
         end = min(begin + len(lines), len(y))
@@ -235,7 +289,8 @@ def _by_lanes(problem: InterpolateProblem, dtype: np.dtype) -> Callable[[Array, 
 
 
 def _doubles(index: Array, weight: Array) -> bool:
-    """Whether inside of the row element 2k is made of k - 1 and k, and 2k + 1 of k and k + 1, with the same weights for every k."""
+    """Whether inside of the row element 2k is made of k - 1 and k, and 2k + 1 of k and k + 1, with the same weights for
+    every k."""
     taps, extent = index.shape
     if taps != 2 or extent % 2 or extent < 6:
         return False
@@ -246,8 +301,9 @@ def _doubles(index: Array, weight: Array) -> bool:
 
 
 def _halves(index: Array, weight: Array) -> tuple[Array, Array]:
-    """From where to where element k of the row has taps at the same distances from 2 k with the same weights, then how many bytes from the row's begin those of the
-    first of them are, and the weights; empty where that is not most of the row, or no vector."""
+    """From where to where element k of the row has taps at the same distances from 2 k with the same weights, then how
+    many bytes from the row's begin those of the first of them are, and the weights; empty where that is not most of the
+    row, or no vector."""
     middle, item = index.shape[1] // 2, weight.itemsize
     distance = index - 2 * np.arange(index.shape[1])
     other = np.flatnonzero(((distance != distance[:, middle, None]) | (weight != weight[:, middle, None])).any(axis=0))

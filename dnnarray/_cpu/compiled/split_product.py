@@ -1,9 +1,10 @@
-"""Matrix products of float32 on the matrix unit, for linear layers and convolutions with windows of one pixel. Imports Numba.
+"""Matrix products of float32 on the matrix unit, for linear layers and convolutions with windows of one pixel. Imports
+Numba.
 
-``out[i, p, n] = sum over k of rows[i, p, k] * columns[n, k]``: the columns (a weight) are split and packed first, as strips of 16 over the whole depth.
-A task takes a block of the rows of all images, one strip behind the other, and some of the columns. It splits a pass of the depth of its rows, which
-stay in the second-level cache while all columns pass by, and keeps its sums in tiles beside it until the last pass.
-"""
+``out[i, p, n] = sum over k of rows[i, p, k] * columns[n, k]``: the columns (a weight) are split and packed first, as
+strips of 16 over the whole depth. A task takes a block of the rows of all images, one strip behind the other, and some
+of the columns. It splits a pass of the depth of its rows, which stay in the second-level cache while all columns pass
+by, and keeps its sums in tiles beside it until the last pass."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ ITEM = 4  # bytes of a float32
 _STRIPS = 16  # of rows in a task, which share a trip of the columns
 _COLUMNS = 64  # strips of columns in a task: its sums stay in the second-level cache
 PASS = 4  # blocks of the depth between two trips: two strips of columns stay in the first-level cache
-_BESIDE = BLOCK + SIDE * PASS * DEPTH * ITEM  # bytes: a block to be turned, and numbers with 0 around them (or the sums of a trip)
+# bytes: a block to be turned, and numbers with 0 around them (or the sums of a trip)
+_BESIDE = BLOCK + SIDE * PASS * DEPTH * ITEM
 _MACS = 16  # for an element of a light operation
 
 # Where the kernels find their numbers.
@@ -57,7 +59,16 @@ def _gather(source, row_step, step, rows, depth, along, target, first):
     like = np.float32(0)
     if along:
         for row in range(rows):
-            copy(like, source + row * row_step, step, target + (first + row) * PASS * DEPTH * ITEM, ITEM, depth, ITEM, SIDE)
+            copy(
+                like,
+                source + row * row_step,
+                step,
+                target + (first + row) * PASS * DEPTH * ITEM,
+                ITEM,
+                depth,
+                ITEM,
+                SIDE,
+            )
     else:
         for k in range(depth):
             copy(like, source + k * step, row_step, target + (k * SIDE + first) * ITEM, ITEM, rows, ITEM, SIDE)
@@ -65,7 +76,8 @@ def _gather(source, row_step, step, rows, depth, along, target, first):
 
 @routine
 def _split(source, row_step, step, blocks, turned, target, beside):
-    """A whole strip: blocks of pieces, as the side wants them for which its steps (or its rows) follow each other, else turned."""
+    """A whole strip: blocks of pieces, as the side wants them for which its steps (or its rows) follow each other, else
+    turned."""
     apart()
     like, outside = np.float32(0), 0
     for block in range(blocks):
@@ -135,7 +147,10 @@ def pack_columns(
     for strip in range(start, stop):
         some, outside = min(SIDE, geo[COLUMNS_AT] - strip * SIDE), 0
         for k in range(0, depth, PASS * DEPTH):
-            source, target = columns + strip * SIDE * column_step + k * step, packed + (strip * blocks + k // DEPTH) * BLOCK
+            source, target = (
+                columns + strip * SIDE * column_step + k * step,
+                packed + (strip * blocks + k // DEPTH) * BLOCK,
+            )
             outside |= _pack(source, column_step, step, some, min(PASS * DEPTH, depth - k), left, target, room)
         told[strip] = outside
 
@@ -151,7 +166,8 @@ def lanes_of(count):
 
 @device(counted=False)
 def told_of(outside, put, small):
-    """What a part tells, from what was said of its numbers and of its sums; `small` says that there are small numbers on the other side. Then sums of 0 count, too."""
+    """What a part tells, from what was said of its numbers and of its sums; `small` says that there are small numbers
+    on the other side. Then sums of 0 count, too."""
     told = (outside | put) & TOLD
     return told | put if small or outside > TOLD else told
 
@@ -187,7 +203,16 @@ def _put_columns(geo, sums, beside, out, first, some, column, columns):
         run = min(plane - offset, some - done)
         target = out + image * geo[OUT_IMAGE_AT] + column * geo[OUT_COLUMN_AT] + offset * ITEM
         for c in range(columns):
-            copy(np.float32(0), beside + c * LINE + done * ITEM, ITEM, target + c * geo[OUT_COLUMN_AT], ITEM, run, ITEM, SIDE)
+            copy(
+                np.float32(0),
+                beside + c * LINE + done * ITEM,
+                ITEM,
+                target + c * geo[OUT_COLUMN_AT],
+                ITEM,
+                run,
+                ITEM,
+                SIDE,
+            )
         done += run
     return outside
 
@@ -211,8 +236,11 @@ def _put_tiles(geo, sums, beside, out, left, strips, strip, across, column_strip
 
 
 @routine
-def _trip(geo, packed, strip, strips, weight, column, columns, blocks, depth_blocks, left, sums, beside, out, add, last):
-    """The products of a pass, all strips of the task with all its columns; after the last pass they go to where they belong while they are at hand."""
+def _trip(
+    geo, packed, strip, strips, weight, column, columns, blocks, depth_blocks, left, sums, beside, out, add, last
+):
+    """The products of a pass, all strips of the task with all its columns; after the last pass they go to where they
+    belong while they are at hand."""
     apart()
     outside, single = 0, last and not add
     for j in range(0, columns, 2):
@@ -221,9 +249,13 @@ def _trip(geo, packed, strip, strips, weight, column, columns, blocks, depth_blo
             down, own = min(2, strips - i), packed + i * PASS * BLOCK
             into = sums if single else sums + (j // 2 * ((strips + 1) // 2) + i // 2) * 4 * TILE
             if left:
-                multiply_tiles(down, across, own, PASS * BLOCK, other, depth_blocks * BLOCK, blocks, into, add, beside + BLOCK)
+                multiply_tiles(
+                    down, across, own, PASS * BLOCK, other, depth_blocks * BLOCK, blocks, into, add, beside + BLOCK
+                )
             else:
-                multiply_tiles(across, down, other, depth_blocks * BLOCK, own, PASS * BLOCK, blocks, into, add, beside + BLOCK)
+                multiply_tiles(
+                    across, down, other, depth_blocks * BLOCK, own, PASS * BLOCK, blocks, into, add, beside + BLOCK
+                )
             if last:
                 outside |= _put_tiles(geo, into, beside, out, left, down, strip + i, across, column + j)
     return outside
@@ -231,11 +263,19 @@ def _trip(geo, packed, strip, strips, weight, column, columns, blocks, depth_blo
 
 @kernel
 def multiply_images(
-    start: int, stop: int, rows: int, weight: int, out: int, geo: Integers1, left: bool, small: bool, told: OutIntegers1, scratch: int
+    start: int,
+    stop: int,
+    rows: int,
+    weight: int,
+    out: int,
+    geo: Integers1,
+    left: bool,
+    small: bool,
+    told: OutIntegers1,
+    scratch: int,
 ) -> None:
-    """The tasks of the parts from `start` to `stop`; rows, weight (packed), out and scratch are addresses. `left` says that rows are the left side,
-    `small` that there are small numbers in the weight.
-    """
+    """The tasks of the parts from `start` to `stop`; rows, weight (packed), out and scratch are addresses. `left` says
+    that rows are the left side, `small` that there are small numbers in the weight."""
     depth, shares = geo[DEPTH_AT], geo[SHARES_AT]
     depth_blocks, all_strips = (depth + DEPTH - 1) // DEPTH, (geo[ROWS_AT] + SIDE - 1) // SIDE
     all_columns = (geo[COLUMNS_AT] + SIDE - 1) // SIDE
@@ -246,7 +286,10 @@ def multiply_images(
         configure()
         for task in range(geo[TASKS_AT] * part // geo[PARTS_AT], geo[TASKS_AT] * (part + 1) // geo[PARTS_AT]):
             strip, column = task // shares * geo[TASK_STRIPS_AT], task % shares * geo[TASK_COLUMNS_AT]
-            strips, columns = min(geo[TASK_STRIPS_AT], all_strips - strip), min(geo[TASK_COLUMNS_AT], all_columns - column)
+            strips, columns = (
+                min(geo[TASK_STRIPS_AT], all_strips - strip),
+                min(geo[TASK_COLUMNS_AT], all_columns - column),
+            )
             for k in range(0, depth, PASS * DEPTH):
                 some = min(PASS * DEPTH, depth - k)
                 for i in range(strips):
@@ -254,7 +297,21 @@ def multiply_images(
                 source, blocks = weight + k // DEPTH * BLOCK, (some + DEPTH - 1) // DEPTH
                 last = k + some == depth
                 put |= _trip(
-                    geo, packed, strip, strips, source, column, columns, blocks, depth_blocks, left, sums, beside, out, k > 0, last
+                    geo,
+                    packed,
+                    strip,
+                    strips,
+                    source,
+                    column,
+                    columns,
+                    blocks,
+                    depth_blocks,
+                    left,
+                    sums,
+                    beside,
+                    out,
+                    k > 0,
+                    last,
                 )
         release()
         told[part] = told_of(outside, put, small)
@@ -315,7 +372,8 @@ def product_numbers(p: SplitPlan, rows: np.ndarray, out: np.ndarray) -> np.ndarr
 
 
 def multiply(rows: np.ndarray, columns: np.ndarray, out: np.ndarray, scratch: np.ndarray) -> bool:
-    """out (images, rows, columns) = rows (images, rows, depth) columns (columns, depth) transposed, each of which `fits`.
+    """out (images, rows, columns) = rows (images, rows, depth) columns (columns, depth) transposed, each of which
+    `fits`.
 
     Gives whether all numbers were such as the pieces can hold. Where not, `out` holds anything.
     """
@@ -324,9 +382,21 @@ def multiply(rows: np.ndarray, columns: np.ndarray, out: np.ndarray, scratch: np
     left, work = out.strides[2] == ITEM, images * plane * columns.shape[0] * depth // _MACS
     geo = product_numbers(p, rows, out)
     told, weight = np.zeros(max(p.strips, p.parts), np.int64), line_of(scratch)
-    pack_columns(p.strips, address(columns), *columns.strides, geo, not left, weight, told, weight + p.weight, work=8 * columns.size)
+    pack_columns(
+        p.strips,
+        address(columns),
+        *columns.strides,
+        geo,
+        not left,
+        weight,
+        told,
+        weight + p.weight,
+        work=8 * columns.size,
+    )
     if (told & TOLD).any():
         return False
     small = bool(told.any())
-    multiply_images(p.parts, address(rows), weight, address(out), geo, left, small, told[: p.parts], weight + p.weight, work=work)
+    multiply_images(
+        p.parts, address(rows), weight, address(out), geo, left, small, told[: p.parts], weight + p.weight, work=work
+    )
     return not told[: p.parts].any()

@@ -1,14 +1,17 @@
-"""Products of float32 matrices on a matrix unit that takes bfloat16 (AMX): numbers in three pieces, tiles of 16 rows of 64 bytes. Imports Numba.
+"""Products of float32 matrices on a matrix unit that takes bfloat16 (AMX): numbers in three pieces, tiles of 16 rows of
+64 bytes. Imports Numba.
 
-A float32 is the sum of three bfloat16 (8 bits of 24 each), and of the nine products of two such sums the six that are not below its last bit are added
-up in float32 (Henry, Tang, Heinecke: Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision Computations, 2019). The unit adds each
-16 products of a tile in two short chains and those to the sum, so that long sums round less than in one chain.
+A float32 is the sum of three bfloat16 (8 bits of 24 each), and of the nine products of two such sums the six that are
+not below its last bit are added up in float32 (Henry, Tang, Heinecke: Leveraging the bfloat16 Artificial Intelligence
+Datatype For Higher-Precision Computations, 2019). The unit adds each 16 products of a tile in two short chains and
+those to the sum, so that long sums round less than in one chain.
 
-What the pieces cannot hold is told, not computed: numbers from 2^128 - 2^119 on with infinity and NaN, and tiny ones, for the unit takes all below 2^-126 for 0:
-a float32 from 2^-103 on ends there, and so do its pieces. A sum of 0 may be one of products that were taken for 0 where a number is below 2^-51.
+What the pieces cannot hold is told, not computed: numbers from 2^128 - 2^119 on with infinity and NaN, and tiny ones,
+for the unit takes all below 2^-126 for 0: a float32 from 2^-103 on ends there, and so do its pieces. A sum of 0 may be
+one of products that were taken for 0 where a number is below 2^-51.
 
-A block of 32 steps of a depth is three tiles, one for each piece: on the left side [row][step], on the right side [pair of steps][column][of the pair].
-"""
+A block of 32 steps of a depth is three tiles, one for each piece: on the left side [row][step], on the right side [pair
+of steps][column][of the pair]."""
 
 from __future__ import annotations
 
@@ -68,7 +71,9 @@ def configure(typing: Any) -> Any:
         settings[0] = 1  # the palette
         settings[16:32] = LINE.to_bytes(2, "little") * 8
         settings[48:56] = bytes([SIDE]) * 8
-        place = cgutils.global_constant(builder.module, "dnnarray_tiles", ir.Constant(ir.ArrayType(_BYTE, LINE), settings))
+        place = cgutils.global_constant(
+            builder.module, "dnnarray_tiles", ir.Constant(ir.ArrayType(_BYTE, LINE), settings)
+        )
         _call(builder, "ldtilecfg", builder.bitcast(place, ir.PointerType(_BYTE)))
         return context.get_dummy_value()
 
@@ -108,9 +113,11 @@ class _Product:
     def strips(self, first: Any, step: Any, count: int) -> list[Any]:
         return [self.builder.add(first, self.builder.mul(step, _WORD(i))) for i in range(count)]
 
-    def emit(self, sums: Any, add: Any, beside: Any, blocks: Any, sides: Callable[[Any], Sequence[tuple[_Tiles, Any]]]) -> None:
-        """`sides(block)` gives the tiles of both sides and the bytes from piece to piece of each. What is at `sums` is added at the end: in one chain with it long
-        sums would round more."""
+    def emit(
+        self, sums: Any, add: Any, beside: Any, blocks: Any, sides: Callable[[Any], Sequence[tuple[_Tiles, Any]]]
+    ) -> None:
+        """`sides(block)` gives the tiles of both sides and the bytes from piece to piece of each. What is at `sums` is
+        added at the end: in one chain with it long sums would round more."""
         builder = self.builder
         self.clear()
         with cgutils.for_range(builder, blocks, intp=_WORD) as block:
@@ -140,7 +147,12 @@ class _Product:
             at = builder.mul(line.index, _WORD(LINE))
             for i, j, _ in self.registers:
                 one, other = (_plus(builder, builder.add(a, at), (2 * i + j) * TILE) for a in (source, target))
-                store_at(builder, builder.fadd(load_at(builder, one, _FLOATS, 4), load_at(builder, other, _FLOATS, 4)), other, 4)
+                store_at(
+                    builder,
+                    builder.fadd(load_at(builder, one, _FLOATS, 4), load_at(builder, other, _FLOATS, 4)),
+                    other,
+                    4,
+                )
 
     def block(self, sides: Sequence[tuple[_Tiles, Any]], meanwhile: Iterator[None] | None = None) -> None:
         """The products of a block; each step of `meanwhile` emits something that the vectors do between two of them."""
@@ -204,8 +216,9 @@ def multiply_tiles(
     add: Any,
     beside: Any,
 ) -> Any:
-    """One or two strips of each side over some blocks: tile (i, j) of the sums lies at ``sums + (2 i + j) TILE``; what is there is added where `add`, at the end
-    and by vectors, for each of the unit's additions to a long sum would be rounded as that is. Room for four tiles lies at `beside`.
+    """One or two strips of each side over some blocks: tile (i, j) of the sums lies at ``sums + (2 i + j) TILE``; what
+    is there is added where `add`, at the end and by vectors, for each of the unit's additions to a long sum would be
+    rounded as that is. Room for four tiles lies at `beside`.
 
     The blocks of a strip follow each other, strips lie `left_strip` and `right_strip` bytes apart.
     """
@@ -217,7 +230,10 @@ def multiply_tiles(
             def sides(block: Any) -> Sequence[tuple[_Tiles, Any]]:
                 at = builder.mul(block, _WORD(BLOCK))
                 firsts = ((left, left_strip, product.down), (right, right_strip, product.across))
-                return [(_Tiles(product.strips(builder.add(a, at), step, n), _WORD(LINE)), _WORD(TILE)) for a, step, n in firsts]
+                return [
+                    (_Tiles(product.strips(builder.add(a, at), step, n), _WORD(LINE)), _WORD(TILE))
+                    for a, step, n in firsts
+                ]
 
             product.emit(sums, add, beside, blocks, sides)
 
@@ -243,7 +259,8 @@ def multiply_shifts(
     add: Any,
     beside: Any,
 ) -> Any:
-    """The same with a left side of which block b lies at ``left + offsets[b]``: shifts of an image, whose rows lie `row` bytes apart, its pieces `piece`.
+    """The same with a left side of which block b lies at ``left + offsets[b]``: shifts of an image, whose rows lie
+    `row` bytes apart, its pieces `piece`.
 
     The rows of a second strip follow those of the first; up to four go with one strip of the right side.
     """
@@ -255,7 +272,9 @@ def multiply_shifts(
             def sides(block: Any) -> Sequence[tuple[_Tiles, Any]]:
                 at = builder.add(left, load_at(builder, builder.add(offsets, builder.mul(block, _WORD(8))), _WORD, 8))
                 lefts = product.strips(at, builder.mul(row, _WORD(SIDE)), product.down)
-                rights = product.strips(builder.add(right, builder.mul(block, _WORD(BLOCK))), right_strip, product.across)
+                rights = product.strips(
+                    builder.add(right, builder.mul(block, _WORD(BLOCK))), right_strip, product.across
+                )
                 return (_Tiles(lefts, row), piece), (_Tiles(rights, _WORD(LINE)), _WORD(TILE))
 
             product.emit(sums, add, beside, blocks, sides)
@@ -295,10 +314,13 @@ class _Watch:
         return self.builder.icmp_unsigned("==", self.builder.load(self.least), _constant(0))
 
     def result(self, tiny: int, above: Any, large: int = _LARGE) -> Any:
-        """`TOLD` of the lanes that saw less than `tiny`, or `large` and more, and the lanes `above` in the bits above."""
+        """`TOLD` of the lanes that saw less than `tiny`, or `large` and more, and the lanes `above` in the bits
+        above."""
         builder = self.builder
         large = builder.icmp_unsigned(">=", builder.load(self.largest), _constant(large))
-        told, other = (builder.zext(builder.bitcast(m, _HALF), _WORD) for m in (builder.or_(self.below(tiny), large), above))
+        told, other = (
+            builder.zext(builder.bitcast(m, _HALF), _WORD) for m in (builder.or_(self.below(tiny), large), above)
+        )
         return builder.or_(told, builder.shl(other, _WORD(SIDE)))
 
 
@@ -324,7 +346,8 @@ def _masked_store(builder: ir.IRBuilder, value: Any, place: Any, mask: Any) -> N
 
 
 def _pieces(builder: ir.IRBuilder, value: Any) -> list[Any]:
-    """The bits of three bfloat16, in the upper halves of 32, that add up to the value: each the nearest to what is left."""
+    """The bits of three bfloat16, in the upper halves of 32, that add up to the value: each the nearest to what is
+    left."""
     found = []
     for _ in range(PIECES):
         bits = builder.bitcast(value, _INTS)
@@ -334,7 +357,9 @@ def _pieces(builder: ir.IRBuilder, value: Any) -> list[Any]:
     return found
 
 
-def _split_along(builder: ir.IRBuilder, watch: _Watch, first: Any, step: Any, into: Any, piece_step: Any, lanes: Any) -> None:
+def _split_along(
+    builder: ir.IRBuilder, watch: _Watch, first: Any, step: Any, into: Any, piece_step: Any, lanes: Any
+) -> None:
     """32 numbers that follow each other to a row of each piece's tile, [row][step]."""
     for half in range(2):
         value = load_at(builder, _plus(builder, first, half * LINE), _FLOATS, 4)
@@ -345,8 +370,11 @@ def _split_along(builder: ir.IRBuilder, watch: _Watch, first: Any, step: Any, in
             store_at(builder, upper, _plus(builder, place, half * LINE // 2), 2)
 
 
-def _split_across(builder: ir.IRBuilder, watch: _Watch, first: Any, step: Any, into: Any, piece_step: Any, lanes: Any) -> None:
-    """The numbers of a step and as many of the next to a row of each piece's tile, [pair of steps][column], 0 behind them."""
+def _split_across(
+    builder: ir.IRBuilder, watch: _Watch, first: Any, step: Any, into: Any, piece_step: Any, lanes: Any
+) -> None:
+    """The numbers of a step and as many of the next to a row of each piece's tile, [pair of steps][column], 0 behind
+    them."""
     values = [_masked_load(builder, address, lanes) for address in (first, builder.add(first, step))]
     for value in values:
         watch.see(value)
@@ -356,13 +384,23 @@ def _split_across(builder: ir.IRBuilder, watch: _Watch, first: Any, step: Any, i
 
 
 def _split(each: Callable[..., None], steps: int, large: int = _LARGE) -> Any:
-    def typed(typing: Any, source: Any, step: Any, target: Any, line_step: Any, piece_step: Any, lines: Any, count: Any) -> Any:
+    def typed(
+        typing: Any, source: Any, step: Any, target: Any, line_step: Any, piece_step: Any, lines: Any, count: Any
+    ) -> Any:
         def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
             source, step, target, line_step, piece_step, lines, count = arguments
             watch, lanes = _Watch(builder), _lanes(builder, _WORD(0), count)
             with cgutils.for_range(builder, lines, intp=_WORD) as line:
                 first = builder.add(source, builder.mul(builder.mul(line.index, step), _WORD(steps)))
-                each(builder, watch, first, step, builder.add(target, builder.mul(line.index, line_step)), piece_step, lanes)
+                each(
+                    builder,
+                    watch,
+                    first,
+                    step,
+                    builder.add(target, builder.mul(line.index, line_step)),
+                    piece_step,
+                    lanes,
+                )
             return watch.result(_TINY, watch.below(_SMALL), large)
 
         return types.int64(*[types.int64] * 7), generate
@@ -370,9 +408,9 @@ def _split(each: Callable[..., None], steps: int, large: int = _LARGE) -> Any:
     return intrinsic(typed)
 
 
-# So many rows of 32 steps `step` bytes apart, or twice as many steps of `count` columns so far apart (a block has 16 lines), to pieces whose lines lie
-# `line_step` bytes apart, and the pieces `piece_step`. Gives bits of `TOLD` where they cannot hold what was there, others above where a number is so small
-# that products with it may be taken for 0.
+# So many rows of 32 steps `step` bytes apart, or twice as many steps of `count` columns so far apart (a block has 16
+# lines), to pieces whose lines lie `line_step` bytes apart, and the pieces `piece_step`. Gives bits of `TOLD` where
+# they cannot hold what was there, others above where a number is so small that products with it may be taken for 0.
 split_along = _split(_split_along, 1)
 split_across = _split(_split_across, 2)
 # The same, and numbers from 2^50 on are told: sums of products of any others are finite.
@@ -382,9 +420,8 @@ split_moderate_across = _split(_split_across, 2, _GREAT)
 
 @intrinsic
 def put_tile(typing: Any, sums: Any, target: Any, step: Any, rows: Any) -> Any:
-    """The first rows of a tile of sums to rows `step` bytes apart. Gives bits of `TOLD` in the lanes where a sum is not finite, or so small that what the unit
-    took for 0 may be missed, others above where one is 0.
-    """
+    """The first rows of a tile of sums to rows `step` bytes apart. Gives bits of `TOLD` in the lanes where a sum is not
+    finite, or so small that what the unit took for 0 may be missed, others above where one is 0."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         sums, target, step, rows = arguments
@@ -434,8 +471,8 @@ def _put(apart: int) -> Any:
     return intrinsic(typed)
 
 
-# `count` numbers, from the `first` on, of each of some rows of a tile to rows `step` bytes apart: the first of them to `target`, the others behind it,
-# or to every second place there.
+# `count` numbers, from the `first` on, of each of some rows of a tile to rows `step` bytes apart: the first of them to
+# `target`, the others behind it, or to every second place there.
 put_lanes = _put(1)
 put_lanes_apart = _put(2)
 
@@ -451,7 +488,12 @@ def put_pairs(typing: Any, first: Any, second: Any, target: Any, count: Any) -> 
         for part in range(2):
             taken = [SIDE // 2 * part + i // 2 + i % 2 * SIDE for i in range(SIDE)]
             mask = builder.shuffle_vector(lanes, lanes, ir.Constant(_INTS, taken))
-            _masked_store(builder, builder.shuffle_vector(*rows, ir.Constant(_INTS, taken)), _plus(builder, target, part * LINE), mask)
+            _masked_store(
+                builder,
+                builder.shuffle_vector(*rows, ir.Constant(_INTS, taken)),
+                _plus(builder, target, part * LINE),
+                mask,
+            )
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 4), generate

@@ -1,14 +1,18 @@
-"""The softmax of attention between products on the matrix unit: while the unit multiplies, the vectors turn scores into weights. Imports Numba.
+"""The softmax of attention between products on the matrix unit: while the unit multiplies, the vectors turn scores into
+weights. Imports Numba.
 
-Scores lie in tiles of 16 keys by 16 queries, [lane group of queries][key][query], and become the right side of the next product: weights in three pieces. A product
-of four tiles with four keeps the unit busy for some 380 cycles in which hardly anything else is done; between its instructions stand those that
-make the weights of one tile, some 230 cycles of work for the vectors. A processor looks a few hundred instructions ahead, so that they must be as near to each other as this.
+Scores lie in tiles of 16 keys by 16 queries, [lane group of queries][key][query], and become the right side of the next
+product: weights in three pieces. A product of four tiles with four keeps the unit busy for some 380 cycles in which
+hardly anything else is done; between its instructions stand those that make the weights of one tile, some 230 cycles of
+work for the vectors. A processor looks a few hundred instructions ahead, so that they must be as near to each other as
+this.
 
-A weight is exp(score - ground). The ground is the largest score of a query at some key, and rises only when a later one is more than 8 above it, so that sums seldom have to shrink:
-the largest weight is from 1 to exp(8). Those below exp(-70), some 2^-101, become 0 in the sum and in the product alike: all others and their three pieces are normal numbers (the
-last bit of the least is worth 2^-124), which the unit takes as they are, and what is left out is below 2^-77 of a float32's last bit beside the largest weight. The pieces are the bits
-themselves, 8 and 8 and 8 from the top, which add up to the weight without a rounding.
-"""
+A weight is exp(score - ground). The ground is the largest score of a query at some key, and rises only when a later one
+is more than 8 above it, so that sums seldom have to shrink: the largest weight is from 1 to exp(8). Those below
+exp(-70), some 2^-101, become 0 in the sum and in the product alike: all others and their three pieces are normal
+numbers (the last bit of the least is worth 2^-124), which the unit takes as they are, and what is left out is below
+2^-77 of a float32's last bit beside the largest weight. The pieces are the bits themselves, 8 and 8 and 8 from the top,
+which add up to the weight without a rounding."""
 
 from __future__ import annotations
 
@@ -44,7 +48,9 @@ def _load(builder: ir.IRBuilder, address: Any, step: int = 0) -> Any:
 class _Weights:
     """The weights of one tile of scores after the other, `unit` saying which."""
 
-    def __init__(self, builder: ir.IRBuilder, unit: Any, strips: Any, scores: Any, weights: Any, ground: Any, total: Any) -> None:
+    def __init__(
+        self, builder: ir.IRBuilder, unit: Any, strips: Any, scores: Any, weights: Any, ground: Any, total: Any
+    ) -> None:
         self.builder, self.math = builder, Arithmetic(builder, _FLOATS, 4)
         self.scores = builder.add(scores, builder.mul(unit, _WORD(TILE)))
         half = builder.mul(builder.and_(unit, _WORD(1)), _WORD(TILE // 2))
@@ -66,7 +72,8 @@ class _Weights:
                 yield
 
     def _weight(self, score: Any) -> Any:
-        """exp(score - ground), or 0: no score is far above the ground, so that there is no end above, and 2^n is added to the exponent as it stands."""
+        """exp(score - ground), or 0: no score is far above the ground, so that there is no end above, and 2^n is added
+        to the exponent as it stands."""
         builder, math = self.builder, self.math
         x = builder.fsub(score, self.level)
         p, count = math.reduced(x)
@@ -89,14 +96,32 @@ class _Weights:
 
 @intrinsic
 def multiply_and_weigh(
-    typing: Any, left: Any, left_strip: Any, right: Any, right_strip: Any, blocks: Any, sums: Any, down_step: Any, across_step: Any, add: Any,
-    unit: Any, units: Any, strips: Any, scores: Any, weights: Any, ground: Any, total: Any,
-) -> Any:  # fmt: skip
-    """Two strips of each side over some blocks, tile (i, j) of the sums at ``sums + i down_step + j across_step``, added to what is there where `add`; beside each block the weights of one
-    tile of scores, from `unit` on to `units`. Gives the next unit. `strips` is the number of tiles of a lane group."""
+    typing: Any,
+    left: Any,
+    left_strip: Any,
+    right: Any,
+    right_strip: Any,
+    blocks: Any,
+    sums: Any,
+    down_step: Any,
+    across_step: Any,
+    add: Any,
+    unit: Any,
+    units: Any,
+    strips: Any,
+    scores: Any,
+    weights: Any,
+    ground: Any,
+    total: Any,
+) -> Any:
+    """Two strips of each side over some blocks, tile (i, j) of the sums at ``sums + i down_step + j across_step``,
+    added to what is there where `add`; beside each block the weights of one tile of scores, from `unit` on to `units`.
+    Gives the next unit. `strips` is the number of tiles of a lane group."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        left, left_strip, right, right_strip, blocks, sums, down_step, across_step, add, unit, units, *places = arguments
+        left, left_strip, right, right_strip, blocks, sums, down_step, across_step, add, unit, units, *places = (
+            arguments
+        )
         product, place = Product(builder, 2, 2), cgutils.alloca_once_value(builder, unit)
         with builder.if_else(add) as (there, new):
             with there:
@@ -106,7 +131,9 @@ def multiply_and_weigh(
         with cgutils.for_range(builder, blocks, intp=_WORD) as block:
             at, now = builder.mul(block.index, _WORD(BLOCK)), builder.load(place)
             firsts = ((left, left_strip), (right, right_strip))
-            sides = [(Tiles(product.strips(builder.add(a, at), step, 2), _WORD(LINE)), _WORD(TILE)) for a, step in firsts]
+            sides = [
+                (Tiles(product.strips(builder.add(a, at), step, 2), _WORD(LINE)), _WORD(TILE)) for a, step in firsts
+            ]
             with builder.if_else(builder.icmp_signed("<", now, units)) as (beside, alone):
                 with beside:
                     product.block(sides, _Weights(builder, now, *places).emit())
@@ -120,7 +147,9 @@ def multiply_and_weigh(
 
 
 @intrinsic
-def weigh_tiles(typing: Any, unit: Any, units: Any, strips: Any, scores: Any, weights: Any, ground: Any, total: Any) -> Any:
+def weigh_tiles(
+    typing: Any, unit: Any, units: Any, strips: Any, scores: Any, weights: Any, ground: Any, total: Any
+) -> Any:
     """The weights of the tiles of scores that are left."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
@@ -135,12 +164,15 @@ def weigh_tiles(typing: Any, unit: Any, units: Any, strips: Any, scores: Any, we
 
 @intrinsic
 def raise_tops(typing: Any, scores: Any, step: Any, rows: Any, top: Any) -> Any:
-    """The largest score of each lane and its top before, `step` bytes between the lane groups' rows, whose number is even."""
+    """The largest score of each lane and its top before, `step` bytes between the lane groups' rows, whose number is
+    even."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         scores, step, rows, top = arguments
         math = Arithmetic(builder, _FLOATS, 4)
-        tops = [[cgutils.alloca_once_value(builder, _load(builder, top, g * LINE)) for _ in range(2)] for g in range(GROUPS)]
+        tops = [
+            [cgutils.alloca_once_value(builder, _load(builder, top, g * LINE)) for _ in range(2)] for g in range(GROUPS)
+        ]
         starts = [builder.add(scores, builder.mul(step, _WORD(g))) for g in range(GROUPS)]
         with cgutils.for_range(builder, builder.lshr(rows, _WORD(1)), intp=_WORD) as pair:
             at = builder.mul(pair.index, _WORD(2 * LINE))
@@ -157,8 +189,9 @@ def raise_tops(typing: Any, scores: Any, step: Any, rows: Any, top: Any) -> Any:
 
 @intrinsic
 def settle_late(typing: Any, top: Any, height: Any, ground: Any, shrink: Any, total: Any, block: Any) -> Any:
-    """The total of a block is added to that of all. Then the ground rises to the top of a lane where that is more than `_RISE` above it: `height` is what it was (-infinity
-    before anything was seen), `shrink` becomes what earlier sums are to be multiplied with, and `total` is. Gives 0 where no sum shrinks."""
+    """The total of a block is added to that of all. Then the ground rises to the top of a lane where that is more than
+    `_RISE` above it: `height` is what it was (-infinity before anything was seen), `shrink` becomes what earlier sums
+    are to be multiplied with, and `total` is. Gives 0 where no sum shrinks."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         math, grown = Arithmetic(builder, _FLOATS, 4), _WORD(0)
@@ -170,7 +203,13 @@ def settle_late(typing: Any, top: Any, height: Any, ground: Any, shrink: Any, to
             same = builder.fcmp_ordered("==", new, old)
             factor = builder.select(same, math.real(1.0), math.exp(builder.fsub(old, level)))
             found = builder.fmul(builder.fadd(_load(builder, total), _load(builder, block)), factor)
-            for value, place in ((new, height), (level, ground), (factor, shrink), (found, total), (math.real(0.0), block)):
+            for value, place in (
+                (new, height),
+                (level, ground),
+                (factor, shrink),
+                (found, total),
+                (math.real(0.0), block),
+            ):
                 store_at(builder, value, place, 4)
             grown = builder.or_(grown, builder.zext(builder.bitcast(builder.not_(same), ir.IntType(SIDE)), _WORD))
         return grown
@@ -209,7 +248,9 @@ def divide(typing: Any, sums: Any, more: Any, total: Any, rows: Any) -> Any:
         divisor = builder.select(builder.fcmp_ordered("==", divisor, math.real(0.0)), math.real(1.0), divisor)
         inverse = builder.fdiv(math.real(1.0), divisor)
 
-        def quotient(value: Any) -> Any:  # with what the first one lacks: as exact as a division, which takes five times as long
+        def quotient(
+            value: Any,
+        ) -> Any:  # with what the first one lacks: as exact as a division, which takes five times as long
             first = builder.fmul(value, inverse)
             return math.fma(math.fma(builder.fneg(first), divisor, value), inverse, first)
 

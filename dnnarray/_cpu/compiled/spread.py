@@ -1,4 +1,5 @@
-"""A compiled function over the parts of a range, on the threads of the team: what stands between Python and a kernel. Imports Numba."""
+"""A compiled function over the parts of a range, on the threads of the team: what stands between Python and a kernel.
+Imports Numba."""
 
 from __future__ import annotations
 
@@ -22,14 +23,16 @@ def symbol(name: str, kinds: Iterable[types.Type]) -> str:
 
 
 def publish(name: str, kinds: tuple[types.Type, ...], dispatcher: Any) -> None:
-    """Let the linker find the machine code of a kernel: its way over threads is compiled, kept and loaded apart from it."""
+    """Let the linker find the machine code of a kernel: its way over threads is compiled, kept and loaded apart from
+    it."""
     built = dispatcher.overloads[kinds]
     binding.add_symbol(symbol(name, kinds[2:]), built.library.get_pointer_to_function(built.fndesc.llvm_func_name))
 
 
 @cast(Any, intrinsic(prefer_literal=True))
 def spread(typing: Any, name: Any, team: Any, parts: Any, long: Any, total: Any, pieces: Any, arguments: Any) -> Any:
-    """The kernel of this name over all of range(total) in so many parts by the threads of a team, or in one where these are at work.
+    """The kernel of this name over all of range(total) in so many parts by the threads of a team, or in one where these
+    are at work.
 
     `long`: it takes long enough to wake them for it. With several pieces a part runs from its end to its beginning.
     """
@@ -39,7 +42,13 @@ def spread(typing: Any, name: Any, team: Any, parts: Any, long: Any, total: Any,
         crew, count, lasts, length, run, packed = values[1:]
         kind = ir.LiteralStructType((_WORD, _WORD, _WORD, _CODE, _excinfo(context, builder), packed.type))
         job = cgutils.alloca_once(builder, kind)
-        for field, value in ((_TOTAL, length), (_PARTS, count), (_PIECES, run), (_STATUS, _CODE(0)), (_ARGUMENTS, packed)):
+        for field, value in (
+            (_TOTAL, length),
+            (_PARTS, count),
+            (_PIECES, run),
+            (_STATUS, _CODE(0)),
+            (_ARGUMENTS, packed),
+        ):
             builder.store(value, cgutils.gep_inbounds(builder, job, 0, field))
         part = _part_of_a_job(context, builder.module, symbol(name.literal_value, kinds), kind, kinds)
         place = builder.ptrtoint(job, _WORD)
@@ -67,7 +76,9 @@ def _launch(context: Any, builder: ir.IRBuilder, team: Any, arguments: tuple[Any
     return served
 
 
-def _part_of_a_job(context: Any, module: ir.Module, name: str, kind: ir.Type, kinds: tuple[types.Type, ...]) -> ir.Function:
+def _part_of_a_job(
+    context: Any, module: ir.Module, name: str, kind: ir.Type, kinds: tuple[types.Type, ...]
+) -> ir.Function:
     """A C function ``(job, part)`` that calls the kernel on a part of the range."""
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), (_WORD, _WORD)), f"{name} part")
     function.linkage = "internal"
@@ -76,7 +87,10 @@ def _part_of_a_job(context: Any, module: ir.Module, name: str, kind: ir.Type, ki
     total, parts, pieces, arguments = (
         builder.load(cgutils.gep_inbounds(builder, job, 0, field)) for field in (_TOTAL, _PARTS, _PIECES, _ARGUMENTS)
     )
-    first, last = (builder.sdiv(builder.mul(total, part), parts) for part in (function.args[1], builder.add(function.args[1], _WORD(1))))
+    first, last = (
+        builder.sdiv(builder.mul(total, part), parts)
+        for part in (function.args[1], builder.add(function.args[1], _WORD(1)))
+    )
     length, given = builder.sub(last, first), cgutils.unpack_tuple(builder, arguments)
     whole = (types.intp, types.intp, *kinds)
     kernel = cgutils.get_or_insert_function(module, context.call_conv.get_function_type(types.none, whole), name)
@@ -108,6 +122,7 @@ def {name}_spread(team, parts, long, total, pieces, {arguments}):
 
 
 def over_threads(function: Callable[..., None], name: str, count: int) -> Callable[..., None]:
-    """``(team, parts, long, total, pieces, ...)`` with so many arguments of the kernel's, for Numba: made of text, since Numba keeps no code of closures."""
+    """``(team, parts, long, total, pieces, ...)`` with so many arguments of the kernel's, for Numba: made of text,
+    since Numba keeps no code of closures."""
     text = _TEXT.format(name=function.__name__, full=name, arguments=", ".join(f"a{i}" for i in range(count)))
     return _source.function(f"{function.__name__}_spread", text, {"spread": spread}, function.__module__)

@@ -1,4 +1,5 @@
-"""Sums over a row for kernels, so that long rows lose nothing: in float64, or by short runs in vectors of the dtype whose sums are float64."""
+"""Sums over a row for kernels, so that long rows lose nothing: in float64, or by short runs in vectors of the dtype
+whose sums are float64."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ def row_sum(x: Any) -> Any:
 
 @device(sums=True, counted=False)
 def row_moments(x: Any, mean: Any, ahead: Any) -> Any:
-    """The sums of x - mean and of its squares, which may leave the range of float32, while the row at `ahead` is brought near."""
+    """The sums of x - mean and of its squares, which may leave the range of float32, while the row at `ahead` is
+    brought near."""
     total, squares = 0.0, 0.0
     for first in range(0, len(x), _FETCHED):
         run = x[first : first + _FETCHED]

@@ -1,8 +1,9 @@
-"""The threads of the compiled kernels, which also run parts that are Python functions (NumPy on large blocks, matrix products). Imports Numba.
+"""The threads of the compiled kernels, which also run parts that are Python functions (NumPy on large blocks, matrix
+products). Imports Numba.
 
-A thread without work watches for it for a millisecond, then sleeps: what is started meanwhile begins at once. It gives way to whoever else wants its core,
-and where it was off its core while it watched, other programs want it: for a while nobody watches then. Parts are taken by whoever comes first, so that the
-caller waits for no thread that has not begun.
+A thread without work watches for it for a millisecond, then sleeps: what is started meanwhile begins at once. It gives
+way to whoever else wants its core, and where it was off its core while it watched, other programs want it: for a while
+nobody watches then. Parts are taken by whoever comes first, so that the caller waits for no thread that has not begun.
 """
 
 from __future__ import annotations
@@ -19,16 +20,30 @@ import numpy as np
 
 from dnnarray._cpu import threads
 from dnnarray._cpu.compiled import kernel
-from dnnarray._cpu.compiled.atomic import WORD, acquire_lock, add, call, give_way, load, relax, release_lock, replace, store, ticks
+from dnnarray._cpu.compiled.atomic import (
+    WORD,
+    acquire_lock,
+    add,
+    call,
+    give_way,
+    load,
+    relax,
+    release_lock,
+    replace,
+    store,
+    ticks,
+)
 from dnnarray._cpu.compiled.kernel import device, driver, native
 from dnnarray._cpu.compiled.memory import ALIGNMENT, address, aligned
 
-# Seconds: how long a thread watches for work, and the caller for the end of it; from which on one was off its core; how long nobody watches then.
+# Seconds: how long a thread watches for work, and the caller for the end of it; from which on one was off its core; how
+# long nobody watches then.
 _WATCH, _LINGER, _AWAY, _CROWD = 1e-3, 200e-6, 500e-6, 20e-3
 _RESTS = 4  # of a core that watches, before it gives way to another thread
 _MOST = threads.MOST
 
-# A team in memory, in bytes: what is only read, what the caller writes, what all write; then a line for each thread, the first of which is the caller's, and a word for each part.
+# A team in memory, in bytes: what is only read, what the caller writes, what all write; then a line for each thread,
+# the first of which is the caller's, and a word for each part.
 _LAUNCH, _WATCHES, _LINGERS, _GAP, _PAUSE, _HIRED, _CLAIMS = range(0, 7 * WORD, WORD)
 _BUSY, _ENDED = ALIGNMENT, ALIGNMENT + WORD
 _GENERATION, _FUNCTION, _CONTEXT, _PARTS = range(2 * ALIGNMENT, 2 * ALIGNMENT + 4 * WORD, WORD)
@@ -44,7 +59,8 @@ def _member(team, index):
 
 @device
 def _watch(team, word, value, until, limit, polite):
-    """Whether a word became (or is no longer, as `until` says) a value while it was watched. `polite`: others may have the core meanwhile."""
+    """Whether a word became (or is no longer, as `until` says) a value while it was watched. `polite`: others may have
+    the core meanwhile."""
     begin = last = ticks()
     if begin < load(team + _CROWDED):
         limit = 0
@@ -89,7 +105,8 @@ def _wake_next(team, index, parts):
 
 @device
 def _take(team, index, generation):
-    """Run the parts that nobody has begun, first of all the thread's own. A word of a part is twice the job's number, and one more once somebody has the part."""
+    """Run the parts that nobody has begun, first of all the thread's own. A word of a part is twice the job's number,
+    and one more once somebody has the part."""
     parts = load(team + _PARTS)
     for number in range(parts):
         part = (index + number) % parts
@@ -114,7 +131,8 @@ def _work(index: int, team: int) -> None:
 
 @native
 def _launch(parts: int, team: int, function: int, context: int, long: bool) -> bool:
-    """Run ``function(context, part)`` for all parts and wait for them; nothing is done where the team is at work already.
+    """Run ``function(context, part)`` for all parts and wait for them; nothing is done where the team is at work
+    already.
 
     What is not `long` wakes nobody but behind other work, with more to be expected: waking takes longer than it helps.
     """
@@ -164,7 +182,8 @@ class _Team:
         self._memory[place // WORD] = value
 
     def hire(self, parts: int) -> int:
-        """Have threads for so many parts, the caller one of them and no more than there are cores; gives the team's address."""
+        """Have threads for so many parts, the caller one of them and no more than there are cores; gives the team's
+        address."""
         if self._hired < min(parts, self._most) - 1:
             with self._hiring:
                 while self._hired < min(parts, self._most) - 1 and self._start(self._hired + 1):
@@ -176,7 +195,9 @@ class _Team:
         self._set(_MEMBERS + index * ALIGNMENT + _BELL, _bell())
         try:
             threading.Thread(target=_serve, args=(self, index), name=f"dnnarray-{index}", daemon=True).start()
-        except RuntimeError:  # the process has all the threads that it may have, or is about to end: those that are there do it
+        except (
+            RuntimeError
+        ):  # the process has all the threads that it may have, or is about to end: those that are there do it
             return False
         return True
 

@@ -1,8 +1,8 @@
 """The matrix micro-kernel and vector copies, written as LLVM vectors whose length comes from the target. Imports Numba.
 
-`tile` multiplies a few rows of one matrix (scalars, broadcast) with a few vectors of another and keeps all sums in registers:
-``c[i, j] = sum over k of a[i, k] * b[offset[k] + j]``. The second matrix is addressed through a table of offsets, so that a
-convolution's taps are shifted views of one image and nothing has to be gathered.
+`tile` multiplies a few rows of one matrix (scalars, broadcast) with a few vectors of another and keeps all sums in
+registers: ``c[i, j] = sum over k of a[i, k] * b[offset[k] + j]``. The second matrix is addressed through a table of
+offsets, so that a convolution's taps are shifted views of one image and nothing has to be gathered.
 
 All functions take addresses (integers), byte strides, and `like`, any number of the element type.
 """
@@ -33,7 +33,8 @@ def vector_bytes(features: str) -> int:
 
 
 def shape_of(size: int, features: str) -> tuple[int, int]:
-    """(rows, vectors) of the largest tile whose sums, with what they are made of, fit the registers: 32 of them, or 16 on x86 before AVX-512."""
+    """(rows, vectors) of the largest tile whose sums, with what they are made of, fit the registers: 32 of them, or 16
+    on x86 before AVX-512."""
     return (6, 2) if "+sse2" in features.split(",") and size < 64 else (8, 3)
 
 
@@ -88,25 +89,61 @@ def splat(builder: ir.IRBuilder, value: Any, kind: ir.VectorType) -> Any:
 class Tile:
     """The body for a number of rows and vectors: the loop over k, what was in c added or not, the stores."""
 
-    def __init__(self, builder: ir.IRBuilder, element: ir.Type, vector: ir.VectorType, item: int, rows: int, vectors: int) -> None:
+    def __init__(
+        self, builder: ir.IRBuilder, element: ir.Type, vector: ir.VectorType, item: int, rows: int, vectors: int
+    ) -> None:
         self.builder, self.element, self.vector, self.item = builder, element, vector, item
         self.rows, self.vectors, self.width = rows, vectors, vector.count * item
         suffix = f"v{vector.count}f{item * 8}"
-        self.fma = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fmuladd.{suffix}")
+        self.fma = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fmuladd.{suffix}"
+        )
 
-    def emit(self, a: Any, a_row: Any, a_step: Any, b: Any, offsets: Any, count: Any, chain: Any, c: Any, c_row: Any, add: Any) -> None:
-        """Rows at equal steps; the scalars of a row follow each other at equal steps, and each step's vectors lie at an offset of their own."""
+    def emit(
+        self,
+        a: Any,
+        a_row: Any,
+        a_step: Any,
+        b: Any,
+        offsets: Any,
+        count: Any,
+        chain: Any,
+        c: Any,
+        c_row: Any,
+        add: Any,
+    ) -> None:
+        """Rows at equal steps; the scalars of a row follow each other at equal steps, and each step's vectors lie at an
+        offset of their own."""
         builder = self.builder
         into = [builder.add(c, builder.mul(c_row, _WORD(i))) for i in range(self.rows)]
         sources = [builder.add(a, builder.mul(a_row, _WORD(i))) for i in range(self.rows)]
-        self.loop(sources, into, _WORD(0), a_step, offsets, count, chain, add, lambda moving, offset: (moving, builder.add(b, offset)))
+        self.loop(
+            sources,
+            into,
+            _WORD(0),
+            a_step,
+            offsets,
+            count,
+            chain,
+            add,
+            lambda moving, offset: (moving, builder.add(b, offset)),
+        )
 
     def loop(
-        self, sources: list[Any], into: list[Any], start: Any, stride: Any, offsets: Any, count: Any, chain: Any, add: Any,
+        self,
+        sources: list[Any],
+        into: list[Any],
+        start: Any,
+        stride: Any,
+        offsets: Any,
+        count: Any,
+        chain: Any,
+        add: Any,
         places: Callable[[Any, Any], tuple[Any, Any]],
-    ) -> None:  # fmt: skip
-        """`places(moving, offset)` says how far behind `sources` the scalars of a step lie and where its vectors do: `moving` goes from `start` by
-        `stride`, `offset` is the step's entry of the table `offsets`. `chain` steps at most are added up in a row, all where it is None."""
+    ) -> None:
+        """`places(moving, offset)` says how far behind `sources` the scalars of a step lie and where its vectors do:
+        `moving` goes from `start` by `stride`, `offset` is the step's entry of the table `offsets`. `chain` steps at
+        most are added up in a row, all where it is None."""
         builder = self.builder
 
         def body(k: Any, moving: Any, sums: list[Any]) -> list[Any]:
@@ -119,7 +156,9 @@ class Tile:
             results = self.chains(count, chain, start, stride, body)
         finished, sum_up, done = builder.block, builder.append_basic_block("sum_up"), builder.append_basic_block("done")
         builder.cbranch(add, sum_up, done)
-        builder.position_at_end(sum_up)  # what was there is added at the end: sums of sums are more exact than one long one
+        builder.position_at_end(
+            sum_up
+        )  # what was there is added at the end: sums of sums are more exact than one long one
         totals = [
             builder.fadd(load_at(builder, place, self.vector, self.item), value)
             for value, place in zip(results, self._places(into), strict=True)
@@ -130,10 +169,16 @@ class Tile:
         for value, address in zip(stored, self._places(into), strict=True):
             store_at(builder, value, address, self.item)
 
-    def _chain(self, first: Any, last: Any, start: Any, stride: Any, body: Callable[..., list[Any]]) -> tuple[Any, list[Any]]:
+    def _chain(
+        self, first: Any, last: Any, start: Any, stride: Any, body: Callable[..., list[Any]]
+    ) -> tuple[Any, list[Any]]:
         """The sums over the steps from `first` to `last`, at least one, and what `moving` has come to."""
         builder = self.builder
-        before, loop, finished = builder.block, builder.append_basic_block("loop"), builder.append_basic_block("finished")
+        before, loop, finished = (
+            builder.block,
+            builder.append_basic_block("loop"),
+            builder.append_basic_block("finished"),
+        )
         builder.branch(loop)
         builder.position_at_end(loop)
         k, moving = (self._phi(((value, before),), _WORD) for value in (first, start))
@@ -233,7 +278,18 @@ def _call_tile(rows: int, vectors: int, chained: bool) -> Callable[..., Any]:
 
 @intrinsic
 def tile(
-    typing: Any, like: Any, m: Any, a: Any, a_row: Any, a_step: Any, b: Any, offsets: Any, count: Any, c: Any, c_row: Any, add: Any
+    typing: Any,
+    like: Any,
+    m: Any,
+    a: Any,
+    a_row: Any,
+    a_step: Any,
+    b: Any,
+    offsets: Any,
+    count: Any,
+    c: Any,
+    c_row: Any,
+    add: Any,
 ) -> Any:
     """`m` rows at c, all `count` steps added up in a row."""
     return types.void(like, *[types.int64] * 9, types.boolean), _call_tile(ROWS, VECTORS, False)
@@ -241,8 +297,20 @@ def tile(
 
 @intrinsic
 def narrow_tile(
-    typing: Any, like: Any, vectors: Any, m: Any, a: Any, a_row: Any, a_step: Any, b: Any, offsets: Any, count: Any, c: Any, c_row: Any, add: Any
-) -> Any:  # fmt: skip
+    typing: Any,
+    like: Any,
+    vectors: Any,
+    m: Any,
+    a: Any,
+    a_row: Any,
+    a_step: Any,
+    b: Any,
+    offsets: Any,
+    count: Any,
+    c: Any,
+    c_row: Any,
+    add: Any,
+) -> Any:
     """`tile` of so many vectors, `VECTORS` at most: the last of a row of tiles."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
@@ -262,8 +330,20 @@ def narrow_tile(
 
 def _chained_tile(rows: int, vectors: int) -> Any:
     def typed(
-        typing: Any, like: Any, m: Any, a: Any, a_row: Any, a_step: Any, b: Any, offsets: Any, count: Any, chain: Any, c: Any, c_row: Any, add: Any
-    ) -> Any:  # fmt: skip
+        typing: Any,
+        like: Any,
+        m: Any,
+        a: Any,
+        a_row: Any,
+        a_step: Any,
+        b: Any,
+        offsets: Any,
+        count: Any,
+        chain: Any,
+        c: Any,
+        c_row: Any,
+        add: Any,
+    ) -> Any:
         return types.void(like, *[types.int64] * 10, types.boolean), _call_tile(rows, vectors, True)
 
     return intrinsic(typed)
@@ -278,7 +358,8 @@ DOTS = 5  # inner products side by side: enough to hide the latency of the sums,
 
 @intrinsic
 def dots(typing: Any, like: Any, a: Any, b: Any, offsets: Any, count: Any, chain: Any, sums: Any) -> Any:
-    """`DOTS` vectors at `sums`: of a[j] * b[offset + j], the sums of each lane over `count` vectors, `chain` at most in a row; one offset after the other in the table."""
+    """`DOTS` vectors at `sums`: of a[j] * b[offset + j], the sums of each lane over `count` vectors, `chain` at most in
+    a row; one offset after the other in the table."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         element, vector, item = vector_of(context, signature.args[0])
@@ -353,14 +434,24 @@ def add_vector(typing: Any, like: Any, source: Any, target: Any) -> Any:
 
 @intrinsic
 def pick_vector(typing: Any, like: Any, source: Any, target: Any) -> Any:
-    """Copy every second of the elements at `source`, as many as a vector has; what lies behind the last one is not read."""
+    """Copy every second of the elements at `source`, as many as a vector has; what lies behind the last one is not
+    read."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         _, vector, item = vector_of(context, signature.args[0])
         _, source, target = arguments
-        first, second = (load_at(builder, _plus(builder, source, at * item), vector, item) for at in (0, vector.count - 1))
-        taken = [i + (i >= vector.count) for i in range(0, 2 * vector.count, 2)]  # the second begins with the last element of the first
-        store_at(builder, builder.shuffle_vector(first, second, ir.Constant(ir.VectorType(_INT, vector.count), taken)), target, item)
+        first, second = (
+            load_at(builder, _plus(builder, source, at * item), vector, item) for at in (0, vector.count - 1)
+        )
+        taken = [
+            i + (i >= vector.count) for i in range(0, 2 * vector.count, 2)
+        ]  # the second begins with the last element of the first
+        store_at(
+            builder,
+            builder.shuffle_vector(first, second, ir.Constant(ir.VectorType(_INT, vector.count), taken)),
+            target,
+            item,
+        )
         return context.get_dummy_value()
 
     return types.void(like, types.int64, types.int64), generate
@@ -368,7 +459,8 @@ def pick_vector(typing: Any, like: Any, source: Any, target: Any) -> Any:
 
 @intrinsic
 def spread_vector(typing: Any, like: Any, source: Any, target: Any) -> Any:
-    """Copy a vector to every second of the elements at `target`; those between stay as they are, and what lies behind the last one is not touched."""
+    """Copy a vector to every second of the elements at `target`; those between stay as they are, and what lies behind
+    the last one is not touched."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         _, vector, item = vector_of(context, signature.args[0])
@@ -377,22 +469,35 @@ def spread_vector(typing: Any, like: Any, source: Any, target: Any) -> Any:
         for first, parity in ((0, 0), (vector.count - 1, 1)):
             address = _plus(builder, target, first * item)
             old = load_at(builder, address, vector, item)
-            # The old element, or the next one of the value: they stand at even places of the first half and at odd ones of the second.
+            # The old element, or the next one of the value: they stand at even places of the first half and at odd ones
+            # of the second.
             taken = [half * parity + i // 2 + vector.count if i % 2 == parity else i for i in range(vector.count)]
-            store_at(builder, builder.shuffle_vector(old, value, ir.Constant(ir.VectorType(_INT, vector.count), taken)), address, item)
+            store_at(
+                builder,
+                builder.shuffle_vector(old, value, ir.Constant(ir.VectorType(_INT, vector.count), taken)),
+                address,
+                item,
+            )
         return context.get_dummy_value()
 
     return types.void(like, types.int64, types.int64), generate
 
 
-def _parts_of_rows(builder: ir.IRBuilder, vector: ir.VectorType, item: int, part: int, rows: list[Any], column: int) -> Any:
-    """A vector of so many elements of each row, from a column on: put together as they are loaded, which takes no shuffle."""
+def _parts_of_rows(
+    builder: ir.IRBuilder, vector: ir.VectorType, item: int, part: int, rows: list[Any], column: int
+) -> Any:
+    """A vector of so many elements of each row, from a column on: put together as they are loaded, which takes no
+    shuffle."""
     some, kind = ir.VectorType(vector.element, part), ir.VectorType(_INT, vector.count)
     total, lanes = ir.Constant(vector, ir.Undefined), range(vector.count)
     for i, row in enumerate(rows):
         loaded = load_at(builder, _plus(builder, row, column * item), some, item)
-        wide = builder.shuffle_vector(loaded, ir.Constant(some, ir.Undefined), ir.Constant(kind, [j % part for j in lanes]))
-        total = builder.shuffle_vector(total, wide, ir.Constant(kind, [j + vector.count * (j // part == i) for j in lanes]))
+        wide = builder.shuffle_vector(
+            loaded, ir.Constant(some, ir.Undefined), ir.Constant(kind, [j % part for j in lanes])
+        )
+        total = builder.shuffle_vector(
+            total, wide, ir.Constant(kind, [j + vector.count * (j // part == i) for j in lanes])
+        )
     return total
 
 
@@ -407,7 +512,10 @@ def turn_square(typing: Any, like: Any, source: Any, source_step: Any, target: A
         kind = ir.VectorType(_INT, count)
         starts = [builder.add(source, builder.mul(source_step, _WORD(i))) for i in range(count)]
         part = min(count, 16 // item)
-        rows = [_parts_of_rows(builder, vector, item, part, starts[i % part :: part], i // part * part) for i in range(count)]
+        rows = [
+            _parts_of_rows(builder, vector, item, part, starts[i % part :: part], i // part * part)
+            for i in range(count)
+        ]
         half = 1
         while half < part:  # swap what stands off the diagonal in squares of 2, 4, ... rows
             for i in range(count):
@@ -416,7 +524,9 @@ def turn_square(typing: Any, like: Any, source: Any, source_step: Any, target: A
                 a, b = rows[i], rows[i + half]
                 low = [j - half + count if j & half else j for j in range(count)]
                 high = [j + count if j & half else j + half for j in range(count)]
-                rows[i], rows[i + half] = (builder.shuffle_vector(a, b, ir.Constant(kind, places)) for places in (low, high))
+                rows[i], rows[i + half] = (
+                    builder.shuffle_vector(a, b, ir.Constant(kind, places)) for places in (low, high)
+                )
             half *= 2
         for i, row in enumerate(rows):
             store_at(builder, row, builder.add(target, builder.mul(target_step, _WORD(i))), item)
@@ -447,10 +557,11 @@ def write_word(typing: Any, address: Any, value: Any) -> Any:
 
 
 def routine(function: Any) -> Any:
-    """A function that kernels call and that stays one of its own, compiled once for all its callers; its first line is ``apart()``.
+    """A function that kernels call and that stays one of its own, compiled once for all its callers; its first line is
+    ``apart()``.
 
-    It makes no arrays and counts no references to those that it gets, which would cost two atomic operations a call on numbers that all threads share.
-    """
+    It makes no arrays and counts no references to those that it gets, which would cost two atomic operations a call on
+    numbers that all threads share."""
     return _njit(nogil=True, error_model="numpy", forceinline=False, _nrt=False)(function)
 
 

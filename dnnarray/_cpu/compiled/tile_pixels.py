@@ -1,8 +1,8 @@
 """The matrix micro-kernel with output channels in the lanes and pixels as scalars. Imports Numba.
 
-``result[pixel, j] = sum over k of image[pixel + offset[k]] * weight[k, j]``: a tile is up to `VECTORS` vectors by `ROWS` pixels, or by as many as fill the registers.
-Every pixel has an address of its own, on both sides, so that neither strides nor the ends of rows nor the phases of a gradient matter.
-"""
+``result[pixel, j] = sum over k of image[pixel + offset[k]] * weight[k, j]``: a tile is up to `VECTORS` vectors by
+`ROWS` pixels, or by as many as fill the registers. Every pixel has an address of its own, on both sides, so that
+neither strides nor the ends of rows nor the phases of a gradient matter."""
 
 from __future__ import annotations
 
@@ -27,9 +27,19 @@ def height(vectors: int) -> int:
 
 
 def _tiles(
-    builder: ir.IRBuilder, tile: Tile, asked: Any, points: Any, tiles: Any, image: Any, offsets: Any, count: Any, chain: Any, weight: Any, result: Any,
+    builder: ir.IRBuilder,
+    tile: Tile,
+    asked: Any,
+    points: Any,
+    tiles: Any,
+    image: Any,
+    offsets: Any,
+    count: Any,
+    chain: Any,
+    weight: Any,
+    result: Any,
     add: Any,
-) -> None:  # fmt: skip
+) -> None:
     """So many tiles one after the other; each asks for some of what is `asked` for."""
     step = _WORD(tile.vectors * tile.width)
     with cgutils.for_range(builder, tiles) as number:
@@ -78,10 +88,21 @@ def _call(block: bool) -> Any:
 
 @intrinsic
 def multiply_pixels(
-    typing: Any, like: Any, vectors: Any, points: Any, tiles: Any, image: Any, offsets: Any, count: Any, chain: Any, weight: Any, result: Any, add: Any
-) -> Any:  # fmt: skip
-    """The sums of so many tiles of `ROWS` pixels over `count` steps, for as many output channels as fill `vectors`; the table `points` holds the pixels.
-    `chain` steps at most are added up in a row.
+    typing: Any,
+    like: Any,
+    vectors: Any,
+    points: Any,
+    tiles: Any,
+    image: Any,
+    offsets: Any,
+    count: Any,
+    chain: Any,
+    weight: Any,
+    result: Any,
+    add: Any,
+) -> Any:
+    """The sums of so many tiles of `ROWS` pixels over `count` steps, for as many output channels as fill `vectors`; the
+    table `points` holds the pixels. `chain` steps at most are added up in a row.
 
     The weight is dense: [step][lane]. `add` says that the sums are added to what is there.
     """
@@ -90,10 +111,22 @@ def multiply_pixels(
 
 @intrinsic
 def multiply_block(
-    typing: Any, like: Any, vectors: Any, asked: Any, points: Any, pixels: Any, image: Any, offsets: Any, count: Any, chain: Any, weight: Any, result: Any,
+    typing: Any,
+    like: Any,
+    vectors: Any,
+    asked: Any,
+    points: Any,
+    pixels: Any,
+    image: Any,
+    offsets: Any,
+    count: Any,
+    chain: Any,
+    weight: Any,
+    result: Any,
     add: Any,
-) -> Any:  # fmt: skip
-    """`multiply_pixels` by tiles as tall as fill the registers, for so many pixels: in the table the last one stands again up to a whole tile of any height.
+) -> Any:
+    """`multiply_pixels` by tiles as tall as fill the registers, for so many pixels: in the table the last one stands
+    again up to a whole tile of any height.
 
     Each tile asks for some of the memory that is `asked` for (``ahead.py``).
     """

@@ -1,9 +1,9 @@
 """Convolution with 3x3 windows by F(4x4, 3x3) (Lavin and Gray, 2016), blocked over tiles. Imports Numba.
 
-An output tile of 4x4 takes 36 products instead of 144. A task is a block of tiles, all in the lanes of vectors: their inputs are transformed straight
-from the image into [factor][channel][tile], the micro-kernel multiplies each factor with that of the weight, some output channels at a time, and these
-go back to the image. So what is transformed stays in the caches. A NaN or an infinity would reach a whole tile: the kernel says whether it wrote one.
-"""
+An output tile of 4x4 takes 36 products instead of 144. A task is a block of tiles, all in the lanes of vectors: their
+inputs are transformed straight from the image into [factor][channel][tile], the micro-kernel multiplies each factor
+with that of the weight, some output channels at a time, and these go back to the image. So what is transformed stays in
+the caches. A NaN or an infinity would reach a whole tile: the kernel says whether it wrote one."""
 
 from __future__ import annotations
 
@@ -42,9 +42,35 @@ _PACK = 16  # light operations to transform an element of the weight
 
 # Where the kernels find their numbers.
 (
-    _GROUPS, _C, _K, _TALL, _WIDE, _TOTAL, _H, _W, _OUT_H, _OUT_W, _BEFORE_H, _BEFORE_W, _ITEM, _LANES, _BLOCK, _PITCH, _BLOCKS, _CHUNK, _CHUNKS,
-    _SHARES, _PARTS, _V_FACTOR, _M_FACTOR, _ROW_PITCH, _MEMORY, _WEIGHT_MEMORY, _ONCE, _PANEL,
-) = range(28)  # fmt: skip
+    _GROUPS,
+    _C,
+    _K,
+    _TALL,
+    _WIDE,
+    _TOTAL,
+    _H,
+    _W,
+    _OUT_H,
+    _OUT_W,
+    _BEFORE_H,
+    _BEFORE_W,
+    _ITEM,
+    _LANES,
+    _BLOCK,
+    _PITCH,
+    _BLOCKS,
+    _CHUNK,
+    _CHUNKS,
+    _SHARES,
+    _PARTS,
+    _V_FACTOR,
+    _M_FACTOR,
+    _ROW_PITCH,
+    _MEMORY,
+    _WEIGHT_MEMORY,
+    _ONCE,
+    _PANEL,
+) = range(28)
 _XN, _XG, _XC, _, _XH, _XW, _YN, _YG, _YK, _, _YH, _YW = range(12)  # byte strides
 
 
@@ -57,7 +83,8 @@ class _Plan(NamedTuple):
 
 
 def _odd_panels(tiles: int, width: int, item: int) -> int:
-    """The least number of tiles that is at least `tiles`, full vectors, and no even number of cache lines: rows then use all sets of the cache."""
+    """The least number of tiles that is at least `tiles`, full vectors, and no even number of cache lines: rows then
+    use all sets of the cache."""
     panels = -(-tiles // width)
     return (panels + (panels * width * item % (2 * ALIGNMENT) == 0)) * width
 
@@ -82,14 +109,43 @@ def _plan(g: Geometry, item: int) -> _Plan:
     parts = min(cores, blocks * g.groups * shares)
     v_factor, m_factor = g.c * pitch + width, chunk * ROWS * pitch + width
     row_pitch = (TILE * (wide + 1) + 2 * TILE * lanes(item)) // 16 * 16 + 16
-    panel = -(-g.c * ROWS // ALIGNMENT) * ALIGNMENT + ALIGNMENT // 4  # a line more, or all factors meet in the same sets of the cache
+    # a line more, or all factors meet in the same sets of the cache
+    panel = -(-g.c * ROWS // ALIGNMENT) * ALIGNMENT + ALIGNMENT // 4
     weight_memory = _FACTORS * panel * chunk if once else 0
-    memory = _FACTORS * (v_factor + m_factor) + (REACH + TILE) * row_pitch + REACH * g.space[2] + lanes(item) + weight_memory
+    memory = (
+        _FACTORS * (v_factor + m_factor) + (REACH + TILE) * row_pitch + REACH * g.space[2] + lanes(item) + weight_memory
+    )
     memory = -(-memory // ALIGNMENT) * ALIGNMENT
     numbers = [
-        g.groups, g.c, g.k, tall, wide, total, g.space[1], g.space[2], g.out[1], g.out[2], g.before[1], g.before[2], item, lanes(item), block, pitch,
-        blocks, chunk, chunks, shares, parts, v_factor, m_factor, row_pitch, memory, weight_memory, once, panel,
-    ]  # fmt: skip
+        g.groups,
+        g.c,
+        g.k,
+        tall,
+        wide,
+        total,
+        g.space[1],
+        g.space[2],
+        g.out[1],
+        g.out[2],
+        g.before[1],
+        g.before[2],
+        item,
+        lanes(item),
+        block,
+        pitch,
+        blocks,
+        chunk,
+        chunks,
+        shares,
+        parts,
+        v_factor,
+        m_factor,
+        row_pitch,
+        memory,
+        weight_memory,
+        once,
+        panel,
+    ]
     weight = 0 if once else g.groups * row_blocks * _FACTORS * panel
     return _Plan(np.array(numbers, np.int64), ((weight,), (parts * memory + ALIGNMENT,)))
 
@@ -105,7 +161,8 @@ def _buffers(g: Geometry) -> Sequence[Shape]:
 
 @routine
 def _row_of_tiles(like, geo, x, step, row, column, count, rows):
-    """Transform down the columns: six input rows of `count` tiles from tile (row, column) on. `x` is one channel of an image, its rows dense."""
+    """Transform down the columns: six input rows of `count` tiles from tile (row, column) on. `x` is one channel of an
+    image, its rows dense."""
     apart()
     item, width, pitch = geo[_ITEM], geo[_LANES], geo[_ROW_PITCH] * geo[_ITEM]
     top, left = TILE * row - geo[_BEFORE_H], TILE * column - geo[_BEFORE_W]
@@ -121,7 +178,8 @@ def _row_of_tiles(like, geo, x, step, row, column, count, rows):
 
 @device(counted=False)
 def _dense_rows(like, geo, x, xs, row, image):
-    """The rows that tiles read, one behind the other, where their elements are apart. Gives the address of what would be row 0, and their step."""
+    """The rows that tiles read, one behind the other, where their elements are apart. Gives the address of what would
+    be row 0, and their step."""
     item, width = geo[_ITEM], geo[_W] * geo[_ITEM]
     if xs[_XW] == item:
         return x, xs[_XH]
@@ -133,23 +191,33 @@ def _dense_rows(like, geo, x, xs, row, image):
 
 @device(counted=False)
 def _transform_input(like, geo, x, xs, segments, rows, image, factors):
-    """A block of tiles to [factor][channel][tile]. A row's last vector runs on into the next channel's tiles, which are written later."""
+    """A block of tiles to [factor][channel][tile]. A row's last vector runs on into the next channel's tiles, which are
+    written later."""
     item, width, pitch = geo[_ITEM], geo[_LANES], geo[_ROW_PITCH] * geo[_ITEM]
     for c in range(geo[_C]):
         for s in range(len(segments)):
-            number, row, column, count, at = segments[s, 0], segments[s, 1], segments[s, 2], segments[s, 3], segments[s, 4]
+            number, row, column, count, at = (
+                segments[s, 0],
+                segments[s, 1],
+                segments[s, 2],
+                segments[s, 3],
+                segments[s, 4],
+            )
             source = x + number * xs[_XN] + c * xs[_XC]
             dense, step = _dense_rows(like, geo, source, xs, row, image)
             _row_of_tiles(like, geo, dense, step, row, column, count, rows)
             for i in range(REACH):
                 target = factors + (i * REACH * geo[_V_FACTOR] + c * geo[_PITCH] + at) * item
                 for j in range(0, count, width):
-                    transform_columns(like, rows + i * pitch + TILE * j * item, target + j * item, geo[_V_FACTOR] * item)
+                    transform_columns(
+                        like, rows + i * pitch + TILE * j * item, target + j * item, geo[_V_FACTOR] * item
+                    )
 
 
 @device(counted=False)
 def _segments(geo, block, segments):
-    """Fill in (image, row, first column, tiles, place in the block) of the parts of rows that make up a block; gives their number."""
+    """Fill in (image, row, first column, tiles, place in the block) of the parts of rows that make up a block; gives
+    their number."""
     first, last = block * geo[_BLOCK], min((block + 1) * geo[_BLOCK], geo[_TOTAL])
     at, count = first, 0
     while at < last:
@@ -167,7 +235,8 @@ def _segments(geo, block, segments):
 
 @routine
 def _multiply(like, geo, weight, factors, offsets, columns, rows, products):
-    """Each factor of the tiles with `rows` rows of that of the weight, given as panels of the micro-kernel's rows: [panel][factor][channel][row]."""
+    """Each factor of the tiles with `rows` rows of that of the weight, given as panels of the micro-kernel's rows:
+    [panel][factor][channel][row]."""
     apart()
     item, width, result_row = geo[_ITEM], geo[_LANES] * geo[_ITEM], geo[_PITCH] * geo[_ITEM]
     panel, vectors = geo[_PANEL] * item, (columns + geo[_LANES] - 1) // geo[_LANES]
@@ -210,7 +279,13 @@ def _write_results(like, geo, products, rows, segments, stage, y, ys, flags):
     item, width, pitch = geo[_ITEM], geo[_LANES], geo[_ROW_PITCH] * geo[_ITEM]
     for k in range(rows):
         for s in range(len(segments)):
-            number, row, column, count, at = segments[s, 0], segments[s, 1], segments[s, 2], segments[s, 3], segments[s, 4]
+            number, row, column, count, at = (
+                segments[s, 0],
+                segments[s, 1],
+                segments[s, 2],
+                segments[s, 3],
+                segments[s, 4],
+            )
             source = products + (k * geo[_PITCH] + at) * item
             for j in range(0, count, width):
                 transform_back(like, source + j * item, geo[_M_FACTOR] * item, stage + TILE * j * item, pitch)
@@ -225,28 +300,46 @@ def _transform_panel(like, geo, weight, strides, panel, target):
     last = min(geo[_K] - panel * ROWS, ROWS) - 1
     for c in range(geo[_C]):
         source = weight + panel * ROWS * strides[1] + c * strides[2]
-        transform_weight(like, source, last, strides[1], strides[4], strides[5], target + c * ROWS * item, geo[_PANEL] * item)
+        transform_weight(
+            like, source, last, strides[1], strides[4], strides[5], target + c * ROWS * item, geo[_PANEL] * item
+        )
 
 
 # --- kernels ----------------------------------------------------------------------------------------------------------
 
 
 @kernel
-def transform_weights(start: int, stop: int, weight: int, strides: Integers1, geo: Integers1, like: Out1, target: int) -> None:
+def transform_weights(
+    start: int, stop: int, weight: int, strides: Integers1, geo: Integers1, like: Out1, target: int
+) -> None:
     """The panels of the weight from `start` to `stop`, all groups' one after the other."""
     zero = like.dtype.type(0)
     panels = (geo[_K] + ROWS - 1) // ROWS
     size = _FACTORS * geo[_PANEL] * geo[_ITEM]
     for number in range(start, stop):
-        _transform_panel(zero, geo, weight + number // panels * strides[0], strides, number % panels, target + number * size)
+        _transform_panel(
+            zero, geo, weight + number // panels * strides[0], strides, number % panels, target + number * size
+        )
 
 
 @kernel
 def winograd(
-    start: int, stop: int, x: int, y: int, strides: Integers1, weight: int, transformed: int, weight_strides: Integers1, offsets: int, geo: Integers1,
-    like: Out1, scratch: int, finite: Out2,
-) -> None:  # fmt: skip
-    """The tasks of the parts from `start` to `stop`; `finite` becomes NaN in a part's row where it wrote what is not finite."""
+    start: int,
+    stop: int,
+    x: int,
+    y: int,
+    strides: Integers1,
+    weight: int,
+    transformed: int,
+    weight_strides: Integers1,
+    offsets: int,
+    geo: Integers1,
+    like: Out1,
+    scratch: int,
+    finite: Out2,
+) -> None:
+    """The tasks of the parts from `start` to `stop`; `finite` becomes NaN in a part's row where it wrote what is not
+    finite."""
     item, zero = geo[_ITEM], like.dtype.type(0)
     xs, ys = strides[:6], strides
     table = np.empty((geo[_BLOCK], 5), np.int64)
@@ -262,7 +355,11 @@ def winograd(
         for i in range(geo[_LANES]):
             write(zero, flags + i * item, zero)
         for task in range(part, geo[_GROUPS] * geo[_BLOCKS] * geo[_SHARES], geo[_PARTS]):
-            share, block, group = task % geo[_SHARES], task // geo[_SHARES] % geo[_BLOCKS], task // geo[_SHARES] // geo[_BLOCKS]
+            share, block, group = (
+                task % geo[_SHARES],
+                task // geo[_SHARES] % geo[_BLOCKS],
+                task // geo[_SHARES] // geo[_BLOCKS],
+            )
             segments = table[: _segments(geo, block, table)]
             columns = min(geo[_BLOCK], geo[_TOTAL] - block * geo[_BLOCK])
             _transform_input(zero, geo, x + group * xs[_XG], xs, segments, rows, image, factors)
@@ -274,7 +371,12 @@ def winograd(
                     source = own_weight
                     for i in range((some + ROWS - 1) // ROWS):
                         _transform_panel(
-                            zero, geo, weight + group * weight_strides[0], weight_strides, panel + i, own_weight + i * panel_size
+                            zero,
+                            geo,
+                            weight + group * weight_strides[0],
+                            weight_strides,
+                            panel + i,
+                            own_weight + i * panel_size,
                         )
                 _multiply(zero, geo, source, factors, offsets, columns, some, products)
                 _write_results(zero, geo, products, some, segments, stage, y + group * ys[_YG] + k * ys[_YK], ys, flags)
@@ -300,9 +402,20 @@ def _correlate(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.
     finite = np.zeros((parts, lanes(item)), y.dtype)
     strides = np.array(x.strides + y.strides, np.int64)
     winograd(
-        parts, address(x), address(y), strides, weight, address(transformed), weight_strides, address(offsets), geo, like, line_of(memory), finite,
+        parts,
+        address(x),
+        address(y),
+        strides,
+        weight,
+        address(transformed),
+        weight_strides,
+        address(offsets),
+        geo,
+        like,
+        line_of(memory),
+        finite,
         work=g.macs // _MACS,
-    )  # fmt: skip
+    )
     if not np.isfinite(finite).all():
         by_definition(g, memory, x, w, y)
 

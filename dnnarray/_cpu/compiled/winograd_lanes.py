@@ -1,8 +1,8 @@
-"""The transforms of F(4x4, 3x3) on vectors of tiles or of weight rows, as LLVM vectors whose length comes from the target. Imports Numba.
+"""The transforms of F(4x4, 3x3) on vectors of tiles or of weight rows, as LLVM vectors whose length comes from the
+target. Imports Numba.
 
-Interpolation at 0, +-P, +-Q and infinity. With P = 5/8 and Q = 3/2 the largest error is about a quarter of that with the usual 1 and 2, and the input's
-transform is exact in binary but for its roundings.
-"""
+Interpolation at 0, +-P, +-Q and infinity. With P = 5/8 and Q = 3/2 the largest error is about a quarter of that with
+the usual 1 and 2, and the input's transform is exact in binary but for its roundings."""
 
 from __future__ import annotations
 
@@ -80,7 +80,11 @@ def _weight_gradient(m: Arithmetic, f: list[Any]) -> list[Any]:
         first, second = (m.real(scale * point**power) for scale, point in zip(scales, (P, Q), strict=True))
         return m.fma(first, pair[0], builder.fmul(second, pair[1]) if rest is None else m.fma(second, pair[1], rest))
 
-    return [blend(0, sums, builder.fmul(m.real(1 / (P * Q) ** 2), f[0])), blend(1, differences, None), blend(2, sums, f[5])]
+    return [
+        blend(0, sums, builder.fmul(m.real(1 / (P * Q) ** 2), f[0])),
+        blend(1, differences, None),
+        blend(2, sums, f[5]),
+    ]
 
 
 def _output_gradient(m: Arithmetic, d: list[Any]) -> list[Any]:
@@ -118,7 +122,10 @@ def _interleaved(builder: ir.IRBuilder, v: list[Any]) -> list[Any]:
 
     def zipped(a: Any, b: Any) -> list[Any]:
         half = count // 2
-        return [_shuffle(builder, a, b, [i + offset * half + side * count for i in range(half) for side in (0, 1)]) for offset in (0, 1)]
+        return [
+            _shuffle(builder, a, b, [i + offset * half + side * count for i in range(half) for side in (0, 1)])
+            for offset in (0, 1)
+        ]
 
     even, odd = zipped(v[0], v[2]), zipped(v[1], v[3])
     return [*zipped(even[0], odd[0]), *zipped(even[1], odd[1])]
@@ -132,15 +139,30 @@ def _masked_load(builder: ir.IRBuilder, vector: ir.VectorType, item: int) -> Cal
     """``load(address, mask)``: 0 in the lanes left out, whose memory is not touched."""
     pointer, masks = ir.PointerType(vector), ir.VectorType(_BIT, vector.count)
     name = f"llvm.masked.load.v{vector.count}f{8 * item}.p0"
-    function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, [pointer, _INT, masks, vector]), name)
-    return lambda address, mask: builder.call(function, [builder.inttoptr(address, pointer), _INT(item), mask, ir.Constant(vector, None)])
+    function = cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(vector, [pointer, _INT, masks, vector]), name
+    )
+    return lambda address, mask: builder.call(
+        function, [builder.inttoptr(address, pointer), _INT(item), mask, ir.Constant(vector, None)]
+    )
 
 
 # --- what kernels call ------------------------------------------------------------------------------------------------
 
 
 def _rows_intrinsic(masked: bool) -> Any:
-    def typed(typing: Any, like: Any, source: Any, step: Any, top: Any, bottom: Any, left: Any, right: Any, target: Any, pitch: Any) -> Any:
+    def typed(
+        typing: Any,
+        like: Any,
+        source: Any,
+        step: Any,
+        top: Any,
+        bottom: Any,
+        left: Any,
+        right: Any,
+        target: Any,
+        pitch: Any,
+    ) -> Any:
         def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
             m, vector, item = arithmetic(context, builder, signature.args[0])
             _, source, step, top, bottom, left, right, target, pitch = arguments
@@ -151,7 +173,9 @@ def _rows_intrinsic(masked: bool) -> Any:
                 address = _at(builder, source, step, i)
                 if not masked:
                     return load_at(builder, address, vector, item)
-                inside = builder.and_(builder.icmp_signed("<=", top, _WORD(i)), builder.icmp_signed("<", _WORD(i), bottom))
+                inside = builder.and_(
+                    builder.icmp_signed("<=", top, _WORD(i)), builder.icmp_signed("<", _WORD(i), bottom)
+                )
                 return load(address, builder.and_(columns, splat(builder, inside, bits)))
 
             columns = builder.and_(
@@ -167,8 +191,9 @@ def _rows_intrinsic(masked: bool) -> Any:
     return intrinsic(typed)
 
 
-# A vector's width of six rows, `step` bytes apart, to six rows at `target`: (like, source, step, top, bottom, left, right, target, pitch). The masked form
-# takes rows outside of [top, bottom) and lanes outside of [left, right) for 0 and does not read them; the other takes all to be inside.
+# A vector's width of six rows, `step` bytes apart, to six rows at `target`: (like, source, step, top, bottom, left,
+# right, target, pitch). The masked form takes rows outside of [top, bottom) and lanes outside of [left, right) for 0
+# and does not read them; the other takes all to be inside.
 transform_rows = _rows_intrinsic(masked=False)
 transform_edge_rows = _rows_intrinsic(masked=True)
 
@@ -201,21 +226,28 @@ def transform_back(typing: Any, like: Any, products: Any, pitch: Any, target: An
         _, products, pitch, target, step = arguments
 
         def column(j: int) -> list[Any]:
-            return _output(m, [load_at(builder, _at(builder, products, pitch, i * REACH + j), vector, item) for i in range(REACH)])
+            return _output(
+                m, [load_at(builder, _at(builder, products, pitch, i * REACH + j), vector, item) for i in range(REACH)]
+            )
 
         columns = [column(j) for j in range(REACH)]
         for i in range(TILE):
             row = _interleaved(builder, _output(m, [c[i] for c in columns]))
             for j, value in enumerate(row):
-                store_at(builder, value, builder.add(_at(builder, target, step, i), _WORD(j * vector.count * item)), item)
+                store_at(
+                    builder, value, builder.add(_at(builder, target, step, i), _WORD(j * vector.count * item)), item
+                )
         return context.get_dummy_value()
 
     return types.void(like, *[types.int64] * 4), generate
 
 
 @intrinsic
-def transform_weight(typing: Any, like: Any, weight: Any, last: Any, row_step: Any, down: Any, along: Any, target: Any, pitch: Any) -> Any:
-    """The 3x3 windows of a tile's rows of the weight, the one numbered `last` again where there are no more, to 36 vectors, `pitch` bytes apart."""
+def transform_weight(
+    typing: Any, like: Any, weight: Any, last: Any, row_step: Any, down: Any, along: Any, target: Any, pitch: Any
+) -> Any:
+    """The 3x3 windows of a tile's rows of the weight, the one numbered `last` again where there are no more, to 36
+    vectors, `pitch` bytes apart."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         element, _, item = vector_of(context, signature.args[0])
@@ -235,7 +267,9 @@ def transform_weight(typing: Any, like: Any, weight: Any, last: Any, row_step: A
                 builder.add(_at(builder, _WORD(0), down, r), _at(builder, _WORD(0), along, s)),
             )
             for i, start in enumerate(rows):
-                value = builder.insert_element(value, load_at(builder, builder.add(start, offset), element, item), _INT(i))
+                value = builder.insert_element(
+                    value, load_at(builder, builder.add(start, offset), element, item), _INT(i)
+                )
             return value
 
         columns = [_weight(m, [tap(r, s) for r in range(3)]) for s in range(3)]
@@ -262,7 +296,8 @@ def _line_intrinsic(transform: Callable[[Arithmetic, list[Any]], list[Any]], cou
     return intrinsic(typed)
 
 
-# Vectors `step` bytes apart at `source` to vectors `pitch` bytes apart at `target`, which may be the same place: (like, source, step, target, pitch).
+# Vectors `step` bytes apart at `source` to vectors `pitch` bytes apart at `target`, which may be the same place: (like,
+# source, step, target, pitch).
 input_factors = _line_intrinsic(_input, REACH)
 gradient_factors = _line_intrinsic(_output_gradient, TILE)
 weight_taps = _line_intrinsic(_weight_gradient, REACH)
@@ -285,7 +320,9 @@ def copy_checked(typing: Any, like: Any, source: Any, target: Any, count: Any, f
         store_at(builder, value, builder.add(target, builder.mul(at, _WORD(item))), item)
         checked = m.fma(value, m.real(0.0), flag)
         beyond = builder.add(at, _WORD(vector.count))
-        following = builder.select(builder.icmp_signed("<", beyond, last), beyond, last)  # the last vector overlaps the one before it
+        following = builder.select(
+            builder.icmp_signed("<", beyond, last), beyond, last
+        )  # the last vector overlaps the one before it
         for phi, first, value in ((at, _WORD(0), following), (flag, before[0], checked)):
             phi.add_incoming(first, before[1])
             phi.add_incoming(value, loop)

@@ -1,9 +1,10 @@
-"""The gradient of a 3x3 weight by F(4x4, 3x3) (Lavin and Gray, 2016): 36 products for a tile of 4x4 outputs instead of 144. Imports Numba.
+"""The gradient of a 3x3 weight by F(4x4, 3x3) (Lavin and Gray, 2016): 36 products for a tile of 4x4 outputs instead of
+144. Imports Numba.
 
-It is the forward's formula read backwards. With y = O[(G w G') * (I x I')]O' the gradient is G'[sum over tiles of (O' dy O) * (I x I')]G, where I, G and O transform
-inputs, weight and outputs. Channels are the lanes throughout: strips of a row of tiles are turned to [row][pixel][lane], so that no transform shuffles,
-and the micro-kernel adds up tiles. Each part adds up blocks of tiles of its own; `collect_windows` adds the parts and transforms them back.
-"""
+It is the forward's formula read backwards. With y = O[(G w G') * (I x I')]O' the gradient is G'[sum over tiles of (O'
+dy O) * (I x I')]G, where I, G and O transform inputs, weight and outputs. Channels are the lanes throughout: strips of
+a row of tiles are turned to [row][pixel][lane], so that no transform shuffles, and the micro-kernel adds up tiles. Each
+part adds up blocks of tiles of its own; `collect_windows` adds the parts and transforms them back."""
 
 from __future__ import annotations
 
@@ -28,15 +29,42 @@ from dnnarray._problems.conv_geometry import Geometry
 _FACTORS = REACH * REACH
 _TILES = 32  # of a block, at least, where there are as many
 _BLOCK_ELEMENTS = 3 << 16  # of a block's factors: they and the sums stay in the second-level cache
-_PART_ELEMENTS = 1 << 19  # of sums, up to which each part has some of its own: larger ones are shared out by output channels
+# of sums, up to which each part has some of its own: larger ones are shared out by output channels
+_PART_ELEMENTS = 1 << 19
 _MACS = 64  # of the definition, for an element of a light operation
 _BACK = 40  # light operations to transform an element of the weight back
 
 # Where the kernels find their numbers.
 (
-    _GROUPS, _C, _K, _TALL, _WIDE, _TOTAL, _H, _W, _OUT_H, _OUT_W, _BEFORE_H, _BEFORE_W, _ITEM, _LANES, _C_PITCH, _K_PITCH, _BLOCK, _BLOCKS, _SPLITS, _SHARES,
-    _SHARE_ROWS, _STEP, _X_FACTOR, _Y_FACTOR, _SUM_FACTOR, _SUMS, _STRIP_ROW, _MEMORY,
-) = range(28)  # fmt: skip
+    _GROUPS,
+    _C,
+    _K,
+    _TALL,
+    _WIDE,
+    _TOTAL,
+    _H,
+    _W,
+    _OUT_H,
+    _OUT_W,
+    _BEFORE_H,
+    _BEFORE_W,
+    _ITEM,
+    _LANES,
+    _C_PITCH,
+    _K_PITCH,
+    _BLOCK,
+    _BLOCKS,
+    _SPLITS,
+    _SHARES,
+    _SHARE_ROWS,
+    _STEP,
+    _X_FACTOR,
+    _Y_FACTOR,
+    _SUM_FACTOR,
+    _SUMS,
+    _STRIP_ROW,
+    _MEMORY,
+) = range(28)
 _XN, _XG, _XC, _XH, _XW, _YN, _YG, _YK, _YH, _YW = 0, 1, 2, 4, 5, 6, 7, 8, 10, 11  # byte strides
 
 
@@ -78,9 +106,32 @@ def _plan(g: Geometry, item: int) -> _Plan:
     x_factor, y_factor = (_odd_lines(block * pitch, item) for pitch in (c_pitch, k_pitch))
     memory = -(-(_FACTORS * (x_factor + y_factor) + REACH * strip_row) // ALIGNMENT) * ALIGNMENT
     numbers = [
-        g.groups, g.c, g.k, tall, wide, total, *g.space[1:], *g.out[1:], *g.before[1:], item, width, c_pitch, k_pitch, block, blocks, splits, shares,
-        share_rows, even_parts(vectors, VECTORS), x_factor, y_factor, g.k * c_pitch, sums, strip_row, memory,
-    ]  # fmt: skip
+        g.groups,
+        g.c,
+        g.k,
+        tall,
+        wide,
+        total,
+        *g.space[1:],
+        *g.out[1:],
+        *g.before[1:],
+        item,
+        width,
+        c_pitch,
+        k_pitch,
+        block,
+        blocks,
+        splits,
+        shares,
+        share_rows,
+        even_parts(vectors, VECTORS),
+        x_factor,
+        y_factor,
+        g.k * c_pitch,
+        sums,
+        strip_row,
+        memory,
+    ]
     parts = splits * shares
     offsets = np.arange(block, dtype=np.int64) * (c_pitch * item)
     return _Plan(np.array(numbers, np.int64), offsets, parts, ((splits * sums,), (parts * memory + ALIGNMENT,)))
@@ -89,7 +140,9 @@ def _plan(g: Geometry, item: int) -> _Plan:
 @lru_cache(maxsize=1024)
 def _buffers(g: Geometry) -> Sequence[Shape]:
     """Scratch for elements of any size."""
-    return with_definition([max(pair) for pair in zip(_plan(g, 4).shapes, _plan(g, 8).shapes, strict=True)], [g], weighs=True)
+    return with_definition(
+        [max(pair) for pair in zip(_plan(g, 4).shapes, _plan(g, 8).shapes, strict=True)], [g], weighs=True
+    )
 
 
 # --- kernels ----------------------------------------------------------------------------------------------------------
@@ -97,8 +150,9 @@ def _buffers(g: Geometry) -> Sequence[Shape]:
 
 @routine
 def _load_strip(like, source, step, row_step, pixel_step, rows, high, low, count, begin, end, channels, geo, strip):
-    """Rows of `count` pixels of so many channels, a vector's at most, to [row][pixel][lane]: 0 but for the rows from `high` to `low` and the pixels from
-    `begin` to `end`. `source` is where the first pixel of the first row would be."""
+    """Rows of `count` pixels of so many channels, a vector's at most, to [row][pixel][lane]: 0 but for the rows from
+    `high` to `low` and the pixels from `begin` to `end`. `source` is where the first pixel of the first row would
+    be."""
     apart()
     item, width = geo[_ITEM], geo[_LANES]
     line, pitch, inside = width * item, geo[_STRIP_ROW] * item, end - begin
@@ -135,7 +189,22 @@ def _image_factors(like, geo, x, xs, row, column, count, strip, factors):
     some = min(geo[_LANES], geo[_C])
     for first in range(0, geo[_C], geo[_LANES]):
         c = min(first, geo[_C] - some)  # the last vector overlaps the one before it
-        _load_strip(like, source + c * xs[_XC], xs[_XC], xs[_XH], xs[_XW], REACH, high, low, pixels, begin, end, some, geo, strip)
+        _load_strip(
+            like,
+            source + c * xs[_XC],
+            xs[_XC],
+            xs[_XH],
+            xs[_XW],
+            REACH,
+            high,
+            low,
+            pixels,
+            begin,
+            end,
+            some,
+            geo,
+            strip,
+        )
         for w in range(pixels):
             input_factors(like, strip + w * line, pitch, strip + w * line, pitch)
         for t in range(count):
@@ -155,7 +224,9 @@ def _gradient_factors(like, geo, grad, ys, row, column, count, channels, strip, 
     some = min(geo[_LANES], channels)
     for first in range(0, channels, geo[_LANES]):
         k = min(first, channels - some)
-        _load_strip(like, source + k * ys[_YK], ys[_YK], ys[_YH], ys[_YW], TILE, 0, low, pixels, 0, end, some, geo, strip)
+        _load_strip(
+            like, source + k * ys[_YK], ys[_YK], ys[_YH], ys[_YW], TILE, 0, low, pixels, 0, end, some, geo, strip
+        )
         for w in range(pixels):
             gradient_factors(like, strip + w * line, pitch, strip + w * line, pitch)
         for t in range(count):
@@ -178,7 +249,18 @@ def _add_products(like, geo, gradient, image, offsets, tiles, rows, sums, add):
             for row in range(0, rows, ROWS):
                 scalars, target = a + row * item, into + row * pitch + column
                 narrow_tile(
-                    like, some, min(ROWS, rows - row), scalars, item, geo[_K_PITCH] * item, b + column, offsets, tiles, target, pitch, add
+                    like,
+                    some,
+                    min(ROWS, rows - row),
+                    scalars,
+                    item,
+                    geo[_K_PITCH] * item,
+                    b + column,
+                    offsets,
+                    tiles,
+                    target,
+                    pitch,
+                    add,
                 )
 
 
@@ -197,8 +279,17 @@ def _transform_block(like, geo, x, grad, strides, begin, tiles, rows, strip, ima
 
 @kernel
 def winograd_weight(
-    start: int, stop: int, x: int, grad: int, strides: Integers1, offsets: int, geo: Integers1, like: Out1, sums: int, scratch: int,
-) -> None:  # fmt: skip
+    start: int,
+    stop: int,
+    x: int,
+    grad: int,
+    strides: Integers1,
+    offsets: int,
+    geo: Integers1,
+    like: Out1,
+    sums: int,
+    scratch: int,
+) -> None:
     """The parts from `start` to `stop`: every so many blocks of tiles, for a share of the output channels."""
     item, zero = geo[_ITEM], like.dtype.type(0)
     for part in range(start, stop):
@@ -218,8 +309,11 @@ def winograd_weight(
 
 
 @kernel
-def collect_windows(start: int, stop: int, sums: int, geo: Integers1, like: Out1, scratch: int, target: int, strides: Integers1) -> None:
-    """The windows of the output channels from `start` to `stop`, all groups' one after the other, from the sums over the parts."""
+def collect_windows(
+    start: int, stop: int, sums: int, geo: Integers1, like: Out1, scratch: int, target: int, strides: Integers1
+) -> None:
+    """The windows of the output channels from `start` to `stop`, all groups' one after the other, from the sums over
+    the parts."""
     item, zero, width, factor = geo[_ITEM], like.dtype.type(0), geo[_LANES], geo[_SUM_FACTOR] * geo[_ITEM]
     for number in range(start, stop):
         group, k = number // geo[_K], number % geo[_K]
@@ -246,16 +340,34 @@ def collect_windows(start: int, stop: int, sums: int, geo: Integers1, like: Out1
 # --- drivers ----------------------------------------------------------------------------------------------------------
 
 
-def _weight_gradient(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, grad: np.ndarray, w: np.ndarray) -> None:
+def _weight_gradient(
+    g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, grad: np.ndarray, w: np.ndarray
+) -> None:
     sums, memory = buffers
     p = _plan(g, w.itemsize)
     x, grad = aligned_array(x), aligned_array(grad)
     strides, scratch = np.array(x.strides + grad.strides, np.int64), line_of(memory)
     winograd_weight(
-        p.parts, address(x), address(grad), strides, address(p.offsets), p.numbers, memory, address(sums), scratch, work=g.macs // _MACS
+        p.parts,
+        address(x),
+        address(grad),
+        strides,
+        address(p.offsets),
+        p.numbers,
+        memory,
+        address(sums),
+        scratch,
+        work=g.macs // _MACS,
     )
     collect_windows(
-        g.groups * g.k, address(sums), p.numbers, memory, scratch, address(w), np.array(w.strides, np.int64), work=_BACK * w.size
+        g.groups * g.k,
+        address(sums),
+        p.numbers,
+        memory,
+        scratch,
+        address(w),
+        np.array(w.strides, np.int64),
+        work=_BACK * w.size,
     )
     if not np.isfinite(np.sum(w)):  # so that NaN and infinity stay where the definition puts them
         weight_by_definition(g, memory, x, grad, w)
@@ -265,5 +377,7 @@ WAY = DIRECT._replace(weight_buffers=_buffers, weight_gradient=_weight_gradient)
 
 
 @driver(winograd_weight, collect_windows)
-def conv_backward_weight(problem: ConvProblem, outputs: Any, scratch: np.ndarray | None, grad: np.ndarray, x: np.ndarray) -> None:
+def conv_backward_weight(
+    problem: ConvProblem, outputs: Any, scratch: np.ndarray | None, grad: np.ndarray, x: np.ndarray
+) -> None:
     conv_maps.conv_backward_weight(WAY, problem, outputs, scratch, grad, x)

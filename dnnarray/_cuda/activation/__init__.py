@@ -1,4 +1,5 @@
-"""Activations, alone and fused: the algorithms, each with its plan in the module and its kernel in the file of the same name."""
+"""Activations, alone and fused: the algorithms, each with its plan in the module and its kernel in the file of the same
+name."""
 
 from dnnarray._cuda.activation import bias, bias_backward, elementwise, gated, prelu, prelu_backward
 from dnnarray._problems.activation import PARAMETERS
@@ -13,7 +14,11 @@ ALGORITHMS: dict[str, tuple[Method, ...]] = {
     **dict.fromkeys(("glu", "glu_backward", "swiglu", "geglu"), (_GATED,)),
     **dict.fromkeys(("swiglu_backward", "geglu_backward"), (_GATED_BACKWARD,)),
     "prelu": (Method("prelu", prelu.run, "the slope of the channel over each element", prelu.rejects),),
-    "prelu_backward": (Method("prelu_backward", prelu_backward.run, _TWO_STAGES, prelu_backward.rejects, prelu_backward.workspace),),
+    "prelu_backward": (
+        Method("prelu_backward", prelu_backward.run, _TWO_STAGES, prelu_backward.rejects, prelu_backward.workspace),
+    ),
     "bias_activation": (Method("bias", bias.run, "sum and formula in one pass"),),
-    "bias_activation_backward": (Method("bias_backward", bias_backward.run, _TWO_STAGES, bias_backward.rejects, bias_backward.workspace),),
+    "bias_activation_backward": (
+        Method("bias_backward", bias_backward.run, _TWO_STAGES, bias_backward.rejects, bias_backward.workspace),
+    ),
 }

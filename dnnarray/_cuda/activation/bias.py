@@ -41,7 +41,8 @@ class BiasArguments(Arguments, restrict=True):
 
 
 def by_channel(problem: BiasActivationProblem) -> View:
-    """x seen by channels. The gradient of the residual alone is in the memory order of x too, until it is brought to its own."""
+    """x seen by channels. The gradient of the residual alone is in the memory order of x too, until it is brought to
+    its own."""
     x = result(problem)
     v = view(x.shape, order_of(x), [a for a in range(x.ndim) if a not in problem.others])
     assert v is not None
@@ -52,7 +53,12 @@ def run(problem: BiasActivationProblem, device: Device, aligned: bool) -> Progra
     x = result(problem)
     if x.size == 0:
         return NOTHING
-    planner, f, dtype, vector = Planner(problem, aligned), formula(problem.activation, x.dtype), x.dtype, vector_length(x.dtype, aligned)
+    planner, f, dtype, vector = (
+        Planner(problem, aligned),
+        formula(problem.activation, x.dtype),
+        x.dtype,
+        vector_length(x.dtype, aligned),
+    )
     size, *channels = by_channel(problem).sizes
     mode, with_residual = channel_mode(by_channel(problem), vector), problem.inputs[2] is not None
     name = f"bias_{f.name}{'_residual' * with_residual}_{SHORT[dtype]}x{vector}_channel{mode}"

@@ -1,4 +1,5 @@
-"""The algorithm ``bias_backward``: all gradients of a bias, a residual and an activation in one pass, then the second stage of the sums for the bias."""
+"""The algorithm ``bias_backward``: all gradients of a bias, a residual and an activation in one pass, then the second
+stage of the sums for the bias."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ class BiasBackwardConfig(Config):
 
 @frozen
 class BiasBackwardArguments(SumsArguments, restrict=True):
-    """What ``kernels/activation/bias_backward.cu`` is called with; `dx` and `dresidual` are absent where they are not wanted."""
+    """What ``kernels/activation/bias_backward.cu`` is called with; `dx` and `dresidual` are absent where they are not
+    wanted."""
 
     grad: In
     x: In
@@ -53,17 +55,29 @@ def run(problem: BiasActivationProblem, device: Device, aligned: bool) -> Progra
     (grad, x_in, bias, residual), (dx, dbias, dresidual) = planner.inputs, planner.outputs
     s = sums(by_channel(problem), dtype, aligned)
     partial = planner.take(arithmetic_of(dtype), s.view.channels * s.parts).array
-    turned = dresidual_spec is not None and not lies(dresidual_spec, order)  # then it is dx, brought to the order of the residual
+    turned = dresidual_spec is not None and not lies(
+        dresidual_spec, order
+    )  # then it is dx, brought to the order of the residual
     if turned and dx is None:
         dx = planner.take(dtype, x.size).array
     read = residual is not None
     name = f"bias_backward_{f.name}{'_residual' * read}_{SHORT[dtype]}x{s.vector}_{s.name}"
     config = BiasBackwardConfig(TYPES[dtype], f.type, read, s.columns, s.vector, THREADS)
     arguments = BiasBackwardArguments(
-        grad=grad, x=x_in, bias=bias, residual=residual, dx=dx, dresidual=None if turned else dresidual, partial=partial,
-        p=f.p, q=f.q, **s.arguments,
-    )  # fmt: skip
-    planner.launch(Kernel("activation/bias_backward.cu", name, config, ("activation",)), (s.blocks, 1, 1), THREADS, arguments)
+        grad=grad,
+        x=x_in,
+        bias=bias,
+        residual=residual,
+        dx=dx,
+        dresidual=None if turned else dresidual,
+        partial=partial,
+        p=f.p,
+        q=f.q,
+        **s.arguments,
+    )
+    planner.launch(
+        Kernel("activation/bias_backward.cu", name, config, ("activation",)), (s.blocks, 1, 1), THREADS, arguments
+    )
     if dbias is not None:
         planner.add(add_parts(partial, dbias, dtype, s.view.channels, s.parts))
     if dresidual_spec is not None and turned:
@@ -74,7 +88,9 @@ def run(problem: BiasActivationProblem, device: Device, aligned: bool) -> Progra
 def workspace(problem: BiasActivationProblem) -> int:
     x, _, residual = problem.outputs
     beside = x is None and residual is not None and not lies(residual, order_of(result(problem)))
-    return partial_bytes(by_channel(problem), result(problem).dtype) + (whole_lines(result(problem).nbytes) if beside else 0)
+    return partial_bytes(by_channel(problem), result(problem).dtype) + (
+        whole_lines(result(problem).nbytes) if beside else 0
+    )
 
 
 def rejects(problem: BiasActivationProblem, device: Device) -> str | None:

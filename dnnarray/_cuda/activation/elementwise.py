@@ -28,7 +28,8 @@ class ElementwiseConfig(Config):
 
 @frozen
 class ElementwiseArguments(Arguments, restrict=True):
-    """What ``kernels/activation/elementwise.cu`` is called with; `grad` is absent in a forward, `x` is the result where the gradient goes by that."""
+    """What ``kernels/activation/elementwise.cu`` is called with; `grad` is absent in a forward, `x` is the result where
+    the gradient goes by that."""
 
     grad: In
     x: In

@@ -52,7 +52,12 @@ def _launch(planner: Planner, problem: GatedProblem, arguments: GatedArguments) 
     f, rows = formula(problem.activation, dtype), arguments.pitch != arguments.row
     vector = vector_length(dtype, planner.aligned, arguments.row)
     of_gate, of_x = arguments.dgate is not None, arguments.dx is not None
-    gradients = {(False, False): "forward", (True, True): "backward", (True, False): "backward_gate", (False, True): "backward_x"}
+    gradients = {
+        (False, False): "forward",
+        (True, True): "backward",
+        (True, False): "backward_gate",
+        (False, True): "backward_x",
+    }
     name = f"{f.name}_gated_{gradients[of_gate, of_x]}_{'rows_' * rows}{SHORT[dtype]}x{vector}"
     config = GatedConfig(TYPES[dtype], f.type, of_gate, of_x, rows, vector, THREADS)
     kernel = Kernel("activation/gated.cu", name, config, ("activation",))
@@ -71,7 +76,13 @@ def _halves(problem: GatedProblem, aligned: bool) -> Program:
     *grad, both = (Operand(a, x.dtype) for a in planner.inputs)
     out = Operand(planner.outputs[0], x.dtype)
     if grad:
-        arrays: dict[str, Any] = {"grad": grad[0].array, "x": both.array, "gate": both.at(row), "dx": out.array, "dgate": out.at(row)}
+        arrays: dict[str, Any] = {
+            "grad": grad[0].array,
+            "x": both.array,
+            "gate": both.at(row),
+            "dx": out.array,
+            "dgate": out.at(row),
+        }
     else:
         arrays = {"x": both.array, "gate": both.at(row), "y": out.array}
     _launch(planner, problem, GatedArguments(**arrays, **sizes))
@@ -79,7 +90,8 @@ def _halves(problem: GatedProblem, aligned: bool) -> Program:
 
 
 def run(problem: GatedProblem, device: Device, aligned: bool) -> Program:
-    """Of two arrays the gradient is in the memory order of x; that of the gate is brought to its own order where it has another."""
+    """Of two arrays the gradient is in the memory order of x; that of the gate is brought to its own order where it has
+    another."""
     if problem.op.startswith("glu"):
         return _halves(problem, aligned)
     backward = problem.op.endswith("_backward")

@@ -51,7 +51,10 @@ def slope_order(problem: PReLUProblem) -> tuple[int, ...]:
 
 def rejects(problem: PReLUProblem, device: Device) -> str | None:
     if by_channel(problem) is None:
-        return f"the weight repeats along an axis of x between two along which it does not, {problem.slope_shape} in memory"
+        return (
+            f"the weight repeats along an axis of x between two along which it does not, {problem.slope_shape} "
+            "in memory"
+        )
     weight = problem.inputs[-1]
     return too_scattered(weight.shape, order_of(weight), slope_order(problem))
 

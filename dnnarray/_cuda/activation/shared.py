@@ -10,6 +10,7 @@ NOTHING = Program(())  # for arrays without elements
 
 
 def result(problem: GatedProblem | PReLUProblem | BiasActivationProblem, index: int = 0) -> Spec:
-    """A result, or what it would be where it is not wanted: the gradient of one of the arrays behind the incoming one."""
+    """A result, or what it would be where it is not wanted: the gradient of one of the arrays behind the incoming
+    one."""
     found: Spec = problem.outputs[index] or problem.inputs[index + 1].like()
     return found

@@ -1,4 +1,5 @@
-"""The parts of the kernels' arguments that attention's launches share: the structs of ``kernels/attention/rule.cuh`` and how they are filled."""
+"""The parts of the kernels' arguments that attention's launches share: the structs of ``kernels/attention/rule.cuh``
+and how they are filled."""
 
 from __future__ import annotations
 
@@ -7,7 +8,19 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 from dnnarray._cuda.attention.shared import ABSENT, Arrays, Place, Saved, lse_strides
-from dnnarray._cuda.core.arguments import Arguments, Double, Extent, In, InArithmetic, Nested, Out, OutArithmetic, Part, Pointer, Seed
+from dnnarray._cuda.core.arguments import (
+    Arguments,
+    Double,
+    Extent,
+    In,
+    InArithmetic,
+    Nested,
+    Out,
+    OutArithmetic,
+    Part,
+    Pointer,
+    Seed,
+)
 from dnnarray._cuda.core.plan import Array, Runtime
 from dnnarray._problems.attention import AttentionProblem
 from dnnarray._records import frozen
@@ -86,7 +99,8 @@ Pages = Annotated[PagesArguments, Part("dnnarray::Pages", PagesArguments)]
 
 
 def integer_kind(place: Place) -> int:
-    """The code of an integer dtype in the kernels (``integer_at``): the bytes of a number, and 16 where it is unsigned."""
+    """The code of an integer dtype in the kernels (``integer_at``): the bytes of a number, and 16 where it is
+    unsigned."""
     if place.spec is None:
         return 0
     dtype = place.spec.dtype
@@ -160,7 +174,9 @@ def pages_of(arrays: Arrays) -> PagesArguments:
     if table.spec is None:
         return PagesArguments(table=None, kind=0, width=0, size=1, count=0)
     count, size, *_ = arrays.spec("k").shape
-    return PagesArguments(table=table.pointer, kind=integer_kind(table), width=table.spec.shape[1], size=size, count=count)
+    return PagesArguments(
+        table=table.pointer, kind=integer_kind(table), width=table.spec.shape[1], size=size, count=count
+    )
 
 
 Result = Annotated[Array | None, Pointer("Config::Output", False)]  # of a launch whose result has a type of its own
@@ -216,11 +232,18 @@ def _sizes_of(problem: AttentionProblem, arrays: Arrays, names: Sequence[str]) -
     batch, head = lse_strides(problem)
     given: dict[str, Any] = {name: arrays[name].pointer for name in names}
     given |= {f"{name}_strides": arrays[name].strides for name in names}
-    given |= {"width": problem.sizes.width, "value_width": problem.sizes.value_width, "lse_batch": batch, "lse_head": head}
+    given |= {
+        "width": problem.sizes.width,
+        "value_width": problem.sizes.value_width,
+        "lse_batch": batch,
+        "lse_head": head,
+    }
     return given | {"rule": rule_of(problem, arrays)}
 
 
-def forward_arguments(problem: AttentionProblem, arrays: Arrays, y: Place, lse: Array | None, tiles: int) -> dict[str, Any]:
+def forward_arguments(
+    problem: AttentionProblem, arrays: Arrays, y: Place, lse: Array | None, tiles: int
+) -> dict[str, Any]:
     """The values of the fields of `ForwardArguments`."""
     given = {"y": y.pointer, "y_strides": y.strides, "lse": lse, "tiles": tiles, "pages": pages_of(arrays)}
     return _sizes_of(problem, arrays, ("q", "k", "v")) | given

@@ -1,4 +1,5 @@
-"""The launch that writes delta, the product of each row of y and its gradient, which the gradients of attention subtract."""
+"""The launch that writes delta, the product of each row of y and its gradient, which the gradients of attention
+subtract."""
 
 from __future__ import annotations
 
@@ -63,10 +64,24 @@ def launch(problem: AttentionProblem, arrays: Arrays, saved: Saved, aligned: boo
     rows = batch * sizes.heads * queries
     lse_batch, lse_head = lse_strides(problem)
     arguments = DeltaArguments(
-        grad=grad.pointer, y=saved.y.pointer, grad_lse=arrays["grad_lse"].pointer, delta=saved.delta, rows=rows, queries=queries,
-        heads=sizes.heads, width=sizes.value_width, q_lengths=lengths.pointer, q_kind=integer_kind(lengths), lse_batch=lse_batch,
-        lse_head=lse_head, grad_strides=grad.strides, y_strides=saved.y.strides,
-    )  # fmt: skip
+        grad=grad.pointer,
+        y=saved.y.pointer,
+        grad_lse=arrays["grad_lse"].pointer,
+        delta=saved.delta,
+        rows=rows,
+        queries=queries,
+        heads=sizes.heads,
+        width=sizes.value_width,
+        q_lengths=lengths.pointer,
+        q_kind=integer_kind(lengths),
+        lse_batch=lse_batch,
+        lse_head=lse_head,
+        grad_strides=grad.strides,
+        y_strides=saved.y.strides,
+    )
     return planned(
-        Kernel("attention/delta.cu", name, config, ("attention/rule",)), (blocks_of(rows, _THREADS // _WARP), 1, 1), _THREADS, arguments
+        Kernel("attention/delta.cu", name, config, ("attention/rule",)),
+        (blocks_of(rows, _THREADS // _WARP), 1, 1),
+        _THREADS,
+        arguments,
     )

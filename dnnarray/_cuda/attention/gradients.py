@@ -1,4 +1,5 @@
-"""What the algorithms of attention's gradients share: the scratch memory, what the forward left or is computed again, and the order of launches."""
+"""What the algorithms of attention's gradients share: the scratch memory, what the forward left or is computed again,
+and the order of launches."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ class _Scratch:
         at_lse = round_up(rows * problem.sizes.value_width * item, _LINE) if again else 0
         at_delta = at_lse + (round_up(rows * item, _LINE) if again else 0)
         at_bias = at_delta + round_up(rows * item, _LINE)
-        return cls(again, at_lse, at_delta, at_bias, max(at_bias + round_up(tiled_bias.scratch_bytes(problem), _LINE), _LINE))
+        return cls(
+            again, at_lse, at_delta, at_bias, max(at_bias + round_up(tiled_bias.scratch_bytes(problem), _LINE), _LINE)
+        )
 
 
 def workspace(problem: AttentionProblem) -> int:
@@ -82,7 +85,9 @@ def backward(problem: AttentionProblem, aligned: bool, forward: Launch, gradient
     return Program((*first, *after_forward(problem, arrays, saved, aligned, gradients)), arrays.orders)
 
 
-def after_forward(problem: AttentionProblem, arrays: Arrays, saved: Saved, aligned: bool, gradients: Launches) -> list[Plan]:
+def after_forward(
+    problem: AttentionProblem, arrays: Arrays, saved: Saved, aligned: bool, gradients: Launches
+) -> list[Plan]:
     """Delta, where a gradient takes it, then each gradient that is wanted."""
     first = [delta.launch(problem, arrays, saved, aligned)] if problem.wanted.deltas and _queries(arrays) else []
     last = [*tiled_bias.launches(problem, arrays, saved, aligned), *sink_backward.launches(problem, arrays, saved)]

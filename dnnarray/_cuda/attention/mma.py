@@ -51,7 +51,9 @@ def launch(problem: AttentionProblem, arrays: Arrays, y: Place, lse: Argument, o
     (options, words), paged = given(problem, arrays), "block_table" in arrays.places
     row_tiles, keys = _tile(width, sizes.queries, has_extras(problem, arrays))
     config = MmaConfig(TYPES[dtype], TYPES[output], options, paged, width, row_tiles, keys)
-    name = f"attention_mma_{SHORT[dtype]}_{width}x{row_tiles}x{keys}{'_paged' * paged}{words}{'_wide' * (output != dtype)}"
+    name = (
+        f"attention_mma_{SHORT[dtype]}_{width}x{row_tiles}x{keys}{'_paged' * paged}{words}{'_wide' * (output != dtype)}"
+    )
     tiles = blocks_of(sizes.queries, _QUERIES * row_tiles)
     arguments = MmaArguments(**forward_arguments(problem, arrays, y, lse, tiles), extra=extra_of(arrays))
     shared = (_QUERIES * row_tiles + 4 * keys) * width * 2

@@ -1,11 +1,21 @@
-"""The algorithm ``mma_backward``: gradients of attention of half types on tensor cores, a launch for q and one for k and v."""
+"""The algorithm ``mma_backward``: gradients of attention of half types on tensor cores, a launch for q and one for k
+and v."""
 
 from __future__ import annotations
 
 from dnnarray._cuda.attention import gradients, mma
 from dnnarray._cuda.attention.arguments import Extra, extra_of
 from dnnarray._cuda.attention.shared import Arrays, Saved
-from dnnarray._cuda.attention.tensor_cores import PairArguments, Tile, given, launches_of, misaligned, nothing_there, panel_width, reason
+from dnnarray._cuda.attention.tensor_cores import (
+    PairArguments,
+    Tile,
+    given,
+    launches_of,
+    misaligned,
+    nothing_there,
+    panel_width,
+    reason,
+)
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, Program
 from dnnarray._problems.attention import AttentionProblem
 from dnnarray._records import frozen
@@ -44,7 +54,10 @@ def _launch(problem: AttentionProblem, arrays: Arrays, saved: Saved, key_rows: b
     kernel = Kernel("attention/mma_backward.cu", name, config, ("attention/rule",))
     tile = Tile(16 * _WARPS, columns, 32 * _WARPS)
     return tile.launch(
-        problem, kernel, key_rows, MmaBackwardArguments(**tile.arguments(problem, arrays, saved, key_rows), extra=extra_of(arrays))
+        problem,
+        kernel,
+        key_rows,
+        MmaBackwardArguments(**tile.arguments(problem, arrays, saved, key_rows), extra=extra_of(arrays)),
     )
 
 

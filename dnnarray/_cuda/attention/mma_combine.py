@@ -45,7 +45,10 @@ class MmaCombineArguments(Arguments, restrict=True):
 def launch(given: dict[str, Any], parts: dict[str, Any], rows: int, splits: int, dtype: np.dtype) -> Plan:
     """A warp for each of the `rows`; `given` are the arguments of the forward, `parts` the shares."""
     kernel = Kernel(
-        "attention/mma_combine.cu", f"attention_mma_combine_{SHORT[dtype]}", MmaCombineConfig(TYPES[dtype], _THREADS), ("attention/rule",)
+        "attention/mma_combine.cu",
+        f"attention_mma_combine_{SHORT[dtype]}",
+        MmaCombineConfig(TYPES[dtype], _THREADS),
+        ("attention/rule",),
     )
     kept = {name: given[name] for name in ("y", "lse", "value_width", "lse_batch", "lse_head", "y_strides", "rule")}
     arguments = MmaCombineArguments(**kept, **parts, rows=rows, splits=splits)

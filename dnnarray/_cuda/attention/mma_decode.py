@@ -1,4 +1,5 @@
-"""The algorithm ``mma_decode``: attention of few queries on tensor cores, the keys split over enough blocks to fill the card."""
+"""The algorithm ``mma_decode``: attention of few queries on tensor cores, the keys split over enough blocks to fill the
+card."""
 
 from __future__ import annotations
 
@@ -113,7 +114,10 @@ def run(problem: AttentionProblem, device: Device, aligned: bool) -> Program:
         parts = {"shares": Array(arrays.scratch), "lse_shares": Array(arrays.scratch, _share_bytes(problem))}
     config = MmaDecodeConfig(TYPES[dtype], paged, width, _STAGES)
     kernel = Kernel(
-        "attention/mma_decode.cu", f"attention_mma_decode_{SHORT[dtype]}_{width}{'_paged' * paged}", config, ("attention/rule",)
+        "attention/mma_decode.cu",
+        f"attention_mma_decode_{SHORT[dtype]}_{width}{'_paged' * paged}",
+        config,
+        ("attention/rule",),
     )
     given = forward_arguments(problem, arrays, y, lse.pointer, _tiles(problem))
     arguments = MmaDecodeArguments(**given, **parts, splits=splits)

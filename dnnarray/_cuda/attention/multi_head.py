@@ -1,4 +1,5 @@
-"""The algorithms ``multi_head_*``: matrix products by cuBLAS around the launches of an attention, over parts of the scratch memory.
+"""The algorithms ``multi_head_*``: matrix products by cuBLAS around the launches of an attention, over parts of the
+scratch memory.
 
 Half types are widened to float32 first and the results rounded last, as all arithmetic of the family is in float32.
 """
@@ -12,7 +13,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnarray._cuda.attention import gradients, mma, mma_backward, place_rows, tiled, tiled_backward, wgmma, wgmma_backward
+from dnnarray._cuda.attention import (
+    gradients,
+    mma,
+    mma_backward,
+    place_rows,
+    tiled,
+    tiled_backward,
+    wgmma,
+    wgmma_backward,
+)
 from dnnarray._cuda.attention.arguments import integer_kind
 from dnnarray._cuda.attention.gradients import Launches, after_forward, saved_of
 from dnnarray._cuda.attention.place_rows import PlaceRowsArguments
@@ -30,7 +40,8 @@ _LINE = 256  # bytes that parts of the scratch memory start at multiples of
 
 
 class _Attention(NamedTuple):
-    """How the attention in the middle is planned: its forward launch and those of its gradients, and whether its arrays keep the dtype of the operation."""
+    """How the attention in the middle is planned: its forward launch and those of its gradients, and whether its arrays
+    keep the dtype of the operation."""
 
     forward: Launch
     backward: Launches
@@ -68,14 +79,22 @@ class _Builder:
 
     def place(self, source: Argument, kind: np.dtype, target: Array, result: np.dtype, rows: int, width: int, step: int,
               constant: float = 0.0, lengths: str = "", sequence: int = 1) -> None:  # fmt: skip
-        """A launch of ``place_rows``; `lengths` names the lengths of the sequences where rows past their ends are zeros."""
+        """A launch of ``place_rows``; `lengths` names the lengths of the sequences where rows past their ends are
+        zeros."""
         if not rows * width:
             return
         of_lengths = Place(self.pointers.get(lengths), self.specs.get(lengths))
         arguments = PlaceRowsArguments(
-            x=source, y=target, size=rows * width, width=width, step=step, constant=float(constant), lengths=of_lengths.pointer,
-            lengths_kind=integer_kind(of_lengths), sequence=max(sequence, 1),
-        )  # fmt: skip
+            x=source,
+            y=target,
+            size=rows * width,
+            width=width,
+            step=step,
+            constant=float(constant),
+            lengths=of_lengths.pointer,
+            lengths_kind=integer_kind(of_lengths),
+            sequence=max(sequence, 1),
+        )
         self.plans.append(place_rows.launch(kind, result, arguments))
 
     def wide(self, name: str) -> Argument:
@@ -90,18 +109,30 @@ class _Builder:
         return target
 
     def rows(self, name: str, lengths: str) -> Argument:
-        """x (B, S, E) in the dtype of the arithmetic, zeros past the end of each sequence: what padding holds, even NaN, counts as 0."""
+        """x (B, S, E) in the dtype of the arithmetic, zeros past the end of each sequence: what padding holds, even
+        NaN, counts as 0."""
         spec = self.specs[name]
         assert spec is not None
         if self.specs.get(lengths) is None:
             return self.wide(name)
         target = self.take(spec.size)
         batch, sequence, width = spec.shape
-        self.place(self.pointers[name], spec.dtype, target, self.dtype, batch * sequence, width, width, 0.0, lengths, sequence)
+        self.place(
+            self.pointers[name], spec.dtype, target, self.dtype, batch * sequence, width, width, 0.0, lengths, sequence
+        )
         return target
 
     def multiply(
-        self, a: Argument, b: Argument, c: Array, m: int, n: int, k: int, a_t: bool = False, b_t: bool = False, beta: float = 0.0
+        self,
+        a: Argument,
+        b: Argument,
+        c: Array,
+        m: int,
+        n: int,
+        k: int,
+        a_t: bool = False,
+        b_t: bool = False,
+        beta: float = 0.0,
     ) -> None:
         """c (m, n) = a (m, k) @ b (k, n) + beta c, each dense, `_t` where it is stored the other way round."""
         if not m * n:
@@ -113,7 +144,9 @@ class _Builder:
         assert a is not None
         assert b is not None
         of_a, of_b = Matrix(a, m if a_t else k, 0, a_t), Matrix(b, k if b_t else n, 0, b_t)
-        self.plans.append(MatMul(of_a, of_b, Matrix(c, n), m, n, k, self.dtype, self.dtype, beta=beta, precision=self.precision))
+        self.plans.append(
+            MatMul(of_a, of_b, Matrix(c, n), m, n, k, self.dtype, self.dtype, beta=beta, precision=self.precision)
+        )
 
     def project(self, x: Argument, weight: Argument, bias: Argument, y: Array, rows: int, out: int, width: int) -> None:
         """y = x @ weight.T + bias."""
@@ -132,7 +165,8 @@ class _Builder:
         return Array(self.base - sum(s is not None for s in self.problem.outputs[result:]))
 
     def aim(self, result: int) -> Array:
-        """Where a result is written in the dtype of the arithmetic: its own memory, or a part of the scratch memory for `settle`."""
+        """Where a result is written in the dtype of the arithmetic: its own memory, or a part of the scratch memory for
+        `settle`."""
         spec = self.problem.outputs[result]
         assert spec is not None
         return self.target(result) if spec.dtype == self.dtype else self.take(spec.size)
@@ -193,7 +227,9 @@ def _core(make: _Builder, layers: list[_Layer]) -> tuple[AttentionProblem, dict[
         pointer = make.wide(name) if spec is not None else None
         wide = spec if spec is None or spec.dtype not in HALF else Spec(spec.shape, make.dtype, spec.strides)
         inputs.append(wide)
-        places[name] = Place(pointer, wide, scores_of(wide) if wide is not None and name in ("bias", "mask") else (0, 0, 0, 0))
+        places[name] = Place(
+            pointer, wide, scores_of(wide) if wide is not None and name in ("bias", "mask") else (0, 0, 0, 0)
+        )
     s = problem.sizes
     y = Spec((s.batch, s.queries, s.heads, s.value_width), make.dtype)
     lse = Spec((s.batch, s.heads, s.queries), arithmetic_of(make.dtype))
@@ -202,7 +238,9 @@ def _core(make: _Builder, layers: list[_Layer]) -> tuple[AttentionProblem, dict[
 
 def _orders(make: _Builder) -> tuple[tuple[int, ...], ...]:
     return tuple(
-        order_of(spec) if name in ("bias", "mask") else tuple(range(spec.ndim)) for name, spec in make.specs.items() if spec is not None
+        order_of(spec) if name in ("bias", "mask") else tuple(range(spec.ndim))
+        for name, spec in make.specs.items()
+        if spec is not None
     )
 
 
@@ -236,7 +274,8 @@ def _forward(problem: MultiHeadProblem, precision: str, attention: _Attention, a
 def _layer_gradients(
     make: _Builder, grad: Argument, layer: _Layer, grad_x: Array | None, weight: int, bias: int, ones: Array | None
 ) -> None:
-    """The gradients of one projection: of x to `grad_x`, of the weight and of the bias to these results; of those that are wanted."""
+    """The gradients of one projection: of x to `grad_x`, of the weight and of the bias to these results; of those that
+    are wanted."""
     if grad_x is not None:
         make.multiply(grad, layer.w, grad_x, layer.rows, layer.width, layer.out)
     if make.problem.outputs[weight] is not None:
@@ -278,8 +317,11 @@ def _backward(problem: MultiHeadProblem, precision: str, attention: _Attention, 
     return make
 
 
-def _core_gradients(make: _Builder, core: AttentionProblem, places: dict[str, Place], lse: Array, aligned: bool) -> list[Array | None]:
-    """The gradients of the core, planned: those of q, k and v that are needed in the scratch memory, those of bias and sink where they belong."""
+def _core_gradients(
+    make: _Builder, core: AttentionProblem, places: dict[str, Place], lse: Array, aligned: bool
+) -> list[Array | None]:
+    """The gradients of the core, planned: those of q, k and v that are needed in the scratch memory, those of bias and
+    sink where they belong."""
     y, of_lse = core.outputs
     inputs = core.inputs
     needed = [spec if n in make.problem.heads else None for n, spec in zip("qkv", inputs, strict=False)]
@@ -315,11 +357,13 @@ def _workspace(attention: _Attention, problem: MultiHeadProblem) -> int:
 
 
 def _cost(
-    core_cost: Callable[[AttentionProblem, Device], Cost], efficiency: float | None, problem: MultiHeadProblem, device: Device
+    core_cost: Callable[[AttentionProblem, Device], Cost],
+    efficiency: float | None,
+    problem: MultiHeadProblem,
+    device: Device,
 ) -> Cost:
-    """As of the attention in the middle, with the launches around it. On tensor cores (`efficiency` None), where the launches take longest, exact numbers
-    between them are preferred.
-    """
+    """As of the attention in the middle, with the launches around it. On tensor cores (`efficiency` None), where the
+    launches take longest, exact numbers between them are preferred."""
     launches = len(_build(problem, "highest", _TILED, True).plans)
     core = core_cost(_core_problem(problem), device)
     if efficiency is None:
@@ -331,7 +375,9 @@ def _core_problem(problem: MultiHeadProblem) -> AttentionProblem:
     return replace(problem.core, op="attention")
 
 
-def _rejects(core_reason: Callable[[AttentionProblem, Device], str | None], problem: MultiHeadProblem, device: Device) -> str | None:
+def _rejects(
+    core_reason: Callable[[AttentionProblem, Device], str | None], problem: MultiHeadProblem, device: Device
+) -> str | None:
     """What the attention in the middle says, on the way back too, and nothing to do for an empty array."""
     core = _core_problem(problem)
     if not all(spec.size for spec in core.inputs[:3]):
@@ -348,7 +394,9 @@ def only_float32(problem: MultiHeadProblem, device: Device) -> str | None:
 
 run_tiled, run_tiled_tf32 = partial(_run, "highest", _TILED), partial(_run, "high", _TILED)
 run_mma, run_wgmma = partial(_run, "highest", _MMA), partial(_run, "highest", _WGMMA)
-workspace_tiled, workspace_mma, workspace_wgmma = (partial(_workspace, attention) for attention in (_TILED, _MMA, _WGMMA))
+workspace_tiled, workspace_mma, workspace_wgmma = (
+    partial(_workspace, attention) for attention in (_TILED, _MMA, _WGMMA)
+)
 cost_tiled, cost_tiled_tf32 = partial(_cost, tiled.cost, 0.5), partial(_cost, tiled.cost, 0.6)
 cost_mma, cost_wgmma = partial(_cost, mma.cost, None), partial(_cost, wgmma.cost, None)
 rejects_mma, rejects_wgmma = partial(_rejects, reason), partial(_rejects, hopper_reason)

@@ -1,4 +1,5 @@
-"""What the launches of the rotary embedding share: the memory orders, the pairs of a thread, and results that are brought to another order."""
+"""What the launches of the rotary embedding share: the memory orders, the pairs of a thread, and results that are
+brought to another order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The launch that moves rows from one dtype to another, with zeros past the end of each sequence, or writes a constant."""
+"""The launch that moves rows from one dtype to another, with zeros past the end of each sequence, or writes a
+constant."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class PlaceRowsConfig(Config):
 
 @frozen(kw_only=True)
 class PlaceRowsArguments(Arguments, restrict=("x", "y")):
-    """What ``kernels/attention/place_rows.cu`` is called with; the rows of `x` are `step` elements apart, and a constant is written where it is absent."""
+    """What ``kernels/attention/place_rows.cu`` is called with; the rows of `x` are `step` elements apart, and a
+    constant is written where it is absent."""
 
     x: Annotated[Array | None, Pointer("Config::Source", True)]
     y: Annotated[Array | None, Pointer("Config::Result", False)]

@@ -37,7 +37,8 @@ class RotaryConfig(Config):
 
 @frozen(kw_only=True)
 class RotaryArguments(Arguments, restrict=True):
-    """What ``kernels/attention/rotary.cu`` is called with; `by_*` are the divisors of the numbers after which they are named."""
+    """What ``kernels/attention/rotary.cu`` is called with; `by_*` are the divisors of the numbers after which they are
+    named."""
 
     x: In
     cosines: Cosines
@@ -69,7 +70,8 @@ def workspace(problem: RotaryProblem) -> int:
 
 
 def run(problem: RotaryProblem, device: Device, aligned: bool) -> Program:
-    """One launch; where the result lies otherwise than it is written, one that reorders it. Of a gradient, x's, which turns grad back."""
+    """One launch; where the result lies otherwise than it is written, one that reorders it. Of a gradient, x's, which
+    turns grad back."""
     *turned, cos, sin = problem.inputs
     y, order = problem.outputs[0], order_of(problem.inputs[-3])
     if y is None or not y.size:
@@ -95,13 +97,27 @@ def _turn(problem: RotaryProblem, order: tuple[int, ...], planner: Planner, targ
         return math.prod(x.shape[a] for a in order[order.index(problem.layout.index(axis)) + 1 : -1])
 
     batch = x.shape[0] if problem.own_tables else 1
-    divisors = {"items": items, "after_s": behind("S"), "sequence": cos.shape[-2], "after_b": behind("B"), "batch": batch}
+    divisors = {
+        "items": items,
+        "after_s": behind("S"),
+        "sequence": cos.shape[-2],
+        "after_b": behind("B"),
+        "batch": batch,
+    }
     magic = {f"by_{name}": 0 if long else divisor(n) for name, n in divisors.items()}
     source, *_, cosines, sines = planner.inputs
     arguments = RotaryArguments(
-        x=source, cosines=cosines, sines=sines, y=target, threads=threads, pairs=turning, width=width, turning=turning // pairs,
-        **divisors, **magic,
-    )  # fmt: skip
+        x=source,
+        cosines=cosines,
+        sines=sines,
+        y=target,
+        threads=threads,
+        pairs=turning,
+        width=width,
+        turning=turning // pairs,
+        **divisors,
+        **magic,
+    )
     return planned(_kernel(problem, pairs, wide, long), (blocks_of(threads, _THREADS), 1, 1), _THREADS, arguments)
 
 

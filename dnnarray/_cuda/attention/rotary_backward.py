@@ -20,7 +20,8 @@ from dnnarray._records import frozen
 from dnnarray._select import Device
 
 _THREADS = 128
-# Blocks for a multiprocessor at least; three on other cards, and for parts of the sums: more would not have the registers for what is under way.
+# Blocks for a multiprocessor at least; three on other cards, and for parts of the sums: more would not have the
+# registers for what is under way.
 _BLOCKS = {(9, 0): 4}
 _TOGETHER = 4  # threads that share a place in the tables, where it has as many heads
 _CHUNK = 4  # heads that a part of the sums is of at least
@@ -51,7 +52,8 @@ class RotaryBackwardConfig(Config):
 
 @frozen(kw_only=True)
 class RotaryBackwardArguments(Arguments, restrict=("cosines", "sines", "y")):
-    """What ``kernels/attention/rotary_backward.cu`` is called with: the gradients of the tables, or the parts of their sums."""
+    """What ``kernels/attention/rotary_backward.cu`` is called with: the gradients of the tables, or the parts of their
+    sums."""
 
     cosines: Cosines
     sines: Sines
@@ -97,7 +99,14 @@ class _Work:
         x, cos, _ = problem.inputs[-3:]
         heads, sequence = x.shape[problem.layout.index("H")], x.shape[problem.layout.index("S")]
         batch, own = x.shape[0], problem.own_tables
-        return cls(heads, sequence, batch * sequence if own else sequence, heads if own else batch * heads, cos.shape[-1], x.shape[3])
+        return cls(
+            heads,
+            sequence,
+            batch * sequence if own else sequence,
+            heads if own else batch * heads,
+            cos.shape[-1],
+            x.shape[3],
+        )
 
     @property
     def most_parts(self) -> int:
@@ -110,7 +119,8 @@ class _Work:
         return self.most_parts * self.table_rows * self.pairs
 
     def chunks(self, blocks: int, units: int) -> tuple[int, int]:
-        """Rows of x for one thread of the gradient, and how many such parts there are: as few as still fill the card."""
+        """Rows of x for one thread of the gradient, and how many such parts there are: as few as still fill the
+        card."""
         parts = max(min(_GOAL * units // blocks, blocks_of(self.rows, _CHUNK), _MOST_PARTS), 1)
         chunk = max(blocks_of(self.rows, parts), 1)
         return chunk, max(blocks_of(self.rows, chunk), 1)
@@ -134,7 +144,8 @@ def workspace(problem: RotaryProblem) -> int:
 
 
 def run(problem: RotaryProblem, device: Device, aligned: bool) -> Program:
-    """One launch, and the second stage of its sums; where the result lies otherwise than it is written, one that reorders it."""
+    """One launch, and the second stage of its sums; where the result lies otherwise than it is written, one that
+    reorders it."""
     x, cos, sin = problem.inputs[-3:]
     work, order, y = _Work.of(problem), order_of(x), problem.outputs[0]
     if work.table_rows * work.width == 0:
@@ -155,7 +166,8 @@ def run(problem: RotaryProblem, device: Device, aligned: bool) -> Program:
 
 
 def _turn(problem: RotaryProblem, device: Device, planner: Planner, target: Array | None, places: list[Array]) -> int:
-    """Plan the launch that turns, and come back with the number of parts that its sums have, in `places` where there are several."""
+    """Plan the launch that turns, and come back with the number of parts that its sums have, in `places` where there
+    are several."""
     work, (pairs, wide) = _Work.of(problem), length(problem, planner.aligned)
     items = work.pairs // pairs + (work.width - 2 * work.pairs) // copied(problem, planner.aligned)
     together = _TOGETHER if work.rows >= _TOGETHER else 1
@@ -165,10 +177,24 @@ def _turn(problem: RotaryProblem, device: Device, planner: Planner, target: Arra
     (grad, x, cosines, sines), (_, grad_cosines, grad_sines) = planner.inputs, planner.outputs
     cosine_parts, sine_parts = places if split and places else (None, None)
     arguments = RotaryBackwardArguments(
-        cosines=cosines, sines=sines, y=target, grad=grad, x=x, grad_cosines=grad_cosines, grad_sines=grad_sines, cosine_parts=cosine_parts,
-        sine_parts=sine_parts, table_rows=work.table_rows, pairs=work.pairs, turning=work.pairs // pairs, rows=work.rows, chunk=chunk,
-        own_tables=int(problem.own_tables), **_divisors(work, items, long), **_steps(problem, work, together),
-    )  # fmt: skip
+        cosines=cosines,
+        sines=sines,
+        y=target,
+        grad=grad,
+        x=x,
+        grad_cosines=grad_cosines,
+        grad_sines=grad_sines,
+        cosine_parts=cosine_parts,
+        sine_parts=sine_parts,
+        table_rows=work.table_rows,
+        pairs=work.pairs,
+        turning=work.pairs // pairs,
+        rows=work.rows,
+        chunk=chunk,
+        own_tables=int(problem.own_tables),
+        **_divisors(work, items, long),
+        **_steps(problem, work, together),
+    )
     kernel = _kernel(problem, device, pairs, wide, split, together, long)
     planner.launch(kernel, (blocks, parts, 1), _THREADS, arguments)
     return parts
@@ -181,7 +207,8 @@ def _divisors(work: _Work, items: int, long: bool) -> dict[str, int]:
 
 
 def _steps(problem: RotaryProblem, work: _Work, together: int) -> dict[str, int]:
-    """Elements from one batch item, head and row to the next, and of so many heads together; how many heads these are within a batch item."""
+    """Elements from one batch item, head and row to the next, and of so many heads together; how many heads these are
+    within a batch item."""
     shape, order = problem.inputs[-3].shape, order_of(problem.inputs[-3])
     strides, step = [0] * len(shape), 1
     for axis in reversed(order):
@@ -189,14 +216,33 @@ def _steps(problem: RotaryProblem, work: _Work, together: int) -> dict[str, int]
         step *= shape[axis]
     batch, head, row = (strides[problem.layout.index(axis)] for axis in "BHS")
     items, heads = divmod(together, max(work.heads, 1))
-    return {"batch_stride": batch, "head_stride": head, "row_stride": row, "step": items * batch + heads * head, "heads_on": heads}
+    return {
+        "batch_stride": batch,
+        "head_stride": head,
+        "row_stride": row,
+        "step": items * batch + heads * head,
+        "heads_on": heads,
+    }
 
 
-def _kernel(problem: RotaryProblem, device: Device, pairs: int, wide: bool, split: bool, together: int, long: bool) -> Kernel:
+def _kernel(
+    problem: RotaryProblem, device: Device, pairs: int, wide: bool, split: bool, together: int, long: bool
+) -> Kernel:
     x, cos, sin = problem.inputs[-3:]
     blocks = 3 if split else _BLOCKS.get(device.capability or (0, 0), 3)
     turned = problem.outputs[0] is not None
-    settings: tuple[Any, ...] = (problem.interleaved, wide, turned, split, long, pairs, _BATCH, together, _THREADS, blocks)
+    settings: tuple[Any, ...] = (
+        problem.interleaved,
+        wide,
+        turned,
+        split,
+        long,
+        pairs,
+        _BATCH,
+        together,
+        _THREADS,
+        blocks,
+    )
     said = {
         "interleaved": problem.interleaved,
         "narrow": not wide,

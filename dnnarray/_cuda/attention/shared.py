@@ -121,7 +121,11 @@ def arrays_of(problem: AttentionProblem) -> Arrays:
     for name, spec in zip(names, inputs, strict=True):
         strides = (0, 0, 0, 0)
         if spec is not None and name in _ROWS:
-            strides = _paged_query(spec) if base == "paged_attention" and name == "q" and spec.ndim == 3 else rows_of(spec, problem.layout)
+            strides = (
+                _paged_query(spec)
+                if base == "paged_attention" and name == "q" and spec.ndim == 3
+                else rows_of(spec, problem.layout)
+            )
         elif spec is not None and name in _SCORES:
             strides = scores_of(spec)
         places[name] = Place(None if spec is None else Array(count), spec, strides)
@@ -131,8 +135,12 @@ def arrays_of(problem: AttentionProblem) -> Arrays:
         rows = spec is not None and (n < 3 if problem.op.endswith("_backward") else n == 0)
         strides = (0, 0, 0, 0)
         if rows and spec is not None:
-            strides = _paged_query(spec) if base == "paged_attention" and spec.ndim == 3 else rows_of(spec, problem.layout)
-        results.append(Place(None if spec is None else Array(count + len([r for r in results if r.given])), spec, strides))
+            strides = (
+                _paged_query(spec) if base == "paged_attention" and spec.ndim == 3 else rows_of(spec, problem.layout)
+            )
+        results.append(
+            Place(None if spec is None else Array(count + len([r for r in results if r.given])), spec, strides)
+        )
     any_order = _ROWS | _SCORES  # the others are read in C order
     given = [(name, spec) for name, spec in zip(names, inputs, strict=True) if spec is not None]
     orders = tuple(order_of(spec) if name in any_order else tuple(range(spec.ndim)) for name, spec in given)
@@ -183,7 +191,8 @@ def has_extras(problem: AttentionProblem, arrays: Arrays) -> bool:
 
 
 Launch = Callable[[AttentionProblem, Arrays, Place, Argument, np.dtype, bool], Plan]
-"""How an algorithm plans its forward: `y` is written in a dtype, and lse where its pointer is given, from memory that is aligned or not."""
+"""How an algorithm plans its forward: `y` is written in a dtype, and lse where its pointer is given, from memory that
+is aligned or not."""
 
 
 def forward(problem: AttentionProblem, aligned: bool, launch: Launch) -> Program:

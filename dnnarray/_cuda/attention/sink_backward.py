@@ -50,8 +50,14 @@ def launches(problem: AttentionProblem, arrays: Arrays, saved: Saved) -> list[Pl
     config = SinkBackwardConfig(TYPES[dtype], TYPES[sink.spec.dtype], _THREADS)
     name = f"attention_sink_backward_{SHORT[dtype]}{'_wide' * (sink.spec.dtype != dtype)}"
     arguments = SinkBackwardArguments(
-        sinks=sink.pointer, lse=saved.lse, delta=saved.delta, out=out.pointer, rows=batch * queries, queries=max(queries, 1),
-        lse_batch=lse_batch, lse_head=lse_head,
-    )  # fmt: skip
+        sinks=sink.pointer,
+        lse=saved.lse,
+        delta=saved.delta,
+        out=out.pointer,
+        rows=batch * queries,
+        queries=max(queries, 1),
+        lse_batch=lse_batch,
+        lse_head=lse_head,
+    )
     kernel = Kernel("attention/sink_backward.cu", name, config)
     return [planned(kernel, (problem.sizes.heads, 1, 1), _THREADS, arguments, shared_memory=_SHARED)]

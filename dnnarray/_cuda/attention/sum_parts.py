@@ -38,7 +38,9 @@ class SumPartsArguments(Arguments, restrict=True):
     count: Extent
 
 
-def sum_parts(sums: Sequence[tuple[Array, Array]], size: int, count: int, result: np.dtype, arithmetic: np.dtype) -> Plan:
+def sum_parts(
+    sums: Sequence[tuple[Array, Array]], size: int, count: int, result: np.dtype, arithmetic: np.dtype
+) -> Plan:
     """One or two sums (parts, result) over the first axis of `count` x `size` numbers, in the dtype of the result."""
     config = SumPartsConfig(TYPES[result], TYPES[arithmetic], _THREADS)
     kernel = Kernel("attention/sum_parts.cu", f"sum_parts_{SHORT[arithmetic]}_{SHORT[result]}", config)

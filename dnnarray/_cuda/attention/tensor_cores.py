@@ -30,8 +30,13 @@ def panel_width(problem: AttentionProblem) -> int:
 
 
 def given(problem: AttentionProblem, arrays: Arrays) -> tuple[str, str]:
-    """As `given_options`. Kernels for what changes scores take all of it: they are at the limit of their registers, and with less of it some spill."""
-    return ("dnnarray::Given<true, true, true>", "_extras") if has_extras(problem, arrays) else given_options(problem, arrays)
+    """As `given_options`. Kernels for what changes scores take all of it: they are at the limit of their registers, and
+    with less of it some spill."""
+    return (
+        ("dnnarray::Given<true, true, true>", "_extras")
+        if has_extras(problem, arrays)
+        else given_options(problem, arrays)
+    )
 
 
 def _fits(places: tuple[Place, ...]) -> bool:
@@ -40,7 +45,8 @@ def _fits(places: tuple[Place, ...]) -> bool:
 
 
 def reason(problem: AttentionProblem, device: Device) -> str | None:
-    """Why tensor cores do not do a problem whose arrays are aligned, or None: they take half types in rows of whole chunks, not too wide."""
+    """Why tensor cores do not do a problem whose arrays are aligned, or None: they take half types in rows of whole
+    chunks, not too wide."""
     arrays, sizes = arrays_of(problem), problem.sizes
     if arrays.spec("q").dtype not in HALF:
         return "its weights are rounded to a half type, and the arrays are not of one"
@@ -52,7 +58,10 @@ def reason(problem: AttentionProblem, device: Device) -> str | None:
     if problem.rule.scale <= 0:
         return "it needs a positive scale"
     names = ("q", "k", "v", "grad", "output")
-    places = (*(arrays.places[n] for n in names if n in arrays.places), *arrays.results[: 3 if "grad" in arrays.places else 1])
+    places = (
+        *(arrays.places[n] for n in names if n in arrays.places),
+        *arrays.results[: 3 if "grad" in arrays.places else 1],
+    )
     return None if _fits(places) else f"features do not come in aligned groups of {_CHUNK}"
 
 
@@ -79,7 +88,8 @@ def nothing_there(problem: AttentionProblem) -> str | None:
 
 
 def cost_at(problem: AttentionProblem, device: Device, efficiency: float, queries: int) -> Cost:
-    """Tensor cores at a share of their rate, with `queries` of a head in a block; where a launch takes longest, exact weights are preferred."""
+    """Tensor cores at a share of their rate, with `queries` of a head in a block; where a launch takes longest, exact
+    weights are preferred."""
     share = share_of_card(problem, device, queries)
     unit = f"{name_of(arrays_of(problem).spec('q').dtype)}_mma"
     return Cost(problem.flops, problem.bytes, efficiency * share, launches=2, unit=unit)
@@ -90,7 +100,8 @@ def cost_at(problem: AttentionProblem, device: Device, efficiency: float, querie
 
 @frozen(kw_only=True)
 class PairArguments(GradientArguments, restrict=("q", "k", "v", "grad", "lse", "delta")):
-    """What the kernels of the gradients have in common: `out` is the gradient of q or k, `value_out` that of v; absent where it is not wanted."""
+    """What the kernels of the gradients have in common: `out` is the gradient of q or k, `value_out` that of v; absent
+    where it is not wanted."""
 
     tiles: Extent
     value_out: Out
@@ -111,7 +122,11 @@ class Tile(NamedTuple):
     def arguments(self, problem: AttentionProblem, arrays: Arrays, saved: Saved, key_rows: bool) -> dict[str, Any]:
         """The values of the fields of `PairArguments`."""
         out, value_out = (arrays.results[1], arrays.results[2]) if key_rows else (arrays.results[0], ABSENT)
-        own = {"tiles": self.tiles(problem, key_rows), "value_out": value_out.pointer, "value_out_strides": value_out.strides}
+        own = {
+            "tiles": self.tiles(problem, key_rows),
+            "value_out": value_out.pointer,
+            "value_out_strides": value_out.strides,
+        }
         return gradient_arguments(problem, arrays, saved, out) | own
 
     def launch(self, problem: AttentionProblem, kernel: Kernel, key_rows: bool, arguments: PairArguments) -> Plan:
@@ -123,8 +138,12 @@ class Tile(NamedTuple):
 
 
 def launches_of(
-    problem: AttentionProblem, arrays: Arrays, saved: Saved, launch: Callable[[AttentionProblem, Arrays, Saved, bool], Plan]
+    problem: AttentionProblem,
+    arrays: Arrays,
+    saved: Saved,
+    launch: Callable[[AttentionProblem, Arrays, Saved, bool], Plan],
 ) -> list[Plan]:
-    """The launches that are wanted. One is for the gradients of k and v: of these the one that is not wanted is not stored."""
+    """The launches that are wanted. One is for the gradients of k and v: of these the one that is not wanted is not
+    stored."""
     q, k, v, *_ = problem.wanted
     return [launch(problem, arrays, saved, key_rows) for key_rows, wanted in ((False, q), (True, k or v)) if wanted]

@@ -1,4 +1,5 @@
-"""The algorithm ``tiled``: tiles of scores on the ordinary arithmetic units, with an online softmax. Right for every option, dtype and width."""
+"""The algorithm ``tiled``: tiles of scores on the ordinary arithmetic units, with an online softmax. Right for every
+option, dtype and width."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ def values_of(dtype: np.dtype, width: int) -> int:
 
 
 def shared_bytes(dtype: np.dtype, patch: int, values: int) -> int:
-    """Bytes of shared memory of a block: two staged operands, the weights, and the staged rows of the second product."""
+    """Bytes of shared memory of a block: two staged operands, the weights, and the staged rows of the second
+    product."""
     tile = patch * SIDE
     return (2 * DEPTH * (tile + 4) + tile * (tile + 4) + DEPTH * values) * arithmetic_of(dtype).itemsize
 
@@ -75,7 +77,9 @@ def launch(problem: AttentionProblem, arrays: Arrays, y: Place, lse: Argument, o
     config = TiledConfig(TYPES[dtype], TYPES[output], paged, given, patch, DEPTH, values, vector)
     name = f"attention_tiled_{SHORT[dtype]}x{vector}_{values}{'_paged' * paged}{words}{'_wide' * (output != dtype)}"
     tiles, slices = blocks_of(sizes.queries, patch * SIDE), max(blocks_of(sizes.value_width, values), 1)
-    arguments = TiledArguments(**forward_arguments(problem, arrays, y, lse, tiles), slices=slices, extra=extra_of(arrays))
+    arguments = TiledArguments(
+        **forward_arguments(problem, arrays, y, lse, tiles), slices=slices, extra=extra_of(arrays)
+    )
     grid = (sizes.batch * sizes.heads * tiles * slices, 1, 1)
     kernel = Kernel("attention/tiled.cu", name, config, ("attention/rule",))
     return planned(kernel, grid, THREADS, arguments, shared_memory=shared_bytes(dtype, patch, values))
@@ -86,7 +90,8 @@ def run(problem: AttentionProblem, device: Device, aligned: bool) -> Program:
 
 
 def share_of_card(problem: AttentionProblem, device: Device, queries: int) -> float:
-    """How much of the card works when each block has this many queries of one head: rows that are filled, blocks for all multiprocessors."""
+    """How much of the card works when each block has this many queries of one head: rows that are filled, blocks for
+    all multiprocessors."""
     sizes = problem.sizes
     tiles = blocks_of(sizes.queries, queries)
     blocks = sizes.batch * sizes.heads * tiles
@@ -97,4 +102,6 @@ def cost(problem: AttentionProblem, device: Device) -> Cost:
     """The ordinary units at half their rate, as far as there is work for all."""
     dtype = arrays_of(problem).spec("q").dtype
     queries = patch_of(dtype) * SIDE
-    return Cost(problem.flops, problem.bytes, 0.5 * share_of_card(problem, device, queries), unit=arithmetic_of(dtype).name)
+    return Cost(
+        problem.flops, problem.bytes, 0.5 * share_of_card(problem, device, queries), unit=arithmetic_of(dtype).name
+    )

@@ -1,4 +1,5 @@
-"""The algorithm ``tiled_backward``: tiles of scores computed again on the ordinary arithmetic units, a launch for each gradient."""
+"""The algorithm ``tiled_backward``: tiles of scores computed again on the ordinary arithmetic units, a launch for each
+gradient."""
 
 from __future__ import annotations
 

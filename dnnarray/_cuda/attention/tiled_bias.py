@@ -1,4 +1,5 @@
-"""The launches that write the gradient of the bias of attention, summed over all axes along which the bias is repeated."""
+"""The launches that write the gradient of the bias of attention, summed over all axes along which the bias is
+repeated."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ class TiledBiasConfig(Config):
 
 @frozen(kw_only=True)
 class TiledBiasArguments(GradientArguments):
-    """What ``kernels/attention/tiled_bias.cu`` is called with; `own_*` are the extents of the bias, 1 where it is repeated."""
+    """What ``kernels/attention/tiled_bias.cu`` is called with; `own_*` are the extents of the bias, 1 where it is
+    repeated."""
 
     out: Result
     extra: Extra
@@ -99,9 +101,14 @@ def launches(problem: AttentionProblem, arrays: Arrays, saved: Saved, aligned: b
     config = TiledBiasConfig(TYPES[dtype], TYPES[wide], given, patch, DEPTH, _VALUES, vector)
     name = f"attention_tiled_bias_{SHORT[dtype]}x{vector}{words}{'_parts' * cut}"
     arguments = TiledBiasArguments(
-        **gradient_arguments(problem, arrays, saved, Place(out, bias, scores_of(bias))), extra=extra_of(arrays), batches=problem.sizes.batch,
-        **work.own, chunk=work.chunk, parts=work.parts, part_step=bias.size,
-    )  # fmt: skip
+        **gradient_arguments(problem, arrays, saved, Place(out, bias, scores_of(bias))),
+        extra=extra_of(arrays),
+        batches=problem.sizes.batch,
+        **work.own,
+        chunk=work.chunk,
+        parts=work.parts,
+        part_step=bias.size,
+    )
     kernel = Kernel("attention/tiled_bias.cu", name, config, ("attention/rule",))
     shared = shared_bytes(dtype, patch, _VALUES)
     plans = [planned(kernel, (work.tiles * work.parts, 1, 1), THREADS, arguments, shared_memory=shared)]

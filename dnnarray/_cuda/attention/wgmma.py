@@ -42,7 +42,9 @@ def launch(problem: AttentionProblem, arrays: Arrays, y: Place, lse: Argument, o
     keys = 64 if width == 256 else 128
     paged, (given, words) = "block_table" in arrays.places, given_options(problem, arrays)
     config = WgmmaConfig(TYPES[dtype], TYPES[output], paged, given, width, keys, _GROUPS)
-    name = f"attention_wgmma_{SHORT[dtype]}_{width}x{keys}x{_GROUPS}{'_paged' * paged}{words}{'_wide' * (output != dtype)}"
+    name = (
+        f"attention_wgmma_{SHORT[dtype]}_{width}x{keys}x{_GROUPS}{'_paged' * paged}{words}{'_wide' * (output != dtype)}"
+    )
     tiles, threads = blocks_of(sizes.queries, _QUERIES), 128 * _GROUPS
     arguments = WgmmaArguments(**forward_arguments(problem, arrays, y, lse, tiles))
     shared = (_QUERIES + 4 * keys) * width * 2 + threads * 4

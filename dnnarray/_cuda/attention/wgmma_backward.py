@@ -1,10 +1,19 @@
-"""The algorithm ``wgmma_backward``: gradients of attention of half types by Hopper's instructions, a launch for q and one for k and v."""
+"""The algorithm ``wgmma_backward``: gradients of attention of half types by Hopper's instructions, a launch for q and
+one for k and v."""
 
 from __future__ import annotations
 
 from dnnarray._cuda.attention import gradients, wgmma
 from dnnarray._cuda.attention.shared import Arrays, Saved, given_options
-from dnnarray._cuda.attention.tensor_cores import PairArguments, Tile, hopper_reason, launches_of, misaligned, nothing_there, panel_width
+from dnnarray._cuda.attention.tensor_cores import (
+    PairArguments,
+    Tile,
+    hopper_reason,
+    launches_of,
+    misaligned,
+    nothing_there,
+    panel_width,
+)
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, Program
 from dnnarray._problems.attention import AttentionProblem
 from dnnarray._records import frozen
@@ -40,7 +49,9 @@ def _launch(problem: AttentionProblem, arrays: Arrays, saved: Saved, key_rows: b
     name = f"attention_wgmma_backward_{'kv' if key_rows else 'q'}_{SHORT[dtype]}_{width}x{_GROUPS}x{columns}{words}"
     kernel = Kernel("attention/wgmma_backward.cu", name, config, ("attention/rule",))
     tile = Tile(64 * _GROUPS, columns, 128 * _GROUPS)
-    return tile.launch(problem, kernel, key_rows, WgmmaBackwardArguments(**tile.arguments(problem, arrays, saved, key_rows)))
+    return tile.launch(
+        problem, kernel, key_rows, WgmmaBackwardArguments(**tile.arguments(problem, arrays, saved, key_rows))
+    )
 
 
 def launches(problem: AttentionProblem, arrays: Arrays, saved: Saved, aligned: bool) -> list[Plan]:

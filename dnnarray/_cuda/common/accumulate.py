@@ -32,4 +32,6 @@ class AccumulateArguments(Arguments, restrict=True):
 def accumulate(source: Array, target: Array, size: int) -> Plan:
     """`size` float32 numbers, which begin at multiples of 16 bytes, on top of others."""
     kernel = Kernel("common/accumulate.cu", f"accumulate_f32x{_VECTOR}", AccumulateConfig("float", _VECTOR, _THREADS))
-    return planned(kernel, (blocks_of(size, _THREADS * _VECTOR), 1, 1), _THREADS, AccumulateArguments(source, target, size))
+    return planned(
+        kernel, (blocks_of(size, _THREADS * _VECTOR), 1, 1), _THREADS, AccumulateArguments(source, target, size)
+    )

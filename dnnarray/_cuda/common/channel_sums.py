@@ -43,4 +43,6 @@ def add_channel_sums(planner: Planner, x: Operand, view: View, target: Operand) 
     s, wide = sums(view, x.dtype, planner.aligned), arithmetic_of(x.dtype)
     with planner.borrowed():
         partial = planner.take(wide, partial_bytes(view, x.dtype) // wide.itemsize).array
-        planner.add(first_stage(x, s, partial), add_parts(partial, target.array, target.dtype, s.view.channels, s.parts))
+        planner.add(
+            first_stage(x, s, partial), add_parts(partial, target.array, target.dtype, s.view.channels, s.parts)
+        )

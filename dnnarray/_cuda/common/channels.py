@@ -1,4 +1,5 @@
-"""An array as outer x channels x inner, for one parameter per channel: sums over all but the channel, and orders of axes."""
+"""An array as outer x channels x inner, for one parameter per channel: sums over all but the channel, and orders of
+axes."""
 
 from __future__ import annotations
 
@@ -79,7 +80,8 @@ def _significant(shape: Sequence[int], order: Sequence[int]) -> list[int]:
 
 
 def strided(shape: Sequence[int], seen: Sequence[int], lying: Sequence[int]) -> tuple[int, ...] | None:
-    """The arguments of `struct Strided` for an array counted in the order `seen` that lies in the order `lying`; None for too many axes."""
+    """The arguments of `struct Strided` for an array counted in the order `seen` that lies in the order `lying`; None
+    for too many axes."""
     strides, step = {}, 1
     for axis in reversed(lying):
         strides[axis] = step
@@ -105,7 +107,8 @@ def too_scattered(shape: Sequence[int], seen: Sequence[int], lying: Sequence[int
     if strided(shape, seen, lying) is not None:
         return None
     return (
-        f"its arrays' axes lie in memory in orders too different, {tuple(seen)} and {tuple(lying)}; copy one of them with ascontiguousarray"
+        f"its arrays' axes lie in memory in orders too different, {tuple(seen)} and {tuple(lying)}; copy one of "
+        "them with ascontiguousarray"
     )
 
 
@@ -114,7 +117,8 @@ def too_scattered(shape: Sequence[int], seen: Sequence[int], lying: Sequence[int
 
 @frozen(kw_only=True)
 class SumsArguments(Arguments):
-    """What kernels that sum over all but the channel have in common: the extents of the array in memory, and the parts that each channel is summed in."""
+    """What kernels that sum over all but the channel have in common: the extents of the array in memory, and the parts
+    that each channel is summed in."""
 
     outer: Extent
     channels: Extent
@@ -155,8 +159,8 @@ class Sums:
 def sums(v: View, dtype: np.dtype, aligned: bool, blocks: int = _BLOCKS) -> Sums:
     """The launches for an array seen as `v`, of so many blocks at the most where channels are fewer.
 
-    Columns for channels that run fastest, and for small odd images: there a row is no whole number of vectors, but all rows together are.
-    """
+    Columns for channels that run fastest, and for small odd images: there a row is no whole number of vectors, but all
+    rows together are."""
     if v.channels == 1:
         v = View(1, 1, v.size)
     blocks = min(blocks, _BLOCKS)

@@ -34,5 +34,7 @@ class ConvertArguments(Arguments, restrict=True):
 def convert(source: Array, target: Array, dtype: np.dtype, size: int, aligned: bool) -> Plan:
     """`size` numbers of float32, or float64 for float64, to another dtype."""
     vector = 4 if aligned else 1
-    kernel = Kernel("common/convert.cu", f"convert_{SHORT[dtype]}x{vector}", ConvertConfig(TYPES[dtype], vector, _THREADS))
+    kernel = Kernel(
+        "common/convert.cu", f"convert_{SHORT[dtype]}x{vector}", ConvertConfig(TYPES[dtype], vector, _THREADS)
+    )
     return planned(kernel, (blocks_of(size, _THREADS * vector), 1, 1), _THREADS, ConvertArguments(source, target, size))

@@ -79,7 +79,9 @@ def apply(e: Epilogue, z: Operand, y: Operand, view: View, aligned: bool, first:
         return None
     f, vector = formula(e.activation, y.dtype), vector_length(y.dtype, aligned, first)
     mode, (size, *channels) = channel_mode(view, vector) if e.bias is not None else 0, view.sizes
-    config = EpilogueConfig(TYPES[y.dtype], TYPES[z.dtype], f.type, e.bias is not None, e.residual is not None, mode, vector, THREADS)
+    config = EpilogueConfig(
+        TYPES[y.dtype], TYPES[z.dtype], f.type, e.bias is not None, e.residual is not None, mode, vector, THREADS
+    )
     name = f"epilogue_{e.name}_{SHORT[z.dtype]}_to_{SHORT[y.dtype]}x{vector}_channel{mode}"
     kernel = Kernel("common/epilogue.cu", name, config, ("activation", "channels"))
     residual = None if e.residual is None else Operand(e.residual, y.dtype).at(first)

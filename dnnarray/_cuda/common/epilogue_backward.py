@@ -50,9 +50,18 @@ def slope(e: Epilogue, grad: Operand, z: Operand, target: Operand, view: View, a
     f, vector = formula(e.activation, grad.dtype), vector_length(grad.dtype, aligned)
     mode, (size, *channels) = channel_mode(view, vector) if e.bias is not None else 0, view.sizes
     config = EpilogueBackwardConfig(
-        TYPES[grad.dtype], TYPES[target.dtype], f.type, e.bias is not None, e.residual is not None, mode, vector, THREADS
+        TYPES[grad.dtype],
+        TYPES[target.dtype],
+        f.type,
+        e.bias is not None,
+        e.residual is not None,
+        mode,
+        vector,
+        THREADS,
     )
     name = f"epilogue_backward_{e.name}_{SHORT[grad.dtype]}_to_{SHORT[target.dtype]}x{vector}_channel{mode}"
     kernel = Kernel("common/epilogue_backward.cu", name, config, ("activation", "channels"))
-    arguments = EpilogueBackwardArguments(grad.array, z.array, e.bias, e.residual, target.array, size=size, view=channels, p=f.p, q=f.q)
+    arguments = EpilogueBackwardArguments(
+        grad.array, z.array, e.bias, e.residual, target.array, size=size, view=channels, p=f.p, q=f.q
+    )
     return planned(kernel, (blocks_of(size, THREADS * vector), 1, 1), THREADS, arguments)

@@ -1,4 +1,5 @@
-"""Activations as kernels of any family take them: a type of ``kernels/include/dnnarray/activation.cuh`` and its two parameters."""
+"""Activations as kernels of any family take them: a type of ``kernels/include/dnnarray/activation.cuh`` and its two
+parameters."""
 
 from __future__ import annotations
 
@@ -8,11 +9,25 @@ from dnnarray._problems.activation import Activation
 from dnnarray._records import frozen
 from dnnarray._spec import HALF
 
-_CURVED = ("elu", "selu", "celu", "sigmoid", "log_sigmoid", "tanh", "softplus", "softsign", "gelu", "gelu_tanh", "silu", "mish")
+_CURVED = (
+    "elu",
+    "selu",
+    "celu",
+    "sigmoid",
+    "log_sigmoid",
+    "tanh",
+    "softplus",
+    "softsign",
+    "gelu",
+    "gelu_tanh",
+    "silu",
+    "mish",
+)
 
 
 def struct_name(activation: str, dtype: np.dtype | None = None) -> str:
-    """The C++ name of an activation: ``hard_swish`` is ``dnnarray::HardSwish``. For half types the curved ones have a faster form."""
+    """The C++ name of an activation: ``hard_swish`` is ``dnnarray::HardSwish``. For half types the curved ones have a
+    faster form."""
     prefix = "Half" if dtype in HALF and activation in _CURVED else ""
     return f"dnnarray::{prefix}" + "".join(part.capitalize() for part in activation.split("_"))
 
@@ -28,7 +43,8 @@ class Formula:
 
 
 def formula(activation: Activation | None, dtype: np.dtype, by_result: bool = False) -> Formula:
-    """What a kernel needs to know of an activation, or (`by_result`) of its gradient from the result; None is the identity."""
+    """What a kernel needs to know of an activation, or (`by_result`) of its gradient from the result; None is the
+    identity."""
     name = "identity" if activation is None else activation.name
     if activation is not None and "tanh" in activation.parameters:
         name = f"{name}_tanh"

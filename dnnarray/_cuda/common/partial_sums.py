@@ -32,9 +32,16 @@ class PartialSumsArguments(Arguments):
     parts: Extent
 
 
-def add_parts(partial: Array | None, target: Array, dtype: np.dtype, size: int, parts: int, lanes: int | None = None) -> Plan:
-    """A launch that adds up `parts` neighbouring partial sums for each of `size` elements of the target, by so many threads for each element."""
+def add_parts(
+    partial: Array | None, target: Array, dtype: np.dtype, size: int, parts: int, lanes: int | None = None
+) -> Plan:
+    """A launch that adds up `parts` neighbouring partial sums for each of `size` elements of the target, by so many
+    threads for each element."""
     lanes = lanes or (32 if parts <= 1024 else _THREADS)
-    kernel = Kernel("common/partial_sums.cu", f"partial_sums_{SHORT[dtype]}_{lanes}", PartialSumsConfig(TYPES[dtype], lanes, _THREADS))
+    kernel = Kernel(
+        "common/partial_sums.cu",
+        f"partial_sums_{SHORT[dtype]}_{lanes}",
+        PartialSumsConfig(TYPES[dtype], lanes, _THREADS),
+    )
     arguments = PartialSumsArguments(partial, target, size, parts)
     return planned(kernel, (blocks_of(size, _THREADS // lanes), 1, 1), _THREADS, arguments, early=parts > 0)

@@ -40,7 +40,8 @@ class RearrangeArguments(Arguments, restrict=True):
 
 
 def rearrange(source: Operand, target: Operand, shape: Sequence[int]) -> Plan | None:
-    """A copy of an array of up to five axes, after those that lie alike in both are taken as one; strides are along the axes of `shape`."""
+    """A copy of an array of up to five axes, after those that lie alike in both are taken as one; strides are along the
+    axes of `shape`."""
     size = math.prod(shape)
     if size == 0:
         return None

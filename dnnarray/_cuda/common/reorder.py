@@ -37,4 +37,6 @@ def reorder(spec: Spec, order: Sequence[int], source: Array, target: Array) -> P
     kernel = Kernel("common/reorder.cu", f"reorder_{SHORT[spec.dtype]}", config, ("core/index",))
     place = strided(spec.shape, order_of(spec), order)
     assert place is not None
-    return planned(kernel, (blocks_of(spec.size, THREADS), 1, 1), THREADS, ReorderArguments(source, target, spec.size, place))
+    return planned(
+        kernel, (blocks_of(spec.size, THREADS), 1, 1), THREADS, ReorderArguments(source, target, spec.size, place)
+    )

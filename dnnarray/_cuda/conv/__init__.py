@@ -51,7 +51,9 @@ def _grouped() -> Method:
 
 def _grouped_tma() -> Method:
     summary = "groups of 8, 16 or 32 channels gathered by the copy engine, a product of each by wgmma"
-    return methods("grouped_tma_sm90", grouped_tma.maps, summary, grouped_tma.rejects, grouped_tma.cost, kind=HOPPER_HALF)
+    return methods(
+        "grouped_tma_sm90", grouped_tma.maps, summary, grouped_tma.rejects, grouped_tma.cost, kind=HOPPER_HALF
+    )
 
 
 def _grouped_tf32() -> Method:
@@ -72,7 +74,10 @@ def _tf32() -> Method:
 
 
 def _portable(name: str, precision: str) -> Method:
-    rejects, cost = partial(implicit_gemm.rejects, precision=precision), partial(implicit_gemm.cost, precision=precision)
+    rejects, cost = (
+        partial(implicit_gemm.rejects, precision=precision),
+        partial(implicit_gemm.cost, precision=precision),
+    )
     floor = partial(implicit_gemm.floor, precision=precision)
     summary, kind = "windows gathered into shared memory, products by mma.sync", implicit_gemm.KINDS[precision]
     return methods(name, implicit_gemm.maps, summary, rejects, cost, precision, floor, kind)
@@ -80,7 +85,10 @@ def _portable(name: str, precision: str) -> Method:
 
 def _fft(name: str, tiled: bool) -> Method:
     rejects, cost = partial(fft.rejects, tiled=tiled), partial(fft.cost, tiled=tiled)
-    summary = f"product of the spectra of {'overlapping tiles (overlap-save)' if tiled else 'whole images and windows'}, cuFFT"
+    summary = (
+        "product of the spectra of "
+        f"{'overlapping tiles (overlap-save)' if tiled else 'whole images and windows'}, cuFFT"
+    )
     return methods(name, partial(fft.maps, tiled=tiled), summary, rejects, cost, kind=SINGLE)
 
 
@@ -107,7 +115,8 @@ def _winograd() -> Method:
 
 
 def _methods(op: str) -> tuple[Method, ...]:
-    images = op != "conv_backward_weight"  # some algorithms do nothing else; of a backward, where it is asked for those alone
+    # some algorithms do nothing else; of a backward, where it is asked for those alone
+    images = op != "conv_backward_weight"
     return (
         *depthwise.METHODS.get(op, ()),
         _direct(),
@@ -133,4 +142,6 @@ ALGORITHMS: dict[str, tuple[Method, ...]] = {op: _methods(op) for op in OPERATIO
 for _name, _run in (("unfold", unfold.to_columns), ("fold", unfold.to_image)):
     ALGORITHMS[_name] = (Method("gather", _run, "each element of the result gathers its terms", unfold.rejects),)
     _back = unfold.to_image if _name == "unfold" else unfold.to_columns
-    ALGORITHMS[f"{_name}_backward"] = (Method("gather", _back, "each element of the result gathers its terms", unfold.rejects),)
+    ALGORITHMS[f"{_name}_backward"] = (
+        Method("gather", _back, "each element of the result gathers its terms", unfold.rejects),
+    )

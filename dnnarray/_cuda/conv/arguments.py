@@ -11,9 +11,13 @@ from dnnarray._problems.conv_geometry import Geometry
 
 # Structs of kernels/conv/geometry.cuh; strides are in elements.
 ConvAxes = Annotated[Sequence[int], Nested("dnnarray::ConvAxes", "18i")]
-ImageStrides = Annotated[Sequence[int], Nested("dnnarray::Strides", "5q")]  # along batch, channels and three axes of space
+ImageStrides = Annotated[
+    Sequence[int], Nested("dnnarray::Strides", "5q")
+]  # along batch, channels and three axes of space
 PixelStrides = Annotated[Sequence[int], Nested("dnnarray::PixelStrides", "4q")]  # the same of dense channels
-WeightStrides = Annotated[Sequence[int], Nested("dnnarray::WeightStrides", "6q")]  # along groups, outputs, inputs and the window
+WeightStrides = Annotated[
+    Sequence[int], Nested("dnnarray::WeightStrides", "6q")
+]  # along groups, outputs, inputs and the window
 
 FloatIn = Annotated[Array | None, Pointer("float", True)]
 FloatOut = Annotated[Array | None, Pointer("float", False)]

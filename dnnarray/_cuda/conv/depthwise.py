@@ -59,10 +59,14 @@ def _orders(problem: ConvProblem, x: Spec, y: Spec, weight: int = 1) -> tuple[tu
 # --- the forward and the gradient of its input ------------------------------------------------------------------------
 
 
-def _forward(problem: ConvProblem, x: Spec, y: Spec, device: Device, aligned: bool, arrays: tuple[Any, ...], target: Array) -> Plan:
+def _forward(
+    problem: ConvProblem, x: Spec, y: Spec, device: Device, aligned: bool, arrays: tuple[Any, ...], target: Array
+) -> Plan:
     """y from x, w, bias and residual (`NOTHING` where one is absent): one launch with its epilogue."""
     relu = problem.activation is not None
-    c = Correlation(problem.geometry, x, y, problem.layout, aligned, problem.flip, added=arrays[3] != NOTHING, relu=relu)
+    c = Correlation(
+        problem.geometry, x, y, problem.layout, aligned, problem.flip, added=arrays[3] != NOTHING, relu=relu
+    )
     return _correlate(c, device, (*arrays, target))
 
 
@@ -76,8 +80,11 @@ def forward(problem: ConvProblem, device: Device, aligned: bool) -> Program:
     return Program((_forward(problem, x, y, device, aligned, tuple(inputs), outputs[0]),), _orders(problem, x, y))
 
 
-def _input(problem: ConvProblem, dy: Spec, dx: Spec, device: Device, aligned: bool, arrays: tuple[Any, Any, Any]) -> Plan:
-    """dx from dy and w: a forward with the weights turned round where the stride is 1, else a gather over the taps that meet."""
+def _input(
+    problem: ConvProblem, dy: Spec, dx: Spec, device: Device, aligned: bool, arrays: tuple[Any, Any, Any]
+) -> Plan:
+    """dx from dy and w: a forward with the weights turned round where the stride is 1, else a gather over the taps that
+    meet."""
     source, weight, target = arrays
     return _correlate(_turned_round(problem, dy, dx, aligned), device, (source, weight, NOTHING, NOTHING, target))
 
@@ -96,7 +103,9 @@ def input_gradient(problem: ConvProblem, device: Device, aligned: bool) -> Progr
     dx, dy = _images(problem)
     if dx.size == 0:
         return Program(())
-    return Program((_input(problem, dy, dx, device, aligned, (Array(0), Array(1), Array(2))),), _orders(problem, dy, dx))
+    return Program(
+        (_input(problem, dy, dx, device, aligned, (Array(0), Array(1), Array(2))),), _orders(problem, dy, dx)
+    )
 
 
 # --- the gradient of the weight ---------------------------------------------------------------------------------------
@@ -131,7 +140,8 @@ def _weight_workspace(problem: ConvProblem) -> int:
 
 @frozen
 class _Parts:
-    """Scratch memory: partial sums for weight and bias, the output that an activation needs again, the gradient behind it."""
+    """Scratch memory: partial sums for weight and bias, the output that an activation needs again, the gradient behind
+    it."""
 
     weight: Array
     bias: Array
@@ -161,7 +171,9 @@ def _parts(problem: ConvProblem, index: int) -> _Parts:
     return _Parts(places[0], places[1], places[2], places[3], place)
 
 
-def _bias(problem: ConvProblem, x: Spec, dy: Spec, aligned: bool, g: Array, target: Array, partial: Array) -> list[Plan]:
+def _bias(
+    problem: ConvProblem, x: Spec, dy: Spec, aligned: bool, g: Array, target: Array, partial: Array
+) -> list[Plan]:
     """The gradient summed over all but the channel."""
     bias = problem.inputs[3]
     assert bias is not None
@@ -213,7 +225,9 @@ def _turned(problem: ConvProblem, device: Device, gradient: int = 0) -> str | No
     order = [i for i in order_of(dw) if dw.shape[i] != 1]
     if order != sorted(order):
         return _rejects(problem, device) or "a weight in another memory order than C"
-    return _rejects(problem, device) or ("a window of more taps than a grid has blocks" if too_wide(problem.geometry) else None)
+    return _rejects(problem, device) or (
+        "a window of more taps than a grid has blocks" if too_wide(problem.geometry) else None
+    )
 
 
 def _scattered(problem: ConvProblem, device: Device) -> str | None:
@@ -226,7 +240,8 @@ def _scattered(problem: ConvProblem, device: Device) -> str | None:
 
 @frozen
 class _Speed:
-    """What a way to compute reaches on an H200: a share of the bandwidth, operations a second, and launches that its start costs."""
+    """What a way to compute reaches on an H200: a share of the bandwidth, operations a second, and launches that its
+    start costs."""
 
     share: float
     rate: float
@@ -244,12 +259,30 @@ class _Speed:
 _UNITS = 132  # multiprocessors of the device that was measured
 _BAND, _MMA, _STRIP, _CUBE, _PATCH, _PLANE, _TILE = (
     _Speed(share, rate)
-    for share, rate in ((0.67, 90e12), (0.6, 40e12), (0.65, 25e12), (0.48, 25e12), (0.85, 23e12), (0.5, 23e12), (0.5, 12e12))
+    for share, rate in (
+        (0.67, 90e12),
+        (0.6, 40e12),
+        (0.65, 25e12),
+        (0.48, 25e12),
+        (0.85, 23e12),
+        (0.5, 23e12),
+        (0.5, 12e12),
+    )
 )
-_DIRECT, _DIRECT_FIRST, _GATHER = (_Speed(share, rate, term=0.5e-6) for share, rate in ((0.35, 6e12), (0.17, 5e12), (0.15, 2e12)))
+_DIRECT, _DIRECT_FIRST, _GATHER = (
+    _Speed(share, rate, term=0.5e-6) for share, rate in ((0.35, 6e12), (0.17, 5e12), (0.15, 2e12))
+)
 _WEIGHT_BAND, _WEIGHT_CUBE, _WEIGHT_STRIP, _WEIGHT_PATCH, _WEIGHT_WALK, _WEIGHT_TILE, _WEIGHT_DIRECT = (
     _Speed(share, rate, 2)
-    for share, rate in ((0.9, 100e12), (0.75, 100e12), (0.9, 32e12), (0.95, 25e12), (0.92, 20e12), (0.56, 16e12), (0.5, 6e12))
+    for share, rate in (
+        (0.9, 100e12),
+        (0.75, 100e12),
+        (0.9, 32e12),
+        (0.95, 25e12),
+        (0.92, 20e12),
+        (0.56, 16e12),
+        (0.5, 6e12),
+    )
 )
 
 
@@ -294,7 +327,10 @@ def _cost(problem: ConvProblem, device: Device) -> Cost:
     if runs.weighs:
         c = _met(problem, x, y, True)
         speed = _weight_speed(c, device)
-        seconds += max(speed.seconds(c, device), walk_of_rows(c) + speed.launches * device.launch if speed is _WEIGHT_DIRECT else 0.0)
+        seconds += max(
+            speed.seconds(c, device),
+            walk_of_rows(c) + speed.launches * device.launch if speed is _WEIGHT_DIRECT else 0.0,
+        )
     peak = device.peak["float32"]
     share = share_of_peak(problem.flops, seconds, peak)
     return Cost(problem.flops, problem.bytes, share, 0, "float32")  # the seconds hold the launches

@@ -45,9 +45,8 @@ class DepthwiseBandConfig(Config):
 
 @frozen
 class _Tile:
-    """Strips beside each other, images, planes of outputs and of inputs, columns behind the strips; how many tiles there are for each channel, each of
-    full height.
-    """
+    """Strips beside each other, images, planes of outputs and of inputs, columns behind the strips; how many tiles
+    there are for each channel, each of full height."""
 
     across: int
     groups: int
@@ -69,7 +68,8 @@ class _Tile:
 
 @lru_cache(maxsize=1024)
 def _tile(n: int, width: int, out_depth: int, window: int) -> _Tile:
-    """The tiles that move the least, counted with what is outside of the images and without; among equals the fewest."""
+    """The tiles that move the least, counted with what is outside of the images and without; among equals the
+    fewest."""
     strips, reach = -(-width // _STRIP), window - 1
     options = []
     for planes, beside in _CUBES if window > 1 else ((1, _STRIPS),):
@@ -83,7 +83,8 @@ def _tile(n: int, width: int, out_depth: int, window: int) -> _Tile:
 
 @lru_cache(maxsize=1024)
 def _division(height: int, side: int, joint: int, tiles: int, chunks: int, slots: int) -> tuple[int, int]:
-    """Rows of a tile, and how many blocks share the tiles of the same channels. Where tiles are whole images, `joint` of their steps are the next one's too."""
+    """Rows of a tile, and how many blocks share the tiles of the same channels. Where tiles are whole images, `joint`
+    of their steps are the next one's too."""
     options = []
     for parts in range(1, min(height, 16) + 1):
         steps = -(-height // (parts * _ROWS))
@@ -98,9 +99,11 @@ def _division(height: int, side: int, joint: int, tiles: int, chunks: int, slots
 
 
 def _joint(c: Correlation) -> int:
-    """How many steps at the end of an image see nothing but zeros, as do as many at the start of the next: they can be one and the same."""
+    """How many steps at the end of an image see nothing but zeros, as do as many at the start of the next: they can be
+    one and the same."""
     g, reach = c.g, c.g.window[2] - 1
-    below = -(-g.out[1] // _ROWS) * _ROWS + reach - g.before[1] - g.space[1]  # rows that the last steps bring from below the image
+    # rows that the last steps bring from below the image
+    below = -(-g.out[1] // _ROWS) * _ROWS + reach - g.before[1] - g.space[1]
     return max(0, min(g.before[1], below, reach)) // _ROWS
 
 
@@ -110,14 +113,24 @@ def can_band(c: Correlation, device: Device) -> bool:
     ones = set(g.stride) == {1} and set(g.dilation) == {1}
     square = is_flat(g) and g.window[1] == g.window[2] and g.window[2] in _SIDES
     cube = g.window == _CUBE and g.out[0] > 1
-    fits = c.x.dtype in HALF and c.plain and not c.gradient and c.whole_vectors and (square or cube) and ones and not c.added
+    fits = (
+        c.x.dtype in HALF
+        and c.plain
+        and not c.gradient
+        and c.whole_vectors
+        and (square or cube)
+        and ones
+        and not c.added
+    )
     return fits and device.capability == (9, 0)
 
 
 def _map(memory: Memory, spec: Spec, array: Array, tile: _Tile, pixels: int, planes: int) -> TensorMap:
     """Boxes of two rows of a tile."""
     n, _, d, h, w = (s * spec.dtype.itemsize for s in memory.strides(spec.shape))
-    *space, channels = (spec.shape[i] for i in (*(i for i in range(1, spec.ndim) if i != memory.channel), memory.channel))
+    *space, channels = (
+        spec.shape[i] for i in (*(i for i in range(1, spec.ndim) if i != memory.channel), memory.channel)
+    )
     depth, height, width = (1, 1, *space)[-3:]
     extents, box = (channels, width, height, depth, spec.shape[0]), (_CHANNELS, pixels, _ROWS, planes, tile.groups)
     return TensorMap(array, spec.dtype, extents, (w, h, d or n, n), box, row=_PIXEL)
@@ -140,7 +153,10 @@ def banded(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Plan:
     way, shape = ("cube", f"p{tile.planes}") if depth > 1 else ("band", f"s{side}")
     name = f"conv_depthwise_{way}_{SHORT[c.x.dtype]}_{shape}x{together}{'_bias' * biased}{'_relu' * c.relu}"
     pixels = tile.across * _STRIP
-    maps = (_map(c.memory, c.x, image, tile, pixels + tile.beyond, tile.seen), _map(c.memory, c.y, target, tile, pixels, tile.planes))
+    maps = (
+        _map(c.memory, c.x, image, tile, pixels + tile.beyond, tile.seen),
+        _map(c.memory, c.y, target, tile, pixels, tile.planes),
+    )
     xs = c.memory.strides(c.x.shape)
     walk = (rows, stages, joint if parts == 1 else 0, tile.count * parts)
     told = (g.n, c.channels, int(c.flip), tile.across, tile.groups, *walk)

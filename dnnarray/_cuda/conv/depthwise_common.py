@@ -1,4 +1,5 @@
-"""What the plans of the depthwise convolution share: how the images lie, the correlation to be computed, records of arguments."""
+"""What the plans of the depthwise convolution share: how the images lie, the correlation to be computed, records of
+arguments."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ class Memory:
 
 
 def memory_of(x: Spec, y: Spec, layout: str) -> Memory:
-    """The memory that both have: that of the first, but where its extents of 1 leave open how the second lies, that of the second."""
+    """The memory that both have: that of the first, but where its extents of 1 leave open how the second lies, that of
+    the second."""
     order = order_of(x)
     if not lies(y, order) and lies(x, order_of(y)):
         order = order_of(y)
@@ -68,10 +70,11 @@ class PartialSums:
 
 @frozen
 class Correlation:
-    """y from x: `g` is read as a forward or, with `gradient`, backwards as the gradient of one. `added` says that a residual is.
+    """y from x: `g` is read as a forward or, with `gradient`, backwards as the gradient of one. `added` says that a
+    residual is.
 
-    `folded` says that it is x that has `g.k` channels for one of y, over which y sums: the gradient of a multiplier as a forward.
-    """
+    `folded` says that it is x that has `g.k` channels for one of y, over which y sums: the gradient of a multiplier as
+    a forward."""
 
     g: Geometry
     x: Spec
@@ -107,7 +110,9 @@ class Correlation:
         """Whether the channels of a pixel are whole vectors of 16 bytes."""
         return (
             self.memory.last
-            and vector_length(self.x.dtype, self.aligned, self.channels, self.x.shape[self.memory.channel]) * self.x.dtype.itemsize == 16
+            and vector_length(self.x.dtype, self.aligned, self.channels, self.x.shape[self.memory.channel])
+            * self.x.dtype.itemsize
+            == 16
         )
 
     @property
@@ -141,8 +146,8 @@ _START = 6  # steps of time until a block has its weights and its first rows
 
 
 def blocks_of_rows(rows: int, tiles: int, slots: int, each: int, late: int) -> tuple[int, int]:
-    """How many of the rows of a tile a block walks down, `each` rows a step, the first of them `late` rows after those that it brings; before it the
-    steps of time until the last block has ended.
+    """How many of the rows of a tile a block walks down, `each` rows a step, the first of them `late` rows after those
+    that it brings; before it the steps of time until the last block has ended.
 
     Fewer blocks start less often, more fill the slots of the device better.
     """
@@ -156,7 +161,8 @@ def blocks_of_rows(rows: int, tiles: int, slots: int, each: int, late: int) -> t
 
 
 def axes(g: Geometry, into: tuple[int, ...], space: tuple[int, ...]) -> tuple[int, ...]:
-    """The members of ``dnnarray::ConvAxes`` for a launch that writes `into` and reads `space`; an axis of one tap has no dilation."""
+    """The members of ``dnnarray::ConvAxes`` for a launch that writes `into` and reads `space`; an axis of one tap has
+    no dilation."""
     dilation = tuple(d if n > 1 else 1 for d, n in zip(g.dilation, g.window, strict=True))
     found = zip(into, space, g.window, g.stride, dilation, g.before, strict=True)
     return tuple(number for axis in found for number in axis)

@@ -96,7 +96,16 @@ def can_multiply(c: Correlation) -> bool:
     ones = set(g.stride) == {1} and set(g.dilation) == {1}
     square = g.window[1] == g.window[2] and g.window[2] in _SIDES
     near = _STRIPS * max(g.space[1], g.out[1]) * max(g.space[2], g.out[2]) * c.channels < _MOST_APART
-    fits = c.x.dtype in HALF and c.plain and not c.gradient and c.whole_vectors and is_flat(g) and ones and square and not c.added
+    fits = (
+        c.x.dtype in HALF
+        and c.plain
+        and not c.gradient
+        and c.whole_vectors
+        and is_flat(g)
+        and ones
+        and square
+        and not c.added
+    )
     return fits and near
 
 
@@ -112,9 +121,20 @@ def multiplied(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Pla
     xs, ys = (pixel_strides(c.memory.strides(s.shape)) for s in (c.x, c.y))
     image, weight, bias, _, target = pointers
     arguments = DepthwiseMmaArguments(
-        image, weight, bias, target, batch=g.n, channels=c.channels, flip=int(c.flip), across=tile.across, groups=tile.groups, rows=rows,
-        x_strides=xs, y_strides=ys, axes=axes(g, g.out, g.space),
-    )  # fmt: skip
+        image,
+        weight,
+        bias,
+        target,
+        batch=g.n,
+        channels=c.channels,
+        flip=int(c.flip),
+        across=tile.across,
+        groups=tile.groups,
+        rows=rows,
+        x_strides=xs,
+        y_strides=ys,
+        axes=axes(g, g.out, g.space),
+    )
     pixel = (warps | 1) * 16  # bytes from pixel to pixel: neighbours stand in other banks
     staged = _LEAVING * (_LINES // (4 // tile.columns)) * _STRIPS * 4 * pixel  # outputs on their way
     shared = _STAGES * tile.pixels * pixel + staged + 32 * warps + 16 * _STAGES

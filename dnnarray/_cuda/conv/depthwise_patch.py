@@ -1,4 +1,5 @@
-"""`depthwise` of lines and small windows: a thread's patch of outputs straight from the first-level cache, the last spatial axis innermost in memory."""
+"""`depthwise` of lines and small windows: a thread's patch of outputs straight from the first-level cache, the last
+spatial axis innermost in memory."""
 
 from __future__ import annotations
 
@@ -64,12 +65,31 @@ def patches(c: Correlation, pointers: tuple[Any, ...]) -> Plan:
     g, vector = c.g, 16 // c.x.dtype.itemsize
     rows, run = (1, 2) if g.window[1] == 1 else (_ROWS, 1)  # of a thread: rows of a patch, patches beside each other
     planes, across, down = g.n * c.channels, -(-g.out[2] // (vector * run)), -(-g.out[1] // rows)
-    config = DepthwisePatchConfig(TYPES[c.x.dtype], c.added, c.relu, g.window[1], g.window[2], -g.before[2] % vector, rows, run)
-    name = f"conv_depthwise_patch_{SHORT[c.x.dtype]}{'_added' * c.added}{'_relu' * c.relu}_s{g.window[1]}x{g.window[2]}_from{config.shift}_r{rows}"
+    config = DepthwisePatchConfig(
+        TYPES[c.x.dtype], c.added, c.relu, g.window[1], g.window[2], -g.before[2] % vector, rows, run
+    )
+    name = (
+        f"conv_depthwise_patch_{SHORT[c.x.dtype]}{'_added' * c.added}{'_relu' * c.relu}"
+        f"_s{g.window[1]}x{g.window[2]}_from{config.shift}_r{rows}"
+    )
     xs, ys = (c.memory.strides(s.shape) for s in (c.x, c.y))
     arguments = DepthwisePatchArguments(
-        pointers[0], pointers[1], pointers[2], pointers[3], pointers[4], planes=planes, channels=c.channels, multiplier=g.k, flip=int(c.flip), across=across, down=down, x_strides=xs, y_strides=ys,
+        pointers[0],
+        pointers[1],
+        pointers[2],
+        pointers[3],
+        pointers[4],
+        planes=planes,
+        channels=c.channels,
+        multiplier=g.k,
+        flip=int(c.flip),
+        across=across,
+        down=down,
+        x_strides=xs,
+        y_strides=ys,
         axes=axes(g, g.out, g.space),
-    )  # fmt: skip
+    )
     blocks = -(-planes * across * down // _THREADS)
-    return planned(Kernel("conv/depthwise_patch.cu", name, config, ("conv/geometry",)), (blocks, 1, 1), _THREADS, arguments)
+    return planned(
+        Kernel("conv/depthwise_patch.cu", name, config, ("conv/geometry",)), (blocks, 1, 1), _THREADS, arguments
+    )

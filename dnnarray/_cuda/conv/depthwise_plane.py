@@ -129,16 +129,31 @@ def planes(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Plan:
     groups = -(-count // tile.together)
     tiles = -(-g.out[2] // (tile.across * _STRIP)) * -(-g.out[1] // (tile.down * rows)) * g.out[0]
     run = max(1, min(groups * tiles // (device.units * _WAVES), tiles))
-    blocks = 3 if rows == 1 or (g.stride[2] == 1 and g.window[2] < 7) else 2  # of a multiprocessor: what the registers suffice for
+    # of a multiprocessor: what the registers suffice for
+    blocks = 3 if rows == 1 or (g.stride[2] == 1 and g.window[2] < 7) else 2
     settings = (g.window[2], g.stride[2], vector, -g.before[2] % vector, rows, _MOST_THREADS[rows], blocks)
     config = DepthwisePlaneConfig(TYPES[c.x.dtype], c.added, c.relu, *settings)
     name = f"conv_depthwise_plane_{SHORT[c.x.dtype]}x{vector}{'_added' * c.added}{'_relu' * c.relu}"
     name += f"_s{g.window[2]}_by_{g.stride[2]}_from{config.shift}_r{rows}"
     xs, ys = (c.memory.strides(s.shape) for s in (c.x, c.y))
     arguments = DepthwisePlaneArguments(
-        pointers[0], pointers[1], pointers[2], pointers[3], pointers[4], planes=count, channels=c.channels, multiplier=g.k, flip=int(c.flip), across=tile.across, down=tile.down,
-        together=tile.together, run=run, x_strides=xs, y_strides=ys, axes=axes(g, g.out, g.space),
-    )  # fmt: skip
+        pointers[0],
+        pointers[1],
+        pointers[2],
+        pointers[3],
+        pointers[4],
+        planes=count,
+        channels=c.channels,
+        multiplier=g.k,
+        flip=int(c.flip),
+        across=tile.across,
+        down=tile.down,
+        together=tile.together,
+        run=run,
+        x_strides=xs,
+        y_strides=ys,
+        axes=axes(g, g.out, g.space),
+    )
     kernel = Kernel("conv/depthwise_plane.cu", name, config, ("conv/geometry",))
     stages = min(_STAGES, run * g.window[0])
     shared = tile.together * _bytes_of_a_window(g) + stages * (-(-tile.together * tile.plane // 16) * 16)

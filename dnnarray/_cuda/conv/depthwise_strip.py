@@ -20,14 +20,27 @@ _THREADS = 128
 _STRIP = 7  # outputs of a thread: odd, so that the strips of a warp stand in other banks
 _LANES = (32, 16, 8)  # vectors of channels of a block
 _WIDE = (48, 24)
-"""The same in place of 16 or 8 where they leave no more idle: several blocks ask for each line of memory of which they take parts."""
-_SHAPES = {(3, 4): (1, 5, 4), (5, 4): (1, 4, 4), (7, 4): (1, 3, 5), (3, 2): (2, 4, 4), (5, 2): (2, 3, 4), (7, 2): (1, 3, 5)}
-"""By the side of the window and the bytes of an element: channels of a thread, blocks of a multiprocessor, steps in shared memory."""
+"""The same in place of 16 or 8 where they leave no more idle: several blocks ask for each line of memory of which they
+take parts."""
+_SHAPES = {
+    (3, 4): (1, 5, 4),
+    (5, 4): (1, 4, 4),
+    (7, 4): (1, 3, 5),
+    (3, 2): (2, 4, 4),
+    (5, 2): (2, 3, 4),
+    (7, 2): (1, 3, 5),
+}
+"""By the side of the window and the bytes of an element: channels of a thread, blocks of a multiprocessor, steps in
+shared memory."""
 _CUBES = {(1, 4): (1, 4, 4), (1, 2): (2, 3, 4), (2, 4): (1, 3, 4), (2, 2): (2, 2, 4)}
 """The same for windows of 3 x 3 x 3, by the planes of outputs of a block and the bytes of an element."""
-_MULTIPLIED = {3: (1, 4, 4), 5: (1, 3, 4)}  # the same where one image has two channels for each of the other, by the side of the window
+_MULTIPLIED = {
+    3: (1, 4, 4),
+    5: (1, 3, 4),
+}  # the same where one image has two channels for each of the other, by the side of the window
 _WIDE_BLOCK = (96, 4, 4, 10)
-"""Of `_WIDE`, windows of 3 and half types: threads, blocks of a multiprocessor, steps in shared memory, the most rows of a block."""
+"""Of `_WIDE`, windows of 3 and half types: threads, blocks of a multiprocessor, steps in shared memory, the most rows
+of a block."""
 _BOXED = {
     (7, 4, True): (4, 3),
     (5, 4, True): (2, 4),
@@ -36,13 +49,19 @@ _BOXED = {
     (3, 2, True): (2, 4),
     (3, 2, False): (2, 4),
 }
-"""Rows of a step and steps in shared memory where the copy engine brings them (sm_90), by side, bytes and whether there is one channel for each."""
+"""Rows of a step and steps in shared memory where the copy engine brings them (sm_90), by side, bytes and whether there
+is one channel for each."""
 _BOXED_CUBES = ((4, 3), (3, 4), (2, 5))
-"""Of those of float32 and two planes of outputs: blocks of a multiprocessor and steps in shared memory; those that end first."""
+"""Of those of float32 and two planes of outputs: blocks of a multiprocessor and steps in shared memory; those that end
+first."""
 _FOLDED = (2, 192, 2, 5, 1)
-"""The same for the sums of two channels of half types, of 3 x 3 and where lanes are `_WIDE`: channels of a result, threads, blocks, steps, rows of a step."""
+"""The same for the sums of two channels of half types, of 3 x 3 and where lanes are `_WIDE`: channels of a result,
+threads, blocks, steps, rows of a step."""
 _ENOUGH_ROWS = 24  # of a tile for each block of the device, for the former to pay
-_LINE, _RESERVED = 128, 1 << 10  # bytes that boxes in shared memory begin at multiples of; that each block has besides its own
+_LINE, _RESERVED = (
+    128,
+    1 << 10,
+)  # bytes that boxes in shared memory begin at multiples of; that each block has besides its own
 _BITS = 32  # of a thread's share of a step, some for each row and some more
 _FEW_ROWS = {
     True: 8,
@@ -100,7 +119,8 @@ class DepthwiseStripArguments(DepthwiseArguments):
 
 @frozen
 class _Shape:
-    """What a block is: channels that a thread reads and writes, vectors of them, tiles of strips, and the pixels of a step."""
+    """What a block is: channels that a thread reads and writes, vectors of them, tiles of strips, and the pixels of a
+    step."""
 
     depth: int
     planes: int
@@ -143,7 +163,9 @@ def _shape(c: Correlation) -> _Shape:
     g, side, size = c.g, c.g.window[2], c.x.dtype.itemsize
     depth = 1 if is_flat(g) else g.window[0]
     planes = 2 if depth > 1 and g.stride[0] == 1 and g.out[0] > 1 else 1  # of outputs, which share what they read
-    vector, resident, stages = _CUBES[planes, size] if depth > 1 else _SHAPES[side, size] if c.plain else _MULTIPLIED[side]
+    vector, resident, stages = (
+        _CUBES[planes, size] if depth > 1 else _SHAPES[side, size] if c.plain else _MULTIPLIED[side]
+    )
     reads, writes = (vector * g.k, vector) if c.folded else (vector, vector * g.k)
     lanes = min(_LANES, key=lambda n: (_idle(c, n, writes), -n))  # the most that leave the fewest idle
     threads, most_rows = _THREADS, _FEW_ROWS[c.plain] if side == 3 and depth == 1 else g.out[1]
@@ -154,7 +176,9 @@ def _shape(c: Correlation) -> _Shape:
     groups = 1 if depth > 1 else threads // lanes // across  # images beside each other
     pitch = (across * _STRIP - 1) * g.stride[2] + side
     lines, pixel = 1 if depth > 1 else 2, lanes * reads * size
-    return _Shape(depth, planes, lines, reads, writes, lanes, across, groups, pitch, threads, resident, stages, pixel, most_rows)
+    return _Shape(
+        depth, planes, lines, reads, writes, lanes, across, groups, pitch, threads, resident, stages, pixel, most_rows
+    )
 
 
 def _folded(c: Correlation, device: Device, shape: _Shape) -> _Shape | None:
@@ -171,7 +195,9 @@ def _folded(c: Correlation, device: Device, shape: _Shape) -> _Shape | None:
         return None
     tile = {"across": across, "groups": groups, "pitch": across * _STRIP - 1 + side}
     channels = {"reads": vector * g.k, "writes": vector, "lanes": lanes, "pixel": lanes * vector * g.k * size}
-    return changed(shape, **tile, **channels, threads=threads, resident=resident, stages=stages, lines=lines, most_rows=g.out[1])
+    return changed(
+        shape, **tile, **channels, threads=threads, resident=resident, stages=stages, lines=lines, most_rows=g.out[1]
+    )
 
 
 def _boxed(c: Correlation, device: Device) -> _Shape | None:
@@ -209,7 +235,12 @@ def _map(c: Correlation, image: Any, s: _Shape) -> TensorMap:
     dtype = INT32 if c.x.dtype == FLOAT32 else c.x.dtype
     extents = (c.x.shape[c.memory.channel], *c.g.space[::-1], c.g.n)
     return TensorMap(
-        image, dtype, extents, (w, h, d or n, n), (s.lanes * s.reads, s.pitch, s.lines, s.depth + s.planes - 1, s.groups), row=0
+        image,
+        dtype,
+        extents,
+        (w, h, d or n, n),
+        (s.lanes * s.reads, s.pitch, s.lines, s.depth + s.planes - 1, s.groups),
+        row=0,
     )
 
 
@@ -229,14 +260,18 @@ def _blocks(c: Correlation, s: _Shape, device: Device) -> tuple[int, int]:
 def can_strip(c: Correlation) -> bool:
     """Whether strips can do it."""
     g = c.g
-    square = g.window[1] == g.window[2] and g.window[2] in SIDES and g.stride[1] == g.stride[2] and set(g.dilation) == {1}
+    square = (
+        g.window[1] == g.window[2] and g.window[2] in SIDES and g.stride[1] == g.stride[2] and set(g.dilation) == {1}
+    )
     if not square or not c.fast or not c.whole_vectors or c.x.dtype == FLOAT64:
         return False
     cube = g.window == (3, 3, 3) and g.stride[2] == 1 and c.plain
     if not ((is_flat(g) and (c.plain or (g.k == 2 and g.window[2] in _MULTIPLIED))) or cube):
         return False
     near = (
-        max(g.space[1] * g.space[2], g.out[1] * g.out[2]) * max(c.channels, c.x.shape[c.memory.channel]) * (_THREADS // _LANES[-1])
+        max(g.space[1] * g.space[2], g.out[1] * g.out[2])
+        * max(c.channels, c.x.shape[c.memory.channel])
+        * (_THREADS // _LANES[-1])
         < _MOST_APART
     )
     shape = _shape(c)
@@ -249,25 +284,60 @@ def stripped(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Plan:
     g, side, stride, boxed = c.g, c.g.window[2], c.g.stride[2], _boxed(c, device)
     s = boxed or _shape(c)
     channels, share = c.x.shape[c.memory.channel], 0 if boxed else s.share
-    settings = (s.depth, s.planes, side, stride, s.lines, s.reads, s.writes, s.lanes, _STRIP, share, s.stages, s.threads, s.resident)
+    settings = (
+        s.depth,
+        s.planes,
+        side,
+        stride,
+        s.lines,
+        s.reads,
+        s.writes,
+        s.lanes,
+        _STRIP,
+        share,
+        s.stages,
+        s.threads,
+        s.resident,
+    )
     config = DepthwiseStripConfig(TYPES[c.x.dtype], c.added, c.relu, *settings)
     stem = f"depthwise_strip{'_sm90' * bool(boxed)}"
-    name = f"conv_{stem}_{SHORT[c.x.dtype]}{'_added' * c.added}{'_relu' * c.relu}_s{side}{f'x{s.depth}_p{s.planes}' * (s.depth > 1)}_by_{stride}"
-    name += f"{f'_from{s.reads}to{s.writes}' * (s.reads != s.writes)}_l{s.lanes}x{share}{f'_b{s.resident}' * (s.depth > 1)}"
+    name = (
+        f"conv_{stem}_{SHORT[c.x.dtype]}{'_added' * c.added}{'_relu' * c.relu}"
+        f"_s{side}{f'x{s.depth}_p{s.planes}' * (s.depth > 1)}_by_{stride}"
+    )
+    name += (
+        f"{f'_from{s.reads}to{s.writes}' * (s.reads != s.writes)}_l{s.lanes}x{share}{f'_b{s.resident}' * (s.depth > 1)}"
+    )
     deep, beside, chunks = _tiles(c, s)
     tiles, each = -(-g.n // s.groups) * deep * beside * chunks, s.lines // stride
     rows = _blocks(c, s, device)[1]
     parts = -(-g.out[1] // min(rows, s.most_rows))
     rows = -(-g.out[1] // (parts * each)) * each  # as equal as they can be
     parts = -(-g.out[1] // rows)
-    counts = {"chunks": chunks, "parts": parts, "tiles": beside, "depth_groups": deep, "across": s.across, "pitch": s.pitch}
+    counts = {
+        "chunks": chunks,
+        "parts": parts,
+        "tiles": beside,
+        "depth_groups": deep,
+        "across": s.across,
+        "pitch": s.pitch,
+    }
     divisors = {f"by_{name}": divisor(n) for name, n in counts.items()}
     xs, ys = (pixel_strides(c.memory.strides(spec.shape)) for spec in (c.x, c.y))
     kernel = Kernel(f"conv/{stem}.cu", name, config, (*["tma"] * bool(boxed), "conv/geometry"))
     shared = s.boxes if boxed else s.stages * (s.pixels * s.pixel + 16)
     record: Any = DepthwiseStripSm90Arguments if boxed else DepthwiseStripArguments
     arguments = record(
-        _map(c, pointers[0], s) if boxed else pointers[0], *pointers[1:], batch=g.n, channels=channels, flip=int(c.flip), rows=rows, **counts,
-        **divisors, x_strides=xs, y_strides=ys, axes=axes(g, g.out, g.space),
-    )  # fmt: skip
+        _map(c, pointers[0], s) if boxed else pointers[0],
+        *pointers[1:],
+        batch=g.n,
+        channels=channels,
+        flip=int(c.flip),
+        rows=rows,
+        **counts,
+        **divisors,
+        x_strides=xs,
+        y_strides=ys,
+        axes=axes(g, g.out, g.space),
+    )
     return planned(kernel, (tiles * parts, 1, 1), s.threads, arguments, shared_memory=shared)

@@ -1,4 +1,5 @@
-"""The arguments of ``kernels/conv/depthwise_strip_sm90.cu``, where TMA brings the rows; `depthwise_strip` plans the launch."""
+"""The arguments of ``kernels/conv/depthwise_strip_sm90.cu``, where TMA brings the rows; `depthwise_strip` plans the
+launch."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from dnnarray._records import frozen
 
 @frozen
 class DepthwiseStripSm90Arguments(Arguments, restrict=True):
-    """What ``kernels/conv/depthwise_strip_sm90.cu`` is called with; the fields are those of `DepthwiseStripArguments`, `x` a map of boxes."""
+    """What ``kernels/conv/depthwise_strip_sm90.cu`` is called with; the fields are those of `DepthwiseStripArguments`,
+    `x` a map of boxes."""
 
     x: Box
     weight: In

@@ -65,7 +65,8 @@ class _Tile:
 
 @lru_cache(maxsize=1024)
 def _tile(g: Geometry, lanes: int, pixel: int, weights: int) -> _Tile | None:
-    """The tile with the least work: its threads, idle ones and those behind the edge included, and the inputs that it brings."""
+    """The tile with the least work: its threads, idle ones and those behind the edge included, and the inputs that it
+    brings."""
     best, found = float("inf"), None
     for across in range(1, _MOST_THREADS // lanes + 1):
         for down in range(1, _MOST_THREADS // lanes // across + 1):
@@ -94,7 +95,15 @@ def can_tile(c: Correlation) -> bool:
     flat = c.g.dilation[1] == 1 or c.g.window[1] == 1
     small = weights <= _MOST_WEIGHTS and c.g.window[1] <= _MOST_HEIGHT
     narrow = c.g.stride[2] == 1 and c.x.dtype != FLOAT64  # else a row of inputs needs more registers than there are
-    return narrow and c.plain and c.fast and flat and small and c.whole_vectors and _tile(c.g, lanes, pixel, weights) is not None
+    return (
+        narrow
+        and c.plain
+        and c.fast
+        and flat
+        and small
+        and c.whole_vectors
+        and _tile(c.g, lanes, pixel, weights) is not None
+    )
 
 
 def tiled(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Plan:
@@ -113,8 +122,19 @@ def tiled(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Plan:
     xs, ys = (pixel_strides(c.memory.strides(s.shape)) for s in (c.x, c.y))
     across, down = tile.wide // _STRIP, tile.high // _ROWS
     arguments = DepthwiseTileArguments(
-        pointers[0], pointers[1], pointers[2], pointers[3], pointers[4], batch=g.n, channels=c.channels, flip=int(c.flip), across=across,
-        down=down, x_strides=xs, y_strides=ys, axes=axes(g, g.out, g.space),
-    )  # fmt: skip
+        pointers[0],
+        pointers[1],
+        pointers[2],
+        pointers[3],
+        pointers[4],
+        batch=g.n,
+        channels=c.channels,
+        flip=int(c.flip),
+        across=across,
+        down=down,
+        x_strides=xs,
+        y_strides=ys,
+        axes=axes(g, g.out, g.space),
+    )
     kernel = Kernel("conv/depthwise_tile.cu", name, config, ("conv/geometry",))
     return planned(kernel, (blocks, 1, 1), tile.threads, arguments, shared_memory=tile.shared_memory)

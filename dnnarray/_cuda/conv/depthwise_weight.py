@@ -1,4 +1,5 @@
-"""`depthwise`: the gradient of the weight, partial sums in a first launch and their sum in a second, always in the same order."""
+"""`depthwise`: the gradient of the weight, partial sums in a first launch and their sum in a second, always in the same
+order."""
 
 from __future__ import annotations
 
@@ -23,7 +24,10 @@ from dnnarray._spec import FLOAT64, Spec
 _UNITS = 132  # multiprocessors that the sums are divided for: the scratch memory must not depend on the device
 _WARPS, _VECTOR = 8, 4
 _GROUP, _STRIP, _BLOCKS = 8, 4, 4  # rows of the window in a block, columns of a thread, blocks of a multiprocessor
-_ROW_START, _PASS = 1.2e-6, 0.5e-6  # seconds of the direct way: until a row's first values are there, of a warp's pass over columns
+_ROW_START, _PASS = (
+    1.2e-6,
+    0.5e-6,
+)  # seconds of the direct way: until a row's first values are there, of a warp's pass over columns
 
 
 @frozen
@@ -74,7 +78,11 @@ def _direct(c: Correlation, pointers: tuple[Any, Any, Any]) -> PartialSums:
     side, stride = (g.window[2], g.stride[2]) if c.fast else (0, 1)
     strip = _STRIP // 2 if dtype == FLOAT64 and side > 5 else _STRIP  # what the registers hold
     config = DepthwiseWeightConfig(TYPES[dtype], c.plain, side, stride, vector, lanes, strip, 32 * _WARPS)
-    words = [f"conv_depthwise_weight_{SHORT[dtype]}x{vector}", *(["multiplied"] * (not c.plain)), *([f"s{side}_by_{stride}"] * c.fast)]
+    words = [
+        f"conv_depthwise_weight_{SHORT[dtype]}x{vector}",
+        *(["multiplied"] * (not c.plain)),
+        *([f"s{side}_by_{stride}"] * c.fast),
+    ]
     kernel = Kernel("conv/depthwise_weight.cu", "_".join((*words, f"l{lanes}")), config, ("conv/geometry",))
     arguments = DepthwiseWeightArguments(
         *pointers, batch=g.n, channels=c.channels, multiplier=g.k, flip=int(c.flip), splits=splits, groups=group,
@@ -85,7 +93,8 @@ def _direct(c: Correlation, pointers: tuple[Any, Any, Any]) -> PartialSums:
 
 
 def walk_of_rows(c: Correlation) -> float:
-    """Seconds in which a warp of the direct way goes over its rows: the start of each, and its passes over the columns."""
+    """Seconds in which a warp of the direct way goes over its rows: the start of each, and its passes over the
+    columns."""
     if not (c.x.size and c.y.size):
         return 0.0
     g, lanes = c.g, 8 if c.memory.last else 1

@@ -16,7 +16,10 @@ _THREADS, _BLOCKS = (
     64,
     132 * 64,
 )  # of a block; blocks that a launch should have, whatever the device: the scratch memory must not depend on it
-_ROWS, _RUN = {3: 4, 5: 4, 7: 2}, 4  # of a thread: rows of a patch by the side of the window; patches of lines at a time
+_ROWS, _RUN = (
+    {3: 4, 5: 4, 7: 2},
+    4,
+)  # of a thread: rows of a patch by the side of the window; patches of lines at a time
 _MOST = 1 << 30  # patches of a channel and elements of a line
 
 
@@ -57,7 +60,14 @@ def weighs_patches(c: Correlation) -> bool:
     """Whether patches can do it."""
     g, vector = c.g, 16 // c.x.dtype.itemsize
     ones = set(g.stride) == {1} and (g.dilation[1] == 1 or g.window[1] == 1)
-    if not c.fast or not ones or g.window[1] not in (1, g.window[2]) or not is_flat(g) or c.memory.last or c.x.dtype == FLOAT64:
+    if (
+        not c.fast
+        or not ones
+        or g.window[1] not in (1, g.window[2])
+        or not is_flat(g)
+        or c.memory.last
+        or c.x.dtype == FLOAT64
+    ):
         return False
     xs, ys = (c.memory.strides(s.shape) for s in (c.x, c.y))
     whole = vector_length(c.x.dtype, c.aligned, g.space[2], g.out[2], *xs[:-1], *ys[:-1]) == vector
@@ -73,12 +83,24 @@ def weighed_by_patches(c: Correlation, pointers: tuple[Any, Any, Any]) -> Partia
     rounds = -(-g.n * across * down // round_)
     share = -(-rounds // min(rounds, max(1, _BLOCKS // c.channels))) * round_
     parts = -(-g.n * across * down // share)
-    config = DepthwiseWeightPatchConfig(TYPES[c.x.dtype], g.window[1], g.window[2], -g.before[2] % vector, rows, run, _THREADS)
+    config = DepthwiseWeightPatchConfig(
+        TYPES[c.x.dtype], g.window[1], g.window[2], -g.before[2] % vector, rows, run, _THREADS
+    )
     name = f"conv_depthwise_weight_patch_{SHORT[c.x.dtype]}_s{g.window[1]}x{g.window[2]}_from{config.shift}"
     xs, ys = (c.memory.strides(s.shape) for s in (c.x, c.y))
     arguments = DepthwiseWeightPatchArguments(
-        *pointers, batch=g.n, channels=c.channels, multiplier=g.k, flip=int(c.flip), parts=parts, share=share, across=across, down=down,
-        x_strides=xs, y_strides=ys, axes=axes(g, g.out, g.space),
-    )  # fmt: skip
+        *pointers,
+        batch=g.n,
+        channels=c.channels,
+        multiplier=g.k,
+        flip=int(c.flip),
+        parts=parts,
+        share=share,
+        across=across,
+        down=down,
+        x_strides=xs,
+        y_strides=ys,
+        axes=axes(g, g.out, g.space),
+    )
     kernel = Kernel("conv/depthwise_weight_patch.cu", name, config, ("conv/geometry",))
     return PartialSums(planned(kernel, (c.channels * parts, 1, 1), _THREADS, arguments), parts)

@@ -1,4 +1,5 @@
-"""`depthwise`: the gradient of the weight by blocks that walk down channels-last images, whose rows the copy engine brings (sm_90)."""
+"""`depthwise`: the gradient of the weight by blocks that walk down channels-last images, whose rows the copy engine
+brings (sm_90)."""
 
 from __future__ import annotations
 
@@ -16,7 +17,11 @@ _MULTIPLIED = (3, 5)  # windows of half types with two outputs for each channel
 _QUAD = 32  # columns of a lane's four strips, of half types
 _ROWS = {3: 2, 5: 2, 7: 1}  # of a step, by the side of the window: measured
 _STRIP, _WARPS = 7, 8  # columns of a warp, of float32
-_MOST_STAGES, _SHARED, _SHARED_OF_CUBES = 16, 120_000, 220_000  # steps under way and their bytes: with more of them images are slower
+_MOST_STAGES, _SHARED, _SHARED_OF_CUBES = (
+    16,
+    120_000,
+    220_000,
+)  # steps under way and their bytes: with more of them images are slower
 _BARRIERS = 2 * _MOST_STAGES * 8
 _BEYOND = 8 * _CHANNELS * 2  # bytes: lanes of half types read up to a strip behind the last pixel
 _FEWEST = 8  # rows of a block
@@ -46,7 +51,8 @@ class DepthwiseWeightStripConfig(Config):
 
 @frozen
 class _Tile:
-    """Columns of dy, images and planes of dy of a tile, rows of a step, and pixels of a row of x and of dy in shared memory."""
+    """Columns of dy, images and planes of dy of a tile, rows of a step, and pixels of a row of x and of dy in shared
+    memory."""
 
     wide: int
     groups: int
@@ -85,7 +91,9 @@ def _pitch(pixels: int) -> int:
 def _map(memory: Memory, spec: Spec, array: Array, box: tuple[int, ...]) -> TensorMap:
     """Half types swizzled; float32 as it is, and by another name, since the engine would round it."""
     n, _, d, h, w = (s * spec.dtype.itemsize for s in memory.strides(spec.shape))
-    *space, channels = (spec.shape[i] for i in (*(i for i in range(1, spec.ndim) if i != memory.channel), memory.channel))
+    *space, channels = (
+        spec.shape[i] for i in (*(i for i in range(1, spec.ndim) if i != memory.channel), memory.channel)
+    )
     depth, height, width = (1, 1, *space)[-3:]
     dtype, row = (INT32, 0) if spec.dtype == FLOAT32 else (spec.dtype, box[0] * spec.dtype.itemsize)
     return TensorMap(array, dtype, (channels, width, height, depth, spec.shape[0]), (w, h, d or n, n), box, row=row)
@@ -108,10 +116,13 @@ def weighed_by_rows(c: Correlation, pointers: tuple[Any, Any, Any]) -> PartialSu
         _map(c.memory, c.x, x, (_CHANNELS // g.k, tile.pitch_x, tile.rows, reached, tile.groups)),
     )
     laid = (tile.wide, tile.groups, stages, tile.pitch_x, tile.pitch_dy)
-    numbers = Structure((), (c.channels, int(c.flip), parts, tiles, *laid, first, steps, columns, depths, g.out[1], *g.before))
+    numbers = Structure(
+        (), (c.channels, int(c.flip), parts, tiles, *laid, first, steps, columns, depths, g.out[1], *g.before)
+    )
     kernel = _strips(g) if size == 4 else _bands(c, tile, chunks)
     return PartialSums(
-        Plan(kernel, (parts * chunks, 1, 1), _THREADS, (*maps, partial, numbers), stages * stage + _BARRIERS + _BEYOND), parts
+        Plan(kernel, (parts * chunks, 1, 1), _THREADS, (*maps, partial, numbers), stages * stage + _BARRIERS + _BEYOND),
+        parts,
     )
 
 
@@ -125,7 +136,10 @@ def _bands(c: Correlation, tile: _Tile, chunks: int) -> Kernel:
     depth, side, k = c.g.window[0], c.g.window[2], c.g.k
     together = 2 - chunks % 2  # blocks of a cluster
     config = DepthwiseWeightBandConfig(TYPES[c.x.dtype], depth, tile.planes, side, tile.rows, k, together)
-    name = f"conv_depthwise_weight_band_{SHORT[c.x.dtype]}_s{side}{'x3' * (depth > 1)}{'_multiplied' * (k > 1)}_x{together}"
+    name = (
+        f"conv_depthwise_weight_band_{SHORT[c.x.dtype]}_s{side}{'x3' * (depth > 1)}{'_multiplied' * (k > 1)}"
+        f"_x{together}"
+    )
     return Kernel("conv/depthwise_weight_band_sm90.cu", name, config)
 
 
@@ -137,4 +151,8 @@ def _tile_of_strips(g: Geometry) -> _Tile:
 
 def _strips(g: Geometry) -> Kernel:
     side = g.window[2]
-    return Kernel("conv/depthwise_weight_strip_sm90.cu", f"conv_depthwise_weight_strip_s{side}", DepthwiseWeightStripConfig(side, _STRIP))
+    return Kernel(
+        "conv/depthwise_weight_strip_sm90.cu",
+        f"conv_depthwise_weight_strip_s{side}",
+        DepthwiseWeightStripConfig(side, _STRIP),
+    )

@@ -72,7 +72,11 @@ def tiled(c: Correlation, pointers: tuple[Any, Any, Any]) -> PartialSums | None:
     g, dtype, side = c.g, c.x.dtype, c.g.window[2]
     square = c.fast and g.window[1] == side and g.stride[1] == g.stride[2] and g.dilation[1] == 1
     lanes = 16 // dtype.itemsize
-    tile = _tile(g, lanes, lanes * _VECTOR * dtype.itemsize) if square and c.plain and is_flat(g) and c.whole_vectors else None
+    tile = (
+        _tile(g, lanes, lanes * _VECTOR * dtype.itemsize)
+        if square and c.plain and is_flat(g) and c.whole_vectors
+        else None
+    )
     if tile is None or dtype == FLOAT64:
         return None
     wide, high, size = tile
@@ -84,9 +88,17 @@ def tiled(c: Correlation, pointers: tuple[Any, Any, Any]) -> PartialSums | None:
     kernel = Kernel("conv/depthwise_weight_tile.cu", name, config, ("conv/geometry",))
     xs, ys = (pixel_strides(c.memory.strides(s.shape)) for s in (c.x, c.y))
     arguments = DepthwiseWeightTileArguments(
-        *pointers, batch=g.n, channels=c.channels, flip=int(c.flip), splits=splits, wide=wide, high=high, x_strides=xs, y_strides=ys,
+        *pointers,
+        batch=g.n,
+        channels=c.channels,
+        flip=int(c.flip),
+        splits=splits,
+        wide=wide,
+        high=high,
+        x_strides=xs,
+        y_strides=ys,
         axes=axes(g, g.out, g.space),
-    )  # fmt: skip
+    )
     plan = planned(kernel, (chunks * splits, 1, 1), 32 * side * copies, arguments, shared_memory=size)
     return PartialSums(plan, splits * copies)
 

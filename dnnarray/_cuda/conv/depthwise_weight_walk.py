@@ -60,7 +60,8 @@ def walks(c: Correlation) -> bool:
 
 
 def _segments(rows: int, groups: int, blocks: int) -> int:
-    """Parts of the rows of an image, so that as many blocks as run at a time have as much to do; `groups` of walks over all rows."""
+    """Parts of the rows of an image, so that as many blocks as run at a time have as much to do; `groups` of walks over
+    all rows."""
 
     def rounds(parts: int) -> int:
         return -(-groups * parts // blocks) * (-(-rows // parts) + _START)
@@ -84,8 +85,17 @@ def walked(c: Correlation, pointers: tuple[Any, Any, Any]) -> PartialSums | None
     name = f"conv_depthwise_weight_walk_{SHORT[dtype]}{'_shared' * (not c.plain)}_s{_SIDE}_{threads}"
     xs, ys = (pixel_strides(c.memory.strides(s.shape)) for s in (c.x, c.y))
     arguments = DepthwiseWeightWalkArguments(
-        *pointers, batch=g.n, channels=c.channels, multiplier=g.k, flip=int(c.flip), splits=splits, lanes=lanes, high=high, x_strides=xs,
-        y_strides=ys, axes=axes(g, g.out, g.space),
-    )  # fmt: skip
+        *pointers,
+        batch=g.n,
+        channels=c.channels,
+        multiplier=g.k,
+        flip=int(c.flip),
+        splits=splits,
+        lanes=lanes,
+        high=high,
+        x_strides=xs,
+        y_strides=ys,
+        axes=axes(g, g.out, g.space),
+    )
     kernel = Kernel("conv/depthwise_weight_walk.cu", name, config, ("conv/geometry",))
     return PartialSums(planned(kernel, (chunks * splits, 1, 1), threads, arguments), splits)

@@ -71,9 +71,8 @@ class DirectMaps:
     """The maps by their definitions: `shared.Maps`."""
 
     def __init__(self, setting: Setting, repair: bool = False, gates: tuple[Array, Array] | None = None) -> None:
-        """`repair`: only the elements of a result that are NaN, an image being dense in its order; with `gates` only where one of two `Scale` says
-        that numbers are strange.
-        """
+        """`repair`: only the elements of a result that are NaN, an image being dense in its order; with `gates` only
+        where one of two `Scale` says that numbers are strange."""
         self._setting, self._repair, self._gates = setting, repair, gates
 
     def correlate(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
@@ -90,7 +89,14 @@ class DirectMaps:
         f = formula(e.activation, w.dtype)
         given, gated = (TYPES[x.dtype], TYPES[w.dtype], TYPES[y.dtype], f.type), self._gates is not None
         config = DirectConfig(*given, gradient, self._repair, gated, setting.last, THREADS)
-        words = ["conv_direct", SHORT[x.dtype], SHORT[w.dtype], SHORT[y.dtype], f.name, "last" if setting.last else "first"]
+        words = [
+            "conv_direct",
+            SHORT[x.dtype],
+            SHORT[w.dtype],
+            SHORT[y.dtype],
+            f.name,
+            "last" if setting.last else "first",
+        ]
         words += ["gradient"] * gradient + ["repair"] * self._repair + ["gated"] * gated
         kernel = Kernel("conv/direct.cu", "_".join(words), config, ("activation", "conv/geometry"))
         k, c, *window = w.strides
@@ -118,7 +124,11 @@ def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
     return too_large(g)
 
 
-_OUTPUT, _TERM, _WEIGHT_TERM = 20e-12, 45e-9, 7e-9  # seconds: of each output beside its terms; of a thread's term after the other
+_OUTPUT, _TERM, _WEIGHT_TERM = (
+    20e-12,
+    45e-9,
+    7e-9,
+)  # seconds: of each output beside its terms; of a thread's term after the other
 
 
 def _chain(op: str, g: Geometry, weighs: bool) -> float:

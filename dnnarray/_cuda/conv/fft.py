@@ -1,8 +1,8 @@
 """`fft` and `fft_tiled`: convolution of float32 arrays in large windows as products of spectra, by cuFFT.
 
-`fft` transforms whole planes, `fft_tiled` overlapping tiles of them (overlap-save). A tile is as long as its outputs and the window's reach together, so
-nothing wraps around into an output. Axes along which the window has one tap are not transformed: each of their places is a tile of its own.
-"""
+`fft` transforms whole planes, `fft_tiled` overlapping tiles of them (overlap-save). A tile is as long as its outputs
+and the window's reach together, so nothing wraps around into an output. Axes along which the window has one tap are not
+transformed: each of their places is a tile of its own."""
 
 from __future__ import annotations
 
@@ -122,7 +122,9 @@ def _single(t: Tiling) -> Tiling:
     return Tiling(t.size, t.size, (1, 1, 1))
 
 
-Axes = list[tuple[int, int, int, int]]  # for each axis: places taken of a tile, extent of the array, dilation, places before it
+Axes = list[
+    tuple[int, int, int, int]
+]  # for each axis: places taken of a tile, extent of the array, dilation, places before it
 
 
 def _covered(g: Geometry, t: Tiling) -> Axes:
@@ -216,7 +218,8 @@ class FourierMaps:
         return self._steps.take(FLOAT32, 2 * rows * t.frequencies)
 
     def _image_spectra(self, x: Operand, t: Tiling, channels: tuple[int, ...], n0: int, n: int, axes: Axes) -> Operand:
-        """Of `n` images, as channels x images x tiles; `channels`: the first group, groups, the first channel of a group, channels, all of a group."""
+        """Of `n` images, as channels x images x tiles; `channels`: the first group, groups, the first channel of a
+        group, channels, all of a group."""
         first, groups, c0, count, all_of_group = channels
         s_n, s_c, *space = x.strides
         part = x.part(n0 * s_n + (first * all_of_group + c0) * s_c)
@@ -232,7 +235,14 @@ class FourierMaps:
         return found
 
     def _write(
-        self, spectra: Operand, y: Operand, rows: tuple[int, int], strides: tuple[int, ...], t: Tiling, extents: Triple, spread: Triple
+        self,
+        spectra: Operand,
+        y: Operand,
+        rows: tuple[int, int],
+        strides: tuple[int, ...],
+        t: Tiling,
+        extents: Triple,
+        spread: Triple,
     ) -> None:
         """Results from their spectra."""
         with self._steps.borrowed():
@@ -244,7 +254,9 @@ class FourierMaps:
     def _transform(self, source: Operand, target: Operand, t: Tiling, count: int, inverse: bool) -> None:
         with self._steps.borrowed():
             work = self._steps.take(FLOAT32, 2 * count * t.frequencies)
-            self._steps.add(Transform(source.array, target.array, work.array, t.lengths, count, inverse, 8 * count * t.frequencies))
+            self._steps.add(
+                Transform(source.array, target.array, work.array, t.lengths, count, inverse, 8 * count * t.frequencies)
+            )
 
 
 # --- judgement --------------------------------------------------------------------------------------------------------
@@ -276,7 +288,10 @@ def _unfit(problem: ConvProblem, op: str, tiled: bool) -> str | None:
         if tiled and t == tiling(g, False):
             return "an image that is no larger than one tile; fft does it"
         if (needed := _bytes(g, t)) > _MOST:
-            return f"spectra of {needed:,} bytes at a time; {'' if tiled else 'fft_tiled holds tiles only, and '}{_MOST:,} are allowed"
+            return (
+                f"spectra of {needed:,} bytes at a time; "
+                f"{'' if tiled else 'fft_tiled holds tiles only, and '}{_MOST:,} are allowed"
+            )
     return None
 
 
@@ -294,7 +309,8 @@ _BANDWIDTH, _RATE = 1.1e12, 5e12  # bytes and operations a second of an H200 tha
 def _seconds(g: Geometry, t: Tiling) -> float:
     """Of the steps beside their launches: planes cut, transformed, multiplied, transformed back, and put together."""
     chunks, passes = _chunks(g, t), len(t.lengths)
-    plane = 8 * t.volume + (16 * passes - 8) * t.frequencies  # bytes of a tile written and read, and of its transform's passes
+    # bytes of a tile written and read, and of its transform's passes
+    plane = 8 * t.volume + (16 * passes - 8) * t.frequencies
     images, results = g.n * g.groups * g.c * t.count, g.n * g.groups * g.k * t.count
     moved = plane * (images * -(-g.k // chunks.k) + results + g.groups * g.k * g.c)
     operations = 8 * g.n * t.count * g.groups * g.c * g.k * t.frequencies

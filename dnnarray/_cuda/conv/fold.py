@@ -28,17 +28,28 @@ class FoldConfig(Config):
     threads: int
 
 
-def fold_plan(g: Geometry, columns: Columns, aligned: bool, source: Operand, y: Operand, n: int, e: Epilogue = NO_EPILOGUE) -> Plan:
+def fold_plan(
+    g: Geometry, columns: Columns, aligned: bool, source: Operand, y: Operand, n: int, e: Epilogue = NO_EPILOGUE
+) -> Plan:
     """`n` images from their columns."""
     vector = channels_at_once(y.dtype, aligned, g, columns.last, y.strides)
     f = formula(e.activation, y.dtype)
     config = FoldConfig(TYPES[y.dtype], TYPES[source.dtype], f.type, e.bias is not None, columns.last, vector, THREADS)
-    words = ["conv_fold", SHORT[source.dtype], "to", f"{SHORT[y.dtype]}x{vector}", "last" if columns.last else "first", e.name]
+    words = [
+        "conv_fold",
+        SHORT[source.dtype],
+        "to",
+        f"{SHORT[y.dtype]}x{vector}",
+        "last" if columns.last else "first",
+        e.name,
+    ]
     kernel = Kernel("conv/fold.cu", "_".join(words), config, ("activation",))
     total = n * g.groups * g.c * math.prod(g.space)
     steps = (columns.image, columns.pixel, columns.group, columns.channel, columns.tap)
     arguments = (total, g.groups, g.c, *y.strides, *steps, *extents(g), f.p, f.q)
-    return Plan(kernel, (-(-total // (THREADS * vector)), 1, 1), THREADS, (source.array, e.bias or y.array, y.array, *arguments))
+    return Plan(
+        kernel, (-(-total // (THREADS * vector)), 1, 1), THREADS, (source.array, e.bias or y.array, y.array, *arguments)
+    )
 
 
 def fold(setting: Setting, columns: Columns, source: Operand, y: Operand, n: int, e: Epilogue) -> Plan:

@@ -27,7 +27,8 @@ class FourierResultConfig(Config):
 
 @frozen
 class FourierResultArguments(Arguments, restrict=True):
-    """What ``kernels/conv/fourier_result.cu`` is called with; the strides of y are along two axes, the second of extent `inner`, and space."""
+    """What ``kernels/conv/fourier_result.cu`` is called with; the strides of y are along two axes, the second of extent
+    `inner`, and space."""
 
     source: FloatIn
     y: FloatOut
@@ -47,13 +48,19 @@ def fourier_result(
     extents: Triple,
     spread: Triple,
 ) -> Plan:
-    """Results along two axes of these extents and space; `cut` are the places of a tile, the distance from tile to tile, and the tiles."""
+    """Results along two axes of these extents and space; `cut` are the places of a tile, the distance from tile to
+    tile, and the tiles."""
     size, step, tiles = cut
     of_axes = zip(tiles, size, extents, step, spread, strict=True)
     total = math.prod(rows) * math.prod(extents)
     arguments = FourierResultArguments(
-        source.array, y.array, total=total, inner=rows[1], y_strides=strides, axes=[number for axis in of_axes for number in axis],
+        source.array,
+        y.array,
+        total=total,
+        inner=rows[1],
+        y_strides=strides,
+        axes=[number for axis in of_axes for number in axis],
         scale=1.0 / math.prod(size),
-    )  # fmt: skip
+    )
     kernel = Kernel("conv/fourier_result.cu", "conv_fourier_result", FourierResultConfig(_THREADS), ("conv/fourier",))
     return planned(kernel, (-(-total // _THREADS), 1, 1), _THREADS, arguments)

@@ -49,13 +49,16 @@ def fourier_tiles(
 ) -> Plan:
     """Tiles of planes by their strides along groups, two more axes of these extents, and space.
 
-    `cut` are the places of a tile, the distance from tile to tile, and the tiles; `axes` are (taken, extent, dilation, before).
-    """
+    `cut` are the places of a tile, the distance from tile to tile, and the tiles; `axes` are (taken, extent, dilation,
+    before)."""
     size, step, tiles = cut
     parts = -(-math.prod(size) // (_THREADS * _STEPS))
     pieces = math.prod(rows) * math.prod(tiles) * parts
     each = zip(tiles, size, step, axes, strict=True)
-    of_axes = [(n, places, taken, apart, extent, dilation, before) for n, places, apart, (taken, extent, dilation, before) in each]
+    of_axes = [
+        (n, places, taken, apart, extent, dilation, before)
+        for n, places, apart, (taken, extent, dilation, before) in each
+    ]
     arguments = FourierTilesArguments(
         x.array, out.array, pieces=pieces, parts=parts, outers=rows[1], inners=rows[2], x_strides=strides,
         axes=[number for axis in of_axes for number in axis],

@@ -30,13 +30,25 @@ _ROWS = 1 << 30  # of a product
 _BATCH = 1 << 15  # products in one call
 _CALL = 2  # launches that take as long as a product of cuBLAS beside its arithmetic
 _STEP = 0.1e-6  # seconds of 64 terms of a product's sum, one after the other
-_CROOKED_TERM = 25e-9  # seconds of a term of a sum, the other, of half types whose rows do not begin at multiples of 16 bytes
-_BATCH_TERM, _CROOKED_BATCH_TERM, _DOT_TERM = 3.5e-9, 12e-9, 0.75e-9  # of a weight gradient of groups: cuBLAS divides no sum of a batch
+_CROOKED_TERM = (
+    25e-9  # seconds of a term of a sum, the other, of half types whose rows do not begin at multiples of 16 bytes
+)
+_BATCH_TERM, _CROOKED_BATCH_TERM, _DOT_TERM = (
+    3.5e-9,
+    12e-9,
+    0.75e-9,
+)  # of a weight gradient of groups: cuBLAS divides no sum of a batch
 _SLOWEST = 0.3e12  # operations a second of a product of a few rows and columns (docs/development/measured.md)
 _ADDED_UP = 1.4  # times that columns are moved which are added up behind the product, in part from the cache
-_GATHERED = {(True, True): 0.8, (False, True): 0.17, (False, False): 0.35}  # of the bandwidth: columns by vectors, by channels, by pixels
+_GATHERED = {
+    (True, True): 0.8,
+    (False, True): 0.17,
+    (False, False): 0.35,
+}  # of the bandwidth: columns by vectors, by channels, by pixels
 _REACHED = 0.75  # of the peak, by the products
-_CROOKED = 2.5  # times that a product takes of what the bandwidth would allow where rows do not begin at multiples of 16 bytes
+_CROOKED = (
+    2.5  # times that a product takes of what the bandwidth would allow where rows do not begin at multiples of 16 bytes
+)
 _ROUNDED = 1.2  # the same of products of pixels that are rounded to TF32
 _EXTENT = 1 << 31  # that cuBLAS cannot count
 _LONG_SUM, _PART = (
@@ -48,10 +60,9 @@ _LONG_SUM, _PART = (
 class GemmMaps:
     """The maps as products: `shared.Maps`.
 
-    Channels-last, the columns of a pixel are (groups, window, C) and the images are matrices of pixels x channels; channels-first, the
-    columns are (groups, C, window) x pixels and the images are matrices of channels x pixels. The weight is brought to (K, window, C) or
-    (K, C, window) first.
-    """
+    Channels-last, the columns of a pixel are (groups, window, C) and the images are matrices of pixels x channels;
+    channels-first, the columns are (groups, C, window) x pixels and the images are matrices of channels x pixels. The
+    weight is brought to (K, window, C) or (K, C, window) first."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting, self._steps, self._g, self._last = setting, setting.steps, setting.g, setting.last
@@ -75,7 +86,9 @@ class GemmMaps:
                         with steps.borrowed():
                             self._multiply_columns(self._columns(x, n, start, count, dtype), w, z, n, start, count)
                     if waits or not epilogue.empty:
-                        steps.add(apply(epilogue, z, y, self._setting.view(True, n), steps.aligned, first * small.strides[0]))
+                        steps.add(
+                            apply(epilogue, z, y, self._setting.view(True, n), steps.aligned, first * small.strides[0])
+                        )
 
     def spread(self, small: Operand, weight: Operand, large: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
         g, steps = self._g, self._steps
@@ -92,7 +105,9 @@ class GemmMaps:
                     if not direct:
                         steps.add(fold(self._setting, self._layout(n, self._pixels), columns, x, n, epilogue))
                     elif not epilogue.empty:
-                        steps.add(apply(epilogue, x, x, self._setting.view(False, n), steps.aligned, first * large.strides[0]))
+                        steps.add(
+                            apply(epilogue, x, x, self._setting.view(False, n), steps.aligned, first * large.strides[0])
+                        )
 
     def weigh(self, small: Operand, large: Operand, weight: Operand) -> None:
         steps, setting, g = self._steps, self._setting, self._g
@@ -102,19 +117,30 @@ class GemmMaps:
         direct = wide == weight.dtype and same_memory(setting.weight_shape, packed, weight.strides)
         with steps.borrowed():
             small, gathers = self._converted(small, dtype), not (self._last and self._plain and large.dtype == dtype)
-            blocks = [(*block, *piece) for block in self._blocks(gathers, dtype, False) for piece in self._pieces(block[1], dtype)]
+            blocks = [
+                (*block, *piece)
+                for block in self._blocks(gathers, dtype, False)
+                for piece in self._pieces(block[1], dtype)
+            ]
             if _in_parts(g, dtype, self._last, setting.precision):
                 self._add_up_parts(small, large, weight, blocks)
                 return
-            result = weight if direct else Operand(steps.take(wide, math.prod(setting.weight_shape)).array, wide, packed)
+            result = (
+                weight if direct else Operand(steps.take(wide, math.prod(setting.weight_shape)).array, wide, packed)
+            )
             for i, (first, n, start, count) in enumerate(blocks):
                 with steps.borrowed():
-                    self._add_product(small, large.part(first * large.strides[0]), result, first, n, start, count, float(i > 0))
+                    self._add_product(
+                        small, large.part(first * large.strides[0]), result, first, n, start, count, float(i > 0)
+                    )
             if not direct:
                 steps.add(rearrange(result, weight, setting.weight_shape))
 
-    def _add_up_parts(self, small: Operand, large: Operand, weight: Operand, blocks: list[tuple[int, int, int, int]]) -> None:
-        """The weight's gradient of one group in float32, added up in parts: a product for each, and what is left of a block by another."""
+    def _add_up_parts(
+        self, small: Operand, large: Operand, weight: Operand, blocks: list[tuple[int, int, int, int]]
+    ) -> None:
+        """The weight's gradient of one group in float32, added up in parts: a product for each, and what is left of a
+        block by another."""
         steps, g, width, size, at = self._steps, self._g, self._width, math.prod(self._setting.weight_shape), 0
         terms = _terms_of_part(g)
         sums = steps.take(FLOAT32, size * sum(-(-n * count // terms) for _, n, _, count in blocks))
@@ -125,8 +151,13 @@ class GemmMaps:
                 whole, rest = divmod(n * count, terms)
                 for row, each, batch in ((0, terms, whole), (whole * terms, rest, 1)):
                     if each and batch:
-                        a, b = Matrix(rows.at(row * g.k), g.k, each * g.k, True), Matrix(columns.at(row * width), width, each * width)
-                        self._product(a, b, Matrix(sums.at(at * size), width, size), g.k, width, each, batch, FLOAT32, FLOAT32)
+                        a, b = (
+                            Matrix(rows.at(row * g.k), g.k, each * g.k, True),
+                            Matrix(columns.at(row * width), width, each * width),
+                        )
+                        self._product(
+                            a, b, Matrix(sums.at(at * size), width, size), g.k, width, each, batch, FLOAT32, FLOAT32
+                        )
                         at += batch
         steps.add(sum_splits(sums, at, weight, self._setting.weight_shape, steps.aligned))
 
@@ -169,7 +200,12 @@ class GemmMaps:
         """From C order by way of shared memory, as nearly all weights come; None where that is not it."""
         k, c, *window = shape
         first = dense_strides(shape, range(len(shape)))
-        if not self._last or weight.dtype != target.dtype or math.prod(window) == 1 or not same_memory(shape, weight.strides, first):
+        if (
+            not self._last
+            or weight.dtype != target.dtype
+            or math.prod(window) == 1
+            or not same_memory(shape, weight.strides, first)
+        ):
             return None
         return weight_order(weight, target, (k, c, math.prod(window)), self._steps.aligned)
 
@@ -182,7 +218,8 @@ class GemmMaps:
         return target
 
     def _layout(self, n: int, pixels: int, image_inside: bool = False) -> Columns:
-        """How the columns of `pixels` pixels of each of `n` images lie; `image_inside`: the images side by side in a row of pixels."""
+        """How the columns of `pixels` pixels of each of `n` images lie; `image_inside`: the images side by side in a
+        row of pixels."""
         g = self._g
         if self._last:
             each = g.groups * self._width
@@ -191,7 +228,9 @@ class GemmMaps:
         image = pixels if image_inside else g.groups * self._width * row
         return Columns(False, image, 1, self._width * row, g.taps * row, row)
 
-    def _columns(self, large: Operand, n: int, first: int, count: int, dtype: np.dtype, image_inside: bool = False) -> Operand:
+    def _columns(
+        self, large: Operand, n: int, first: int, count: int, dtype: np.dtype, image_inside: bool = False
+    ) -> Operand:
         """The windows of `count` pixels from `first` on; the image itself where a window is a pixel."""
         if self._plain and large.dtype == dtype and not (image_inside and n > 1):
             return large.part(first * large.strides[4])
@@ -201,8 +240,19 @@ class GemmMaps:
 
     # --- products -----------------------------------------------------------------------------------------------------
 
-    def _product(self, a: Matrix, b: Matrix, c: Matrix, m: int, n: int, k: int, batch: int, dtype: np.dtype, result: np.dtype,
-                 beta: float = 0.0) -> None:  # fmt: skip
+    def _product(
+        self,
+        a: Matrix,
+        b: Matrix,
+        c: Matrix,
+        m: int,
+        n: int,
+        k: int,
+        batch: int,
+        dtype: np.dtype,
+        result: np.dtype,
+        beta: float = 0.0,
+    ) -> None:
         self._steps.add(MatMul(a, b, c, m, n, k, dtype, result, batch, beta=beta, precision=self._setting.precision))
 
     def _multiply_columns(self, columns: Operand, w: Operand, z: Operand, n: int, first: int, count: int) -> None:
@@ -308,7 +358,12 @@ def _moved(op: str, problem: ConvProblem, last: bool) -> float:
     g, dtype = problem.geometry, problem.inputs[0].dtype
     columns = 0 if _plain(g) else g.n * g.pixels * g.groups * g.c * g.taps
     spreads = op in ("conv_backward_input", "conv_transpose")
-    return 2 * columns * problem.maps * (arithmetic_of(dtype).itemsize * (_ADDED_UP if last else 2) if spreads else dtype.itemsize)
+    return (
+        2
+        * columns
+        * problem.maps
+        * (arithmetic_of(dtype).itemsize * (_ADDED_UP if last else 2) if spreads else dtype.itemsize)
+    )
 
 
 def floor(op: str, problem: ConvProblem, device: Device, precision: str = "highest") -> float:
@@ -329,7 +384,8 @@ def cost(op: str, problem: ConvProblem, device: Device, precision: str = "highes
     wide = 128 if half else 64  # a product much narrower than a tile leaves most of it empty
     narrow = min(g.k, wide) / wide * min(g.c * g.taps, wide) / wide
     weighs = problem.runs.weighs
-    turned = 2 * g.n * g.groups * (g.k * g.pixels + plain * g.c * math.prod(g.space)) * dtype.itemsize  # images, to the other order
+    # images, to the other order
+    turned = 2 * g.n * g.groups * (g.k * g.pixels + plain * g.c * math.prod(g.space)) * dtype.itemsize
     calls = 1 if last or op == "conv_backward_weight" else g.groups
     launches = problem.maps * (_CALL * calls + (not plain) + weighs * (1 if last else 3))
     of_copy = _GATHERED[last and g.c * dtype.itemsize % 16 == 0, last]
@@ -345,7 +401,8 @@ def cost(op: str, problem: ConvProblem, device: Device, precision: str = "highes
 
 
 def _chain(op: str, g: Geometry, last: bool, size: int) -> float:
-    """Seconds that the terms of a sum take which are added one after the other; cuBLAS divides the sums of a single weight gradient."""
+    """Seconds that the terms of a sum take which are added one after the other; cuBLAS divides the sums of a single
+    weight gradient."""
     if op == "conv_backward_weight":
         if g.groups == 1:
             return 0.0
@@ -360,7 +417,9 @@ def _chain(op: str, g: Geometry, last: bool, size: int) -> float:
 
 def _behind(problem: ConvProblem) -> int:
     """Bytes that a bias, a residual or an activation moves behind the products, whose sums wait in their own type."""
-    if problem.kind not in ("conv", "conv_transpose") or (problem.activation is None and all(s is None for s in problem.inputs[2:])):
+    if problem.kind not in ("conv", "conv_transpose") or (
+        problem.activation is None and all(s is None for s in problem.inputs[2:])
+    ):
         return 0
     return 2 * problem.result.size * arithmetic_of(problem.result.dtype).itemsize
 

@@ -22,9 +22,16 @@ from dnnarray._records import changed, frozen
 CHUNK = 8  # channels that the matrix units take at once
 MOST = 64  # channels of a slab
 CHUNKS_OUT = 4  # chunks of outputs of a warp, at most
-_HELD = ((1, 5), (1, 9), (2, 9))  # chunks of outputs and pairs of items whose weights fit into registers: windows of 3 x 3
+_HELD = (
+    (1, 5),
+    (1, 9),
+    (2, 9),
+)  # chunks of outputs and pairs of items whose weights fit into registers: windows of 3 x 3
 VECTORS = 8  # pieces of a pixel of a block: a line of memory
-SHARED, HALF_SHARED = 226 << 10, 112 << 10  # bytes of shared memory that a block asks for; each of two of a multiprocessor
+SHARED, HALF_SHARED = (
+    226 << 10,
+    112 << 10,
+)  # bytes of shared memory that a block asks for; each of two of a multiprocessor
 PLACES = 1 << 31  # elements of an image that 32 bits can count
 _MOST_SIDE, _SMALL = 1023, 512  # columns of a tile; outputs of a plane of which a tile may have several
 _MOST_ROWS, _MOST_DEPTHS = 32, 32  # of a tile
@@ -64,8 +71,8 @@ def slab(c: int, k: int, chunk: int = CHUNK) -> Slab:
 
 @frozen
 class Shares:
-    """How the sums of a weight's gradient are shared out: slabs and tasks of a block, blocks for all tasks of a slab and for all slabs, and the workers
-    (threads, or warps) that have the same task and other pixels."""
+    """How the sums of a weight's gradient are shared out: slabs and tasks of a block, blocks for all tasks of a slab
+    and for all slabs, and the workers (threads, or warps) that have the same task and other pixels."""
 
     across: int
     here: int
@@ -108,17 +115,34 @@ def sums_plan(
     """The launch from dy and x to the parts of the sums."""
     (dy, x, partial), g = arrays, stacked(given)
     arguments = record(
-        dy.array, x.array, partial.array, batch=g.n, groups=g.groups, c=g.c, k=g.k, together=s.together, across=t.across, ranges=t.ranges,
-        tasks=t.here, parts=t.parts, item_parts=item_parts, depths=split.sides[0], rows=split.sides[1], columns=split.sides[2],
-        x_strides=steps(given, x.strides), y_strides=steps(given, dy.strides), axes=conv_axes(g),
-    )  # fmt: skip
+        dy.array,
+        x.array,
+        partial.array,
+        batch=g.n,
+        groups=g.groups,
+        c=g.c,
+        k=g.k,
+        together=s.together,
+        across=t.across,
+        ranges=t.ranges,
+        tasks=t.here,
+        parts=t.parts,
+        item_parts=item_parts,
+        depths=split.sides[0],
+        rows=split.sides[1],
+        columns=split.sides[2],
+        x_strides=steps(given, x.strides),
+        y_strides=steps(given, dy.strides),
+        axes=conv_axes(g),
+    )
     grid = (split.splits * t.ranges * t.parts, 1, 1)
     return planned(kernel, grid, threads, arguments, shared_memory=split.shared_memory)
 
 
 @frozen
 class GroupedArguments(Arguments, restrict=True):
-    """What ``kernels/conv/grouped.cu`` is called with: `together` groups make up a slab, `across` slabs a block, `depths` x `rows` x `columns` a tile."""
+    """What ``kernels/conv/grouped.cu`` is called with: `together` groups make up a slab, `across` slabs a block,
+    `depths` x `rows` x `columns` a tile."""
 
     x: In
     weight: In
@@ -181,7 +205,8 @@ def steps(g: Geometry, strides: Sequence[int]) -> tuple[int, ...]:
 
 
 class Sides:
-    """Tiles worth a look, all at once: parts of a plane, or several whole ones. Depths, rows and columns of outputs, as arrays.
+    """Tiles worth a look, all at once: parts of a plane, or several whole ones. Depths, rows and columns of outputs, as
+    arrays.
 
     Inputs are counted in float64, which holds all that may fit into shared memory, and places in 64 bits.
     """
@@ -196,7 +221,9 @@ class Sides:
     def inputs(self) -> np.ndarray:
         """That each reads."""
         g, (depths, rows, columns) = self._g, self.all.astype(np.float64)
-        height, width = ((n - 1) * g.stride[i] + (g.window[i] - 1) * g.dilation[i] + 1 for i, n in ((1, rows), (2, columns)))
+        height, width = (
+            (n - 1) * g.stride[i] + (g.window[i] - 1) * g.dilation[i] + 1 for i, n in ((1, rows), (2, columns))
+        )
         return (depths if g.window[0] == 1 else g.window[0]) * height * width
 
     @property
@@ -218,8 +245,14 @@ class Sides:
 @lru_cache(maxsize=64)
 def _sides(depths: int, height: int, width: int) -> np.ndarray:
     """Parts of a plane, the narrowest first, then up to so many planes."""
-    columns, rows, planes = np.array(_columns(width)), np.arange(1, min(height, _MOST_ROWS) + 1), np.arange(2, depths + 1)
-    parts = np.stack((np.ones(columns.size * rows.size, np.int64), np.tile(rows, columns.size), np.repeat(columns, rows.size)))
+    columns, rows, planes = (
+        np.array(_columns(width)),
+        np.arange(1, min(height, _MOST_ROWS) + 1),
+        np.arange(2, depths + 1),
+    )
+    parts = np.stack(
+        (np.ones(columns.size * rows.size, np.int64), np.tile(rows, columns.size), np.repeat(columns, rows.size))
+    )
     return np.concatenate((parts, np.stack((planes, np.full_like(planes, height), np.full_like(planes, width)))), 1)
 
 
@@ -236,7 +269,8 @@ def box(g: Geometry, columns: int) -> int:
 
 @frozen
 class Warps:
-    """Warps of a block, and what each has at a time: sixteens of pixels, pairs of items whose weights stay in registers (0: none do)."""
+    """Warps of a block, and what each has at a time: sixteens of pixels, pairs of items whose weights stay in registers
+    (0: none do)."""
 
     count: int
     m: int
@@ -325,8 +359,27 @@ def correlation(units: int, g: Geometry, x: Operand, weight: Operand, y: Operand
     ranges = -(-slabs // found.across)
     each = max(1, min(found.count(g), units * _resident(w, found.shared_memory) // (ranges * parts)))
     arguments = GroupedArguments(
-        x.array, weight.array, e.bias, e.residual, y.array, batch=g.n, groups=g.groups, c=g.c, k=g.k, together=s.together,
-        across=found.across, ranges=ranges, parts=parts, depths=found.sides[0], rows=found.sides[1], columns=found.sides[2],
-        x_strides=along_x, y_strides=along_y, w_strides=weight.strides, axes=conv_axes(g), p=f.p, q=f.q,
-    )  # fmt: skip
+        x.array,
+        weight.array,
+        e.bias,
+        e.residual,
+        y.array,
+        batch=g.n,
+        groups=g.groups,
+        c=g.c,
+        k=g.k,
+        together=s.together,
+        across=found.across,
+        ranges=ranges,
+        parts=parts,
+        depths=found.sides[0],
+        rows=found.sides[1],
+        columns=found.sides[2],
+        x_strides=along_x,
+        y_strides=along_y,
+        w_strides=weight.strides,
+        axes=conv_axes(g),
+        p=f.p,
+        q=f.q,
+    )
     return planned(kernel, (each * ranges * parts, 1, 1), w.threads, arguments, shared_memory=found.shared_memory)

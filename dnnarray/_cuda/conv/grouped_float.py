@@ -83,14 +83,37 @@ def float_correlation(units: int, given: Geometry, x: Operand, weight: Operand, 
     assert found is not None
     residual = e.residual is not None
     name = f"conv_grouped_float_{f.name}{'_residual' * residual}"
-    kernel = Kernel("conv/grouped_float.cu", name, GroupedFloatConfig(f.type, residual, _PIXELS, _THREADS), ("activation", "conv/geometry"))
+    kernel = Kernel(
+        "conv/grouped_float.cu",
+        name,
+        GroupedFloatConfig(f.type, residual, _PIXELS, _THREADS),
+        ("activation", "conv/geometry"),
+    )
     slabs = -(-g.groups // s.together)
     ranges = -(-slabs // found.across)
     resident = 2 if found.shared_memory <= HALF_SHARED else 1
     each = max(1, min(found.count(g), units * resident // ranges))
     arguments = GroupedFloatArguments(
-        x.array, weight.array, e.bias, e.residual, y.array, batch=g.n, groups=g.groups, c=g.c, k=g.k, together=s.together,
-        across=found.across, ranges=ranges, depths=found.sides[0], rows=found.sides[1], columns=found.sides[2],
-        x_strides=steps(given, x.strides), y_strides=steps(given, y.strides), w_strides=weight.strides, axes=conv_axes(g), p=f.p, q=f.q,
-    )  # fmt: skip
+        x.array,
+        weight.array,
+        e.bias,
+        e.residual,
+        y.array,
+        batch=g.n,
+        groups=g.groups,
+        c=g.c,
+        k=g.k,
+        together=s.together,
+        across=found.across,
+        ranges=ranges,
+        depths=found.sides[0],
+        rows=found.sides[1],
+        columns=found.sides[2],
+        x_strides=steps(given, x.strides),
+        y_strides=steps(given, y.strides),
+        w_strides=weight.strides,
+        axes=conv_axes(g),
+        p=f.p,
+        q=f.q,
+    )
     return planned(kernel, (each * ranges, 1, 1), _THREADS, arguments, shared_memory=found.shared_memory)

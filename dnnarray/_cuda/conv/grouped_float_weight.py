@@ -33,7 +33,8 @@ class GroupedFloatWeightConfig(Config):
 
 @frozen
 class GroupedFloatWeightArguments(GroupedWeightArguments, restrict=True):
-    """What ``kernels/conv/grouped_float_weight.cu`` is called with: the record of ``grouped_weight.cu`` with float32 arrays."""
+    """What ``kernels/conv/grouped_float_weight.cu`` is called with: the record of ``grouped_weight.cu`` with float32
+    arrays."""
 
     dy: FloatIn
     x: FloatIn
@@ -90,7 +91,9 @@ def float_split(given: Geometry) -> FloatSplit | None:
     pixels = sides.pixels
     stage = sides.inputs * (t.shares.across * s.inputs | 1) * 16 + pixels * (t.shares.across * s.outputs | 1) * 16
     lists = 8 * pixels + 4 * t.item_parts * t.items
-    shared = np.maximum(2 * stage + lists, _THREADS * (16 * t.items + 1) * 4)  # copies are added up where the tiles were
+    shared = np.maximum(
+        2 * stage + lists, _THREADS * (16 * t.items + 1) * 4
+    )  # copies are added up where the tiles were
     resident = np.where(shared <= HALF_SHARED, 2 if t.items <= _MOST_OF_TWO else 1, 1)
     splits = np.maximum(1, np.minimum(sides.tiles, PLANNED * resident // tasks))
     rounds = -(-sides.tiles // splits) * -(-splits * tasks // (PLANNED * resident))
@@ -110,4 +113,6 @@ def float_sums(given: Geometry, dy: Operand, x: Operand, partial: Operand) -> Pl
         GroupedFloatWeightConfig(t.items, _THREADS),
         ("conv/geometry",),
     )
-    return sums_plan(GroupedFloatWeightArguments, kernel, _THREADS, given, s, found, t.shares, t.item_parts, (dy, x, partial))
+    return sums_plan(
+        GroupedFloatWeightArguments, kernel, _THREADS, given, s, found, t.shares, t.item_parts, (dy, x, partial)
+    )

@@ -12,7 +12,15 @@ from dnnarray._cuda.conv.gemm import GemmMaps
 from dnnarray._cuda.conv.grouped import CHUNKS_OUT, MOST, PLACES, SHARED, Tile, correlation, fits, slab, stacked, tile
 from dnnarray._cuda.conv.grouped_float import QUAD, float_correlation, float_tile
 from dnnarray._cuda.conv.grouped_float_weight import FloatSplit, float_floor, float_split, float_sums
-from dnnarray._cuda.conv.grouped_rows import RowSplit, RowTile, can_walk, row_correlation, row_split, row_tile, rows_floor
+from dnnarray._cuda.conv.grouped_rows import (
+    RowSplit,
+    RowTile,
+    can_walk,
+    row_correlation,
+    row_split,
+    row_tile,
+    rows_floor,
+)
 from dnnarray._cuda.conv.grouped_rows_weight import row_sums
 from dnnarray._cuda.conv.grouped_weight import WeightSplit, weight_split, weight_sums
 from dnnarray._cuda.conv.implicit import part_of, target_of
@@ -31,7 +39,8 @@ from dnnarray._spec import FLOAT32, HALF
 
 
 class GroupedMaps:
-    """The maps by slabs of groups: `shared.Maps`. Operands of several types go by the definition, their weight gradients by `GemmMaps`."""
+    """The maps by slabs of groups: `shared.Maps`. Operands of several types go by the definition, their weight
+    gradients by `GemmMaps`."""
 
     def __init__(self, setting: Setting) -> None:
         self._steps, self._g, self._units = setting.steps, setting.g, setting.units
@@ -69,7 +78,8 @@ class GroupedMaps:
         with self._steps.borrowed():
             sums = self._steps.take(FLOAT32, count * math.prod(shape))
             self._steps.add(first(g, small, large, sums))
-            terms = None if large.dtype == FLOAT32 else WeightTerms(g, small, large)  # products of halves are filled up with zeros
+            # products of halves are filled up with zeros
+            terms = None if large.dtype == FLOAT32 else WeightTerms(g, small, large)
             self._steps.add(sum_splits(sums, count, weight, shape, self._steps.aligned, terms))
 
     def _launch(self, g: Geometry, x: Operand, w: Operand, y: Operand, e: Epilogue) -> Plan:
@@ -160,7 +170,10 @@ _SHARE = 0.45  # of the bandwidth
 _FMA, _FMA_SHARE = 128, 0.5  # float32 multiply-adds a clock of a multiprocessor; of them, by the kernel of float32
 _BEGIN = 8e-6  # seconds until a block has its weights
 _FLOAT_TILE = 7.5e-9  # seconds of a unit of `float_tile`'s time, beside the multiply-adds
-_WAVEFRONTS, _PRODUCTS = 0.65e9, 0.3e9  # a second of a multiprocessor: 128 bytes of shared memory, products of 16 x 8 x 16
+_WAVEFRONTS, _PRODUCTS = (
+    0.65e9,
+    0.3e9,
+)  # a second of a multiprocessor: 128 bytes of shared memory, products of 16 x 8 x 16
 _COPIES = 1.5  # times that the copies to another order take of what the bandwidth would allow
 
 
@@ -219,7 +232,13 @@ def floor(op: str, problem: ConvProblem, device: Device) -> float:
     seconds = sum(least(part, device) for part in correlations(problem))
     if not problem.runs.weighs:
         return seconds
-    by_rows = float_floor(g) * _FLOAT_SLOWER if single else rows_floor(g, device.units, True) * _WEIGHT_SLOWER if can_walk(g) else None
+    by_rows = (
+        float_floor(g) * _FLOAT_SLOWER
+        if single
+        else rows_floor(g, device.units, True) * _WEIGHT_SLOWER
+        if can_walk(g)
+        else None
+    )
     return seconds + (_terms(g, device) if by_rows is None else by_rows / _CLOCK) + device.launch
 
 

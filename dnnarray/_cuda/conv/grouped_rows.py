@@ -1,4 +1,5 @@
-"""Groups of at most eight channels, walking down the rows of images, each row used for all taps: correlations and gradients of weights."""
+"""Groups of at most eight channels, walking down the rows of images, each row used for all taps: correlations and
+gradients of weights."""
 
 from __future__ import annotations
 
@@ -18,7 +19,11 @@ from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen
 
 _SIDES = (3, 5, 7)
-MOST_WARPS, _STRIP, _LINES = 12, 8, 2  # of a block; columns that a product takes half of; rows of a step of the gradient
+MOST_WARPS, _STRIP, _LINES = (
+    12,
+    8,
+    2,
+)  # of a block; columns that a product takes half of; rows of a step of the gradient
 _REGISTERS = {3: 80, 5: 112, 7: 168}  # of a thread, by the side of the window
 _SHARED, _ALL_REGISTERS, _PRODUCT = 226 << 10, 65536, 8  # of a multiprocessor; clocks of a product
 _STEP, _SIXTEEN, _BYTES = 1100, 60, 18  # clocks of a step and of sixteen columns beside them; bytes of memory a clock
@@ -27,7 +32,11 @@ _LEAST = 4  # chunks of channels of a block, whose pixels are pieces of memory l
 _PARTS = (1, 2, 3, 4, 6, 8)  # of an image's rows
 _ROUNDED = 1 + 1e-9  # times that clocks may differ which are the same but for the order of roundings
 _WARPS = {3: 16, 5: 16, 7: 12}  # of a block of the correlation, at most
-_SIXTEENS = {3: {1: 80, 2: 96, 4: 112}, 5: {1: 112, 2: 128}, 7: {2: 168}}  # of columns of a warp, by the side of the window: registers
+_SIXTEENS = {
+    3: {1: 80, 2: 96, 4: 112},
+    5: {1: 112, 2: 128},
+    7: {2: 168},
+}  # of columns of a warp, by the side of the window: registers
 
 
 # --- correlations -----------------------------------------------------------------------------------------------------
@@ -48,7 +57,8 @@ class GroupedRowsConfig(Config):
 
 @frozen
 class GroupedRowsArguments(Arguments, restrict=True):
-    """What ``kernels/conv/grouped_rows.cu`` is called with: `size` channels of a group, `vectors` chunks of a block, `rows` x `columns` of a part."""
+    """What ``kernels/conv/grouped_rows.cu`` is called with: `size` channels of a group, `vectors` chunks of a block,
+    `rows` x `columns` of a part."""
 
     x: In
     weight: In
@@ -72,7 +82,8 @@ class GroupedRowsArguments(Arguments, restrict=True):
 
 @frozen
 class RowTile:
-    """Chunks of channels of a block, sixteens of columns of a warp, rows of a step, rows and columns of a part, blocks of a range of channels, the time in clocks."""
+    """Chunks of channels of a block, sixteens of columns of a warp, rows of a step, rows and columns of a part, blocks
+    of a range of channels, the time in clocks."""
 
     vectors: int
     m: int
@@ -93,7 +104,8 @@ def row_tile(g: Geometry, units: int, residual: bool = False) -> RowTile | None:
 
 
 def rows_floor(g: Geometry, units: int, weighs: bool) -> float:
-    """Clocks that no division takes less than: the products, or each pixel of an image and of a result once, of four schedulers' warps that are all full.
+    """Clocks that no division takes less than: the products, or each pixel of an image and of a result once, of four
+    schedulers' warps that are all full.
 
     0 where channels are more than all blocks have at once.
     """
@@ -110,7 +122,8 @@ def _products(side: int) -> int:
 
 
 def _blocks_of(chunks: int, most: int) -> list[int]:
-    """Chunks that a block may have: first those of which the fewest stay empty in the last block, so that most others need no look."""
+    """Chunks that a block may have: first those of which the fewest stay empty in the last block, so that most others
+    need no look."""
     return sorted(range(min(_LEAST, chunks), min(most, chunks) + 1), key=lambda n: -(-chunks // n) * n)
 
 
@@ -127,7 +140,9 @@ def _best_row_tile(g: Geometry, units: int, residual: bool) -> RowTile | None:
         for least, m, beside in sorted(_row_ways(g, residual, vectors, share)):
             if best and least > best[0] * _ROUNDED:
                 break
-            for lines in (2,) if side == 3 else (2, 4):  # more rows of large windows: fewer warps fit, but those have enough to do
+            for lines in (
+                (2,) if side == 3 else (2, 4)
+            ):  # more rows of large windows: fewer warps fit, but those have enough to do
                 found = _fastest(g, units, residual, vectors, m, lines, beside, best[0] if best else math.inf)
                 if found and (best is None or found < best):
                     best = found
@@ -138,7 +153,8 @@ def _best_row_tile(g: Geometry, units: int, residual: bool) -> RowTile | None:
 
 
 def _row_ways(g: Geometry, residual: bool, vectors: int, share: float) -> list[tuple[float, int, int]]:
-    """Sixteens of columns of a warp, warps beside each other, and before them the clocks of their products or bytes alone for `share` rows."""
+    """Sixteens of columns of a warp, warps beside each other, and before them the clocks of their products or bytes
+    alone for `share` rows."""
     side, width, found = g.window[1], g.out[2], []
     for m in _SIXTEENS[side]:
         products = m * _products(side)
@@ -152,12 +168,20 @@ def _row_ways(g: Geometry, residual: bool, vectors: int, share: float) -> list[t
 def _fastest(
     g: Geometry, units: int, residual: bool, vectors: int, m: int, lines: int, beside: int, limit: float
 ) -> tuple[float, int, int, int, int, int, int, int, int] | None:
-    """The fewest clocks of these warps, by how many parts an image's rows are taken in; what is sorted by next, and the rest of the tile.
+    """The fewest clocks of these warps, by how many parts an image's rows are taken in; what is sorted by next, and the
+    rest of the tile.
 
     None where they do not fit, or would take more than `limit` if nothing were rounded up.
     """
-    side, ranges, columns, warps = g.window[1], -(-g.groups * g.c // (CHUNK * vectors)), beside * m * 16, vectors * beside
-    shared = (vectors | 1) * 16 * lines * (2 * (columns + side - 1) + (2 + residual) * columns) + warps * side * side * 128
+    side, ranges, columns, warps = (
+        g.window[1],
+        -(-g.groups * g.c // (CHUNK * vectors)),
+        beside * m * 16,
+        vectors * beside,
+    )
+    shared = (vectors | 1) * 16 * lines * (
+        2 * (columns + side - 1) + (2 + residual) * columns
+    ) + warps * side * side * 128
     if shared > _SHARED:
         return None
     resident = max(1, min(_SHARED // (shared + 1024), _ALL_REGISTERS // (_SIXTEENS[side][m] * 32 * warps), 64 // warps))
@@ -173,7 +197,8 @@ def _fastest(
 
 @lru_cache(maxsize=256)
 def _divisions(height: int, side: int, more: int, lines: int) -> list[tuple[int, int, int]]:
-    """Ways to take the rows of an image in parts: the rows of one, the parts, the steps of one, `more` rows than its own and `lines` rows a step."""
+    """Ways to take the rows of an image in parts: the rows of one, the parts, the steps of one, `more` rows than its
+    own and `lines` rows a step."""
     found = []
     for parts in _PARTS:
         if parts == 1 or parts * side <= height:
@@ -182,8 +207,11 @@ def _divisions(height: int, side: int, more: int, lines: int) -> list[tuple[int,
     return found
 
 
-def _by_parts(columns: int, divisions: list[tuple[int, int, int]], most: int, step: float, late: int) -> tuple[float, int, int]:
-    """Of the divisions: the fewest clocks for all tiles, the rows of one, and how many run at a time, at `most`; `late` is a tile's end."""
+def _by_parts(
+    columns: int, divisions: list[tuple[int, int, int]], most: int, step: float, late: int
+) -> tuple[float, int, int]:
+    """Of the divisions: the fewest clocks for all tiles, the rows of one, and how many run at a time, at `most`; `late`
+    is a tile's end."""
     best, found = math.inf, (0, 0)
     for rows, parts, steps in divisions:
         tiles = columns * parts
@@ -203,10 +231,25 @@ def row_correlation(units: int, g: Geometry, x: Operand, weight: Operand, y: Ope
     name = f"conv_grouped_rows_{SHORT[x.dtype]}_s{side}x{found.m}x{found.lines}_{f.name}{'_residual' * residual}"
     kernel = Kernel("conv/grouped_rows.cu", name, config, ("activation", "conv/geometry"))
     arguments = GroupedRowsArguments(
-        x.array, weight.array, e.bias, e.residual, y.array, batch=g.n, groups=g.groups, size=g.c, vectors=found.vectors, ranges=found.ranges,
-        rows=found.rows, columns=found.columns, x_strides=pixel_strides(x.strides), y_strides=pixel_strides(y.strides),
-        w_strides=weight.strides, axes=conv_axes(g), p=f.p, q=f.q,
-    )  # fmt: skip
+        x.array,
+        weight.array,
+        e.bias,
+        e.residual,
+        y.array,
+        batch=g.n,
+        groups=g.groups,
+        size=g.c,
+        vectors=found.vectors,
+        ranges=found.ranges,
+        rows=found.rows,
+        columns=found.columns,
+        x_strides=pixel_strides(x.strides),
+        y_strides=pixel_strides(y.strides),
+        w_strides=weight.strides,
+        axes=conv_axes(g),
+        p=f.p,
+        q=f.q,
+    )
     grid = (found.blocks * found.ranges, 1, 1)
     return planned(kernel, grid, 32 * found.warps, arguments, shared_memory=found.shared_memory)
 
@@ -216,7 +259,8 @@ def row_correlation(units: int, g: Geometry, x: Operand, weight: Operand, y: Ope
 
 @frozen
 class RowSplit:
-    """Chunks of channels of a block, rows of inputs and columns of outputs of a part, partial sums, and the time in clocks."""
+    """Chunks of channels of a block, rows of inputs and columns of outputs of a part, partial sums, and the time in
+    clocks."""
 
     vectors: int
     rows: int
@@ -229,14 +273,22 @@ class RowSplit:
 
 def can_walk(g: Geometry) -> bool:
     """Whether the kernel does it."""
-    if g.c != g.k or not g.c or CHUNK % g.c or g.groups * g.c % CHUNK or g.window[1] != g.window[2] or g.window[1] not in _SIDES:
+    if (
+        g.c != g.k
+        or not g.c
+        or CHUNK % g.c
+        or g.groups * g.c % CHUNK
+        or g.window[1] != g.window[2]
+        or g.window[1] not in _SIDES
+    ):
         return False
     return g.stride == g.dilation == (1, 1, 1) and g.window[0] == g.space[0] == g.out[0] == 1
 
 
 @lru_cache(maxsize=1024)
 def row_split(g: Geometry) -> RowSplit | None:
-    """The division that takes the least time; the device does not matter, since the scratch memory must be known without it."""
+    """The division that takes the least time; the device does not matter, since the scratch memory must be known
+    without it."""
     if not can_walk(g):
         return None
     chunks, wide = g.groups * g.c // CHUNK, -(-g.out[2] // _STRIP) * _STRIP
@@ -266,7 +318,9 @@ def _split_ways(g: Geometry, vectors: int, share: float) -> list[tuple[float, in
     found = []
     for columns in {-(-strips // across) * _STRIP for across in range(1, strips + 1)}:
         products = -(-vectors // 4) * -(-columns // (2 * _STRIP)) * _split_products(side)
-        found.append((share * -(-width // columns) * max(products, (2 * columns + side) * vectors * 16 / _BYTES), -columns))
+        found.append(
+            (share * -(-width // columns) * max(products, (2 * columns + side) * vectors * 16 / _BYTES), -columns)
+        )
     return found
 
 
@@ -275,7 +329,9 @@ def _split_products(side: int) -> int:
     return (side + 1) // 2 * side * _PRODUCT + 2 * _SIXTEEN
 
 
-def _fastest_split(g: Geometry, vectors: int, columns: int, limit: float) -> tuple[float, int, int, int, int, int, int] | None:
+def _fastest_split(
+    g: Geometry, vectors: int, columns: int, limit: float
+) -> tuple[float, int, int, int, int, int, int] | None:
     """As `_fastest`, for the gradient of the weight."""
     side, ranges = g.window[1], -(-g.groups * g.c // (CHUNK * vectors))
     pairs = (side + 1) // 2

@@ -43,9 +43,23 @@ def row_sums(g: Geometry, dy: Operand, x: Operand, partial: Operand) -> Plan:
     found, side = row_split(g), g.window[1]
     assert found is not None
     config = GroupedRowsWeightConfig(TYPES[x.dtype], side, 32 * MOST_WARPS)
-    kernel = Kernel("conv/grouped_rows_weight.cu", f"conv_grouped_rows_weight_{SHORT[x.dtype]}_s{side}", config, ("conv/geometry",))
+    kernel = Kernel(
+        "conv/grouped_rows_weight.cu", f"conv_grouped_rows_weight_{SHORT[x.dtype]}_s{side}", config, ("conv/geometry",)
+    )
     arguments = GroupedRowsWeightArguments(
-        dy.array, x.array, partial.array, batch=g.n, groups=g.groups, size=g.c, ranges=found.ranges, rows=found.rows, columns=found.columns,
-        y_strides=pixel_strides(dy.strides), x_strides=pixel_strides(x.strides), axes=conv_axes(g),
-    )  # fmt: skip
-    return planned(kernel, (found.splits * found.ranges, 1, 1), 32 * found.vectors, arguments, shared_memory=found.shared_memory)
+        dy.array,
+        x.array,
+        partial.array,
+        batch=g.n,
+        groups=g.groups,
+        size=g.c,
+        ranges=found.ranges,
+        rows=found.rows,
+        columns=found.columns,
+        y_strides=pixel_strides(dy.strides),
+        x_strides=pixel_strides(x.strides),
+        axes=conv_axes(g),
+    )
+    return planned(
+        kernel, (found.splits * found.ranges, 1, 1), 32 * found.vectors, arguments, shared_memory=found.shared_memory
+    )

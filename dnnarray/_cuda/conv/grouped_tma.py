@@ -1,4 +1,5 @@
-"""`grouped_tma_sm90`: groups of 8, 16 or 32 channels, windows gathered by the copy engine (TMA, sm_90a), products of each group's own by wgmma.
+"""`grouped_tma_sm90`: groups of 8, 16 or 32 channels, windows gathered by the copy engine (TMA, sm_90a), products of
+each group's own by wgmma.
 
 `grouped_tma_tf32`: the same in float32, which is rounded to TF32, also for groups of 4.
 """
@@ -45,13 +46,20 @@ from dnnarray._spec import FLOAT32, HALF
 SIZES = (8, 16, 32)  # channels of a group, on both sides; of float32 4, too
 _LEAST = 32  # bytes of the sum's channels that a product takes
 _GROUP = 128  # threads of a warpgroup
-_CONSUMERS = (3, 4)  # warpgroups of a block that multiply: where groups are put in pairs (whose repair takes registers), and elsewhere
+_CONSUMERS = (
+    3,
+    4,
+)  # warpgroups of a block that multiply: where groups are put in pairs (whose repair takes registers), and elsewhere
 _KEPT = 512  # bytes of shared memory for what all threads need
 _WIDE = 16  # bytes of a load
 _COLUMNS, _REACH = (3, 5, 7), 8  # of a window that share a box, and places from the first to the last
 _STAGES = (6, 5, 4, 3, 2)  # of the ring of a warpgroup
 _BEGIN, _WEIGHT = 5e-6, 0.3e-9  # seconds of a launch until a block has its weights, beside those of a weight
-_TILE, _STAGE, _TAP = 0.37e-6, 0.077e-6, 0.04e-6  # seconds of a tile beside its stages, of a stage beside its products, of a tap's products
+_TILE, _STAGE, _TAP = (
+    0.37e-6,
+    0.077e-6,
+    0.04e-6,
+)  # seconds of a tile beside its stages, of a stage beside its products, of a tap's products
 
 
 @frozen
@@ -73,7 +81,8 @@ class GroupedTmaConfig(Config):
 
 @frozen
 class Choice:
-    """Columns of the window that share a box, places of a row, stages of the ring, warpgroups that multiply, bytes of shared memory, seconds."""
+    """Columns of the window that share a box, places of a row, stages of the ring, warpgroups that multiply, bytes of
+    shared memory, seconds."""
 
     across: int
     pitch: int
@@ -89,12 +98,14 @@ def whole(g: Geometry) -> Geometry:
 
 
 def blocks(g: Geometry) -> Geometry:
-    """Groups put together to blocks of 64 channels, of which a weight gradient keeps what is between channels of the same group."""
+    """Groups put together to blocks of 64 channels, of which a weight gradient keeps what is between channels of the
+    same group."""
     return changed(g, groups=g.groups * g.c // BLOCK, c=BLOCK, k=BLOCK)
 
 
 def shared_columns(g: Geometry) -> tuple[int, int] | None:
-    """Columns of the window that share a box, and places of a row of the raster that makes this possible; None where they cannot."""
+    """Columns of the window that share a box, and places of a row of the raster that makes this possible; None where
+    they cannot."""
     pitch, fits = extent(g, 2), g.window[2] in _COLUMNS and (g.window[2] - 1) * g.dilation[2] <= _REACH
     if pitch is None or not fits or not within(axes_of(g), *_corners(g, pitch)):
         return None
@@ -150,7 +161,8 @@ def weighing(g: Geometry) -> HaloSplit | TmaSplit | None:
 
 
 class GroupedTmaMaps:
-    """The maps of a group's own products: `shared.Maps`. Operands of several types, and weight gradients that `weighing` leaves, go by `GroupedMaps`."""
+    """The maps of a group's own products: `shared.Maps`. Operands of several types, and weight gradients that
+    `weighing` leaves, go by `GroupedMaps`."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting, self._steps, self._g, self._units = setting, setting.steps, setting.g, setting.units
@@ -191,11 +203,18 @@ class GroupedTmaMaps:
             self._steps.add(sum_splits(partial, split.count, weight, shape, self._steps.aligned, terms))
 
     def _launch(self, g: Geometry, x: Operand, w: Operand, y: Operand, e: Epilogue, transposed: bool) -> Plan:
-        f, axes, chosen, wide = formula(e.activation, x.dtype), axes_of(g), choose(g, self._units, x.dtype.itemsize), whole(g)
+        f, axes, chosen, wide = (
+            formula(e.activation, x.dtype),
+            axes_of(g),
+            choose(g, self._units, x.dtype.itemsize),
+            whole(g),
+        )
         assert chosen is not None
         across, places = chosen.across, g.n * g.out[0] * g.out[1] * chosen.pitch
         flags = e.bias is not None, e.residual is not None, transposed
-        config = GroupedTmaConfig(TYPES[x.dtype], TYPES[y.dtype], f.type, *flags, axes, g.c, across, chosen.stages, chosen.consumers)
+        config = GroupedTmaConfig(
+            TYPES[x.dtype], TYPES[y.dtype], f.type, *flags, axes, g.c, across, chosen.stages, chosen.consumers
+        )
         words = [
             "conv_grouped_tma_sm90",
             SHORT[x.dtype],
@@ -204,12 +223,20 @@ class GroupedTmaMaps:
             e.name,
             f"{axes}d_c{g.c}x{across}x{chosen.stages}x{chosen.consumers}",
         ]
-        kernel = Kernel("conv/grouped_tma_sm90.cu", "_".join(words + ["transposed"] * transposed), config, ("activation",))
+        kernel = Kernel(
+            "conv/grouped_tma_sm90.cu", "_".join(words + ["transposed"] * transposed), config, ("activation",)
+        )
         behind = _REACH if across > 1 else 0
         images = windows_map(wide, x, _corners(g, chosen.pitch) if across > 1 else corners(g, axes), BLOCK + behind)
         tiles = tiles_of(g, chosen.pitch, x.dtype.itemsize)
         form, turned = row_form(w, g.c, g.window)
-        pointers: tuple[Any, ...] = (x.array, w.array, NOTHING if e.bias is None else e.bias, e.residual or x.array, y.array)
+        pointers: tuple[Any, ...] = (
+            x.array,
+            w.array,
+            NOTHING if e.bias is None else e.bias,
+            e.residual or x.array,
+            y.array,
+        )
         numbers = (
             places,
             chosen.pitch,
@@ -227,7 +254,8 @@ class GroupedTmaMaps:
 
 
 def row_form(w: Operand, c: int, window: Sequence[int]) -> tuple[int, bool]:
-    """How rows of a weight lie: 1 for dense (C, window), 2 for dense (window, C), 0 for neither; and whether their taps are the other way round."""
+    """How rows of a weight lie: 1 for dense (C, window), 2 for dense (window, C), 0 for neither; and whether their taps
+    are the other way round."""
     row, channel, *steps = w.strides
     _, height, width = window
     signs = {step > 0 for step, n in zip(steps, window, strict=True) if n > 1}

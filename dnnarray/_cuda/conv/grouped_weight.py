@@ -32,7 +32,8 @@ class GroupedWeightConfig(Config):
 
 @frozen
 class GroupedWeightArguments(Arguments, restrict=True):
-    """What ``kernels/conv/grouped_weight.cu`` is called with: `Shares` of the sums, `depths` x `rows` x `columns` outputs a tile."""
+    """What ``kernels/conv/grouped_weight.cu`` is called with: `Shares` of the sums, `depths` x `rows` x `columns`
+    outputs a tile."""
 
     dy: In
     x: In
@@ -110,5 +111,9 @@ def weight_sums(given: Geometry, dy: Operand, x: Operand, partial: Operand) -> P
     assert found is not None
     t, s = found.tasks, slab(g.c, g.k)
     config = GroupedWeightConfig(TYPES[x.dtype], _PAIRS, t.n, 32 * _WARPS)
-    kernel = Kernel("conv/grouped_weight.cu", f"conv_grouped_weight_{SHORT[x.dtype]}_{_PAIRS}x{t.n}", config, ("conv/geometry",))
-    return sums_plan(GroupedWeightArguments, kernel, config.threads, given, s, found, t.shares, t.item_parts, (dy, x, partial))
+    kernel = Kernel(
+        "conv/grouped_weight.cu", f"conv_grouped_weight_{SHORT[x.dtype]}_{_PAIRS}x{t.n}", config, ("conv/geometry",)
+    )
+    return sums_plan(
+        GroupedWeightArguments, kernel, config.threads, given, s, found, t.shares, t.item_parts, (dy, x, partial)
+    )

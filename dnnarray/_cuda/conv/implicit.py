@@ -1,4 +1,5 @@
-"""Convolution as one matrix product whose windows are gathered on the way into shared memory: plans for the tensor-core kernels."""
+"""Convolution as one matrix product whose windows are gathered on the way into shared memory: plans for the tensor-core
+kernels."""
 
 from __future__ import annotations
 
@@ -64,7 +65,9 @@ class ImplicitMaps:
             for phase in g.phases:
                 with self._steps.borrowed():
                     w = part_of(weight, phase) if transposed else self._turned(weight, phase)
-                    self._steps.add(self.launch(phase.geometry, small, w, target_of(large, phase), epilogue, transposed))
+                    self._steps.add(
+                        self.launch(phase.geometry, small, w, target_of(large, phase), epilogue, transposed)
+                    )
 
     def turns(self, e: Epilogue) -> bool:
         """Whether images of half types can also be written channels-first."""
@@ -126,14 +129,18 @@ def part_of(weight: Operand, phase: Phase) -> Operand:
     """The taps of a phase of a weight."""
     k, c, *window = weight.strides
     start = sum(t.start * s for t, s in zip(phase.taps, window, strict=True))
-    return Operand(weight.at(start), weight.dtype, (k, c, *(t.step * s for t, s in zip(phase.taps, window, strict=True))))
+    return Operand(
+        weight.at(start), weight.dtype, (k, c, *(t.step * s for t, s in zip(phase.taps, window, strict=True)))
+    )
 
 
 def target_of(large: Operand, phase: Phase) -> Operand:
     """The pixels of a phase."""
     n, c, *space = large.strides
     start = sum(t.start * s for t, s in zip(phase.target, space, strict=True))
-    return Operand(large.at(start), large.dtype, (n, c, *(t.step * s for t, s in zip(phase.target, space, strict=True))))
+    return Operand(
+        large.at(start), large.dtype, (n, c, *(t.step * s for t, s in zip(phase.target, space, strict=True)))
+    )
 
 
 def misfit(op: str, problem: ConvProblem, g: Geometry) -> str | None:

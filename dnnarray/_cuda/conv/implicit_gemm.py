@@ -24,7 +24,10 @@ from dnnarray._spec import FLOAT32, HALF
 KINDS = {"highest": AMPERE_HALF, "high": AMPERE_SINGLE}  # by precision
 _ROW = 128  # bytes of a tile's row in shared memory
 _CHANNELS = 8  # that the kernel moves at once
-_NARROW, _WIDE = (128, 64, 4, 32, 2), (128, 128, 3, 64, 2)  # a tile, its stages, channels of a warp, blocks on a multiprocessor
+_NARROW, _WIDE = (
+    (128, 64, 4, 32, 2),
+    (128, 128, 3, 64, 2),
+)  # a tile, its stages, channels of a warp, blocks on a multiprocessor
 
 
 @frozen
@@ -45,7 +48,8 @@ class ImplicitGemmConfig(Config):
 
 @frozen
 class ImplicitGemmArguments(Arguments, restrict=True):
-    """What ``kernels/conv/implicit_gemm.cu`` is called with; channels, columns and the strides of x are counted in chunks."""
+    """What ``kernels/conv/implicit_gemm.cu`` is called with; channels, columns and the strides of x are counted in
+    chunks."""
 
     x: In
     weight: In
@@ -81,15 +85,36 @@ class ImplicitGemmMaps(ImplicitMaps):
         settings = tile_m, tile_n, stages, warp_n, _ = _NARROW if g.k <= _NARROW[1] else _WIDE
         f, residual = formula(e.activation, x.dtype), e.residual is not None
         config = ImplicitGemmConfig(TYPES[x.dtype], TYPES[y.dtype], f.type, e.bias is not None, residual, *settings)
-        words = ["conv_implicit_gemm", SHORT[x.dtype], "to", SHORT[y.dtype], f"{tile_m}x{tile_n}x{stages}", f"w{warp_n}", e.name]
+        words = [
+            "conv_implicit_gemm",
+            SHORT[x.dtype],
+            "to",
+            SHORT[y.dtype],
+            f"{tile_m}x{tile_n}x{stages}",
+            f"w{warp_n}",
+            e.name,
+        ]
         kernel = Kernel("conv/implicit_gemm.cu", "_".join(words), config, ("activation", "conv/geometry"))
         rows = g.n * g.pixels
         tiles_m, tiles_n = -(-rows // tile_m), -(-g.k // tile_n)
         arguments = ImplicitGemmArguments(
-            x.array, w.array, e.bias, e.residual, y.array, rows=rows, channels=g.c // chunk, total=g.taps * g.c // chunk,
-            tiles_m=tiles_m, tiles_n=tiles_n, outs=g.k, x_strides=[s // chunk for s in pixel_strides(x.strides)],
-            y_strides=pixel_strides(y.strides), axes=conv_axes(g), p=f.p, q=f.q,
-        )  # fmt: skip
+            x.array,
+            w.array,
+            e.bias,
+            e.residual,
+            y.array,
+            rows=rows,
+            channels=g.c // chunk,
+            total=g.taps * g.c // chunk,
+            tiles_m=tiles_m,
+            tiles_n=tiles_n,
+            outs=g.k,
+            x_strides=[s // chunk for s in pixel_strides(x.strides)],
+            y_strides=pixel_strides(y.strides),
+            axes=conv_axes(g),
+            p=f.p,
+            q=f.q,
+        )
         grid, block = (tiles_m * tiles_n * g.groups, 1, 1), tile_m // 64 * tile_n // warp_n * 32
         return planned(kernel, grid, block, arguments, shared_memory=_ROW * (1 + stages * (tile_m + tile_n)))
 

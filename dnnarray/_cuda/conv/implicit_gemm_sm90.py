@@ -35,7 +35,8 @@ class ImplicitConfig(Config):
 
 @frozen
 class ImplicitGemmSm90Arguments(Arguments, restrict=True):
-    """What ``kernels/conv/implicit_gemm_sm90.cu`` is called with; channels, columns and the strides of x are counted in chunks."""
+    """What ``kernels/conv/implicit_gemm_sm90.cu`` is called with; channels, columns and the strides of x are counted in
+    chunks."""
 
     x: In
     weight: In
@@ -59,17 +60,39 @@ class ImplicitGemmSm90Arguments(Arguments, restrict=True):
     q: Double
 
 
-def implicit_gemm_sm90(g: Geometry, x: Operand, w: Operand, y: Operand, e: Epilogue, units: int, transposed: bool) -> Plan:
+def implicit_gemm_sm90(
+    g: Geometry, x: Operand, w: Operand, y: Operand, e: Epilogue, units: int, transposed: bool
+) -> Plan:
     """One correlation; a `transposed` weight lies as the gradient of the input meets it."""
     tile, f, rows = tiling.choose(g, units).tile, formula(e.activation, x.dtype), g.n * g.pixels
-    config = ImplicitConfig(TYPES[x.dtype], TYPES[y.dtype], f.type, e.bias is not None, e.residual is not None, *tile.settings, transposed)
-    words = ["conv_implicit_gemm_sm90", SHORT[x.dtype], "to", SHORT[y.dtype], tile.name, e.name] + ["transposed"] * transposed
+    config = ImplicitConfig(
+        TYPES[x.dtype], TYPES[y.dtype], f.type, e.bias is not None, e.residual is not None, *tile.settings, transposed
+    )
+    words = ["conv_implicit_gemm_sm90", SHORT[x.dtype], "to", SHORT[y.dtype], tile.name, e.name] + [
+        "transposed"
+    ] * transposed
     kernel = Kernel("conv/implicit_gemm_sm90.cu", "_".join(words), config, ("activation", "conv/geometry"))
     tiles, (w_row, _, *window) = tiling.counts(g, rows, tile), w.strides
     arguments = ImplicitGemmSm90Arguments(
-        x.array, w.array, e.bias, e.residual, y.array, rows=rows, channels=g.c // _CHUNK, total=g.taps * g.c // _CHUNK,
-        tiles_m=tiles[0], tiles_n=tiles[1], groups=tiles[2], outs=g.k, w_group=w_row * (g.c if transposed else g.k), w_row=w_row,
-        window_strides=window, x_strides=[s // _CHUNK for s in pixel_strides(x.strides)], y_strides=pixel_strides(y.strides),
-        axes=conv_axes(g), p=f.p, q=f.q,
-    )  # fmt: skip
+        x.array,
+        w.array,
+        e.bias,
+        e.residual,
+        y.array,
+        rows=rows,
+        channels=g.c // _CHUNK,
+        total=g.taps * g.c // _CHUNK,
+        tiles_m=tiles[0],
+        tiles_n=tiles[1],
+        groups=tiles[2],
+        outs=g.k,
+        w_group=w_row * (g.c if transposed else g.k),
+        w_row=w_row,
+        window_strides=window,
+        x_strides=[s // _CHUNK for s in pixel_strides(x.strides)],
+        y_strides=pixel_strides(y.strides),
+        axes=conv_axes(g),
+        p=f.p,
+        q=f.q,
+    )
     return planned(kernel, (min(math.prod(tiles), units), 1, 1), _THREADS, arguments, shared_memory=tile.shared_memory)

@@ -1,4 +1,5 @@
-"""Convolution on rasters (the weight stays in shared memory): the record of ``kernels/conv/implicit_tma_held_sm90.cu``."""
+"""Convolution on rasters (the weight stays in shared memory): the record of
+``kernels/conv/implicit_tma_held_sm90.cu``."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from dnnarray._records import frozen
 
 @frozen
 class ImplicitTmaHeldSm90Arguments(Arguments, restrict=True):
-    """What ``kernels/conv/implicit_tma_held_sm90.cu`` is called with; a ``by_`` is what a `Divisor` takes beside its extent."""
+    """What ``kernels/conv/implicit_tma_held_sm90.cu`` is called with; a ``by_`` is what a `Divisor` takes beside its
+    extent."""
 
     x: Box
     weight: Box

@@ -1,4 +1,5 @@
-"""Convolution whose windows the copy engine gathers (TMA, sm_90a): maps of images and weights, and what the engine does not take."""
+"""Convolution whose windows the copy engine gathers (TMA, sm_90a): maps of images and weights, and what the engine does
+not take."""
 
 from __future__ import annotations
 
@@ -33,16 +34,20 @@ _LONGEST_STEP = 8  # of a window
 
 @frozen
 class TmaConfig(ImplicitConfig):
-    """Compile-time settings of ``kernels/conv/implicit_tma_sm90.cu``, ``implicit_tma_halo_sm90.cu`` and ``implicit_tma_held_sm90.cu``."""
+    """Compile-time settings of ``kernels/conv/implicit_tma_sm90.cu``, ``implicit_tma_halo_sm90.cu`` and
+    ``implicit_tma_held_sm90.cu``."""
 
     axes: int
     sets: int  # of panels
-    first: int  # neighbouring pixels of a channel that are written at once to channels-first memory, 0 for channels-last
+    first: (
+        int  # neighbouring pixels of a channel that are written at once to channels-first memory, 0 for channels-last
+    )
 
 
 @frozen
 class ImplicitTmaSm90Arguments(Arguments, restrict=True):
-    """What ``kernels/conv/implicit_tma_sm90.cu`` is called with; `backwards` has a bit for each axis along which the weight is walked from its end."""
+    """What ``kernels/conv/implicit_tma_sm90.cu`` is called with; `backwards` has a bit for each axis along which the
+    weight is walked from its end."""
 
     x: Box
     weight: Box
@@ -81,11 +86,15 @@ class TmaMaps(ImplicitMaps):
     def launch(self, g: Geometry, x: Operand, w: Operand, y: Operand, e: Epilogue, transposed: bool = False) -> Plan:
         f, axes = formula(e.activation, x.dtype), axes_of(g)
         more = (e.residual is not None, y.strides[1] != 1, y.dtype not in HALF)
-        chosen = tma_tiling.choose(as_wide(g, x.dtype), self._units, *(more if any(more) else ()))  # otherwise as the cost has asked
+        chosen = tma_tiling.choose(
+            as_wide(g, x.dtype), self._units, *(more if any(more) else ())
+        )  # otherwise as the cost has asked
         r, tile, stem = chosen.raster, chosen.tile, chosen.kernel
         first = 0 if y.strides[1] == 1 else vector_length(y.dtype, True, g.pixels)
         given = TYPES[x.dtype], TYPES[y.dtype], f.type, e.bias is not None, e.residual is not None
-        words = [f"conv_{stem}", SHORT[x.dtype], "to", SHORT[y.dtype], tile.name, e.name, f"{axes}d"] + ["transposed"] * transposed
+        words = [f"conv_{stem}", SHORT[x.dtype], "to", SHORT[y.dtype], tile.name, e.name, f"{axes}d"] + [
+            "transposed"
+        ] * transposed
         words += [f"first{first}"] * (first > 0) + [f"{chosen.sets}sets"] * (chosen.sets > 1)
         config = TmaConfig(*given, *tile.settings, transposed, axes, chosen.sets, first)
         kernel = Kernel(f"conv/{stem}.cu", "_".join(words), config, ("activation", "tma", "conv/geometry"))
@@ -94,16 +103,31 @@ class TmaMaps(ImplicitMaps):
         places = corners(g, axes) if r is None else r.corners(g, axes)
         images = windows_map(g, x, places, chosen.rows + (0 if r is None else r.reach))
         arguments = _RECORDS[stem](
-            x=images, weight=weight, **_result_maps(g, y, e, axes, r), bias=e.bias, residual=e.residual, y=y.array,
-            **(_numbers_of_windows(g, x.dtype) if r is None else _raster_numbers(g, r)), channels=g.c, backwards=backwards,
-            tiles_m=tiles[0], tiles_n=tiles[1], groups=tiles[2], outs=g.k, y_strides=pixel_strides(y.strides), axes=conv_axes(g), p=f.p, q=f.q,
-        )  # fmt: skip
+            x=images,
+            weight=weight,
+            **_result_maps(g, y, e, axes, r),
+            bias=e.bias,
+            residual=e.residual,
+            y=y.array,
+            **(_numbers_of_windows(g, x.dtype) if r is None else _raster_numbers(g, r)),
+            channels=g.c,
+            backwards=backwards,
+            tiles_m=tiles[0],
+            tiles_n=tiles[1],
+            groups=tiles[2],
+            outs=g.k,
+            y_strides=pixel_strides(y.strides),
+            axes=conv_axes(g),
+            p=f.p,
+            q=f.q,
+        )
         grid = (chosen.blocks(tiles, self._units), 1, 1)
         return planned(kernel, grid, chosen.threads, arguments, shared_memory=chosen.shared_memory, early=True)
 
 
 def as_wide(g: Geometry, dtype: np.dtype) -> Geometry:
-    """The convolution of half types whose stages are as many and take as long: 64 channels of those are 32 of float32, at half the rate."""
+    """The convolution of half types whose stages are as many and take as long: 64 channels of those are 32 of float32,
+    at half the rate."""
     return g if dtype in HALF else changed(g, c=g.c * dtype.itemsize // 2)
 
 
@@ -112,7 +136,13 @@ def windows_map(g: Geometry, x: Operand, corners: Corners, pixels: int) -> Tenso
     axes, (n, _, *space) = len(corners[0]), (s * x.dtype.itemsize for s in x.strides)
     shape = (g.groups * g.c, *g.space[::-1][:axes], g.n)
     return TensorMap(
-        x.array, x.dtype, shape, (*space[::-1][:axes], n), (ROW // x.dtype.itemsize, pixels), (1, *g.stride[::-1][:axes], 1), corners
+        x.array,
+        x.dtype,
+        shape,
+        (*space[::-1][:axes], n),
+        (ROW // x.dtype.itemsize, pixels),
+        (1, *g.stride[::-1][:axes], 1),
+        corners,
     )
 
 
@@ -131,26 +161,37 @@ def _numbers_of_windows(g: Geometry, dtype: np.dtype) -> dict[str, int]:
 def _raster_numbers(g: Geometry, r: Raster) -> dict[str, int]:
     """What a kernel is told of its rasters, each extent that places are divided by with what a `Divisor` takes."""
     return {
-        "images": g.n, "pitch": r.pitch, "by_pitch": divisor(r.pitch), "height": r.height, "by_height": divisor(r.height),
-        "by_plane": divisor(g.out[0]), "reach": r.reach,
-    }  # fmt: skip
+        "images": g.n,
+        "pitch": r.pitch,
+        "by_pitch": divisor(r.pitch),
+        "height": r.height,
+        "by_height": divisor(r.height),
+        "by_plane": divisor(g.out[0]),
+        "reach": r.reach,
+    }
 
 
 def _result_maps(g: Geometry, y: Operand, e: Epilogue, axes: int, r: Raster | None) -> dict[str, TensorMap | None]:
-    """Panels of the result and of the residual; of a raster, the residual alone. None where there is nothing to be moved.
+    """Panels of the result and of the residual; of a raster, the residual alone. None where there is nothing to be
+    moved.
 
     The result's corners stand at the ends of the array: the copy engine stores nowhere else.
     """
     n, _, *space = (s * y.dtype.itemsize for s in y.strides)
     shape, strides = (g.groups * g.k, *g.out[::-1][:axes], g.n), (*space[::-1][:axes], n)
     places = ((0,) * axes, (0,) * axes) if r is None else r.result_corners(g, axes)
-    result = None if y.dtype not in HALF or y.strides[1] != 1 else TensorMap(y.array, y.dtype, shape, strides, (BLOCK, BLOCK), (), places)
+    result = (
+        None
+        if y.dtype not in HALF or y.strides[1] != 1
+        else TensorMap(y.array, y.dtype, shape, strides, (BLOCK, BLOCK), (), places)
+    )
     residual = replace(result, array=e.residual) if result and e.residual else None
     return {"residual_map": residual} | ({"y_map": result} if r is None else {})
 
 
 def weight_map(g: Geometry, w: Operand, transposed: bool, rows: int) -> tuple[TensorMap, int]:
-    """The weight's boxes, of `rows` channels of the result, and a bit for each axis of the window, the last one first, that memory has the other way round."""
+    """The weight's boxes, of `rows` channels of the result, and a bit for each axis of the window, the last one first,
+    that memory has the other way round."""
     itemsize, taps = w.dtype.itemsize, g.window[::-1]
     row, _, *window = w.strides
     steps, backwards, first = window[::-1], 0, 0

@@ -1,4 +1,5 @@
-"""Weight gradients of half types whose windows threads gather into shared memory, products by wgmma: the sums of each part of the pixels."""
+"""Weight gradients of half types whose windows threads gather into shared memory, products by wgmma: the sums of each
+part of the pixels."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class ImplicitWeightSm90Config(Config):
 
 @frozen
 class ImplicitWeightSm90Arguments(Arguments, restrict=True):
-    """What ``kernels/conv/implicit_weight_sm90.cu`` is called with; channels, columns and the strides of x are counted in chunks."""
+    """What ``kernels/conv/implicit_weight_sm90.cu`` is called with; channels, columns and the strides of x are counted
+    in chunks."""
 
     dy: In
     x: In
@@ -54,9 +56,20 @@ def implicit_weight_sm90(g: Geometry, split: Split, dy: Operand, x: Operand, par
     kernel = Kernel("conv/implicit_weight_sm90.cu", name, config, ("conv/geometry",))
     tiles = -(-g.k // tile.m), -(-chunks * _CHUNK // tile.n), g.groups
     arguments = ImplicitWeightSm90Arguments(
-        dy.array, x.array, partial.array, rows=g.n * g.pixels, channels=g.c // _CHUNK, total=chunks, tiles_m=tiles[0], tiles_n=tiles[1],
-        groups=g.groups, outs=g.k, splits=split.count, blocks=split.blocks, x_strides=[s // _CHUNK for s in pixel_strides(x.strides)],
+        dy.array,
+        x.array,
+        partial.array,
+        rows=g.n * g.pixels,
+        channels=g.c // _CHUNK,
+        total=chunks,
+        tiles_m=tiles[0],
+        tiles_n=tiles[1],
+        groups=g.groups,
+        outs=g.k,
+        splits=split.count,
+        blocks=split.blocks,
+        x_strides=[s // _CHUNK for s in pixel_strides(x.strides)],
         axes=conv_axes(g),
-    )  # fmt: skip
+    )
     grid = (min(math.prod(tiles) * split.count, units), 1, 1)
     return planned(kernel, grid, _THREADS, arguments, shared_memory=tile.shared_memory)

@@ -1,4 +1,5 @@
-"""Weight gradients of windows of 3 x 3 on rasters, whose operands the copy engine brings (TMA) once for all taps, products by wgmma."""
+"""Weight gradients of windows of 3 x 3 on rasters, whose operands the copy engine brings (TMA) once for all taps,
+products by wgmma."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ class ImplicitWeightTmaHaloSm90Config(Config):
 
 @frozen
 class ImplicitWeightTmaHaloSm90Arguments(Arguments, restrict=True):
-    """What ``kernels/conv/implicit_weight_tma_halo_sm90.cu`` is called with; `x_end` brings the rows that stand twice in shared memory."""
+    """What ``kernels/conv/implicit_weight_tma_halo_sm90.cu`` is called with; `x_end` brings the rows that stand twice
+    in shared memory."""
 
     dy: Box
     x: Box
@@ -47,7 +49,9 @@ class ImplicitWeightTmaHaloSm90Arguments(Arguments, restrict=True):
     axes: ConvAxes
 
 
-def halo_sums(g: Geometry, split: HaloSplit, small: Operand, large: Operand, partial: Operand, units: int, size: int = BLOCK) -> Plan:
+def halo_sums(
+    g: Geometry, split: HaloSplit, small: Operand, large: Operand, partial: Operand, units: int, size: int = BLOCK
+) -> Plan:
     """Sums of each part; of each 64 channels those between neighbours of the same `size`."""
     r, axes = split.raster, axes_of(g)
     words = ["conv_implicit_weight_tma_halo_sm90", SHORT[small.dtype], f"{axes}d"] + [f"c{size}"] * (size != BLOCK)
@@ -55,9 +59,20 @@ def halo_sums(g: Geometry, split: HaloSplit, small: Operand, large: Operand, par
     kernel = Kernel("conv/implicit_weight_tma_halo_sm90.cu", "_".join(words), config, ("tma", "conv/geometry"))
     places = r.corners(g, axes)
     arguments = ImplicitWeightTmaHaloSm90Arguments(
-        dy=gradient_map(g, small, r.result_corners(g, axes)), x=windows_map(g, large, places, BLOCK),
-        x_end=windows_map(g, large, places, _MIRRORED), partial=partial.array, images=g.n, pitch=r.pitch, height=r.height, channels=g.c,
-        outs=g.k, groups=g.groups, splits=split.count, blocks=split.blocks, ring=split.ring, axes=conv_axes(g),
-    )  # fmt: skip
+        dy=gradient_map(g, small, r.result_corners(g, axes)),
+        x=windows_map(g, large, places, BLOCK),
+        x_end=windows_map(g, large, places, _MIRRORED),
+        partial=partial.array,
+        images=g.n,
+        pitch=r.pitch,
+        height=r.height,
+        channels=g.c,
+        outs=g.k,
+        groups=g.groups,
+        splits=split.count,
+        blocks=split.blocks,
+        ring=split.ring,
+        axes=conv_axes(g),
+    )
     tiles = -(-g.k // BLOCK) * -(-g.c // BLOCK) * g.window[0] * g.groups
     return planned(kernel, (min(tiles * split.count, units), 1, 1), _THREADS, arguments, shared_memory=tiling.SHARED)

@@ -33,7 +33,8 @@ class ImplicitWeightTmaSm90Config(Config):
 
 @frozen
 class ImplicitWeightTmaSm90Arguments(Arguments, restrict=True):
-    """What ``kernels/conv/implicit_weight_tma_sm90.cu`` is called with; the strides of the result are along K and the window."""
+    """What ``kernels/conv/implicit_weight_tma_sm90.cu`` is called with; the strides of the result are along K and the
+    window."""
 
     dy: Box
     x: Box
@@ -52,7 +53,14 @@ class ImplicitWeightTmaSm90Arguments(Arguments, restrict=True):
 
 
 def window_sums(
-    g: Geometry, split: TmaSplit, small: Operand, large: Operand, result: Operand, units: int, direct: bool = False, size: int = BLOCK
+    g: Geometry,
+    split: TmaSplit,
+    small: Operand,
+    large: Operand,
+    result: Operand,
+    units: int,
+    direct: bool = False,
+    size: int = BLOCK,
 ) -> Plan:
     """Into the weight (`direct`) or its parts; of each 64 channels the sums between neighbours of the same `size`."""
     tile, axes = split.tile, axes_of(g)
@@ -62,10 +70,20 @@ def window_sums(
     kernel = Kernel("conv/implicit_weight_tma_sm90.cu", "_".join(words), config, ("tma", "conv/geometry"))
     tiles = -(-g.k // tile.m), -(-g.taps * -(-g.c // BLOCK) * BLOCK // tile.n)
     arguments = ImplicitWeightTmaSm90Arguments(
-        dy=gradient_map(g, small, ((0,) * axes, (0,) * axes)), x=windows_map(g, large, corners(g, axes), BLOCK),
-        partial=None if direct else result.array, result=result.array if direct else None, rows=g.n * g.pixels, channels=g.c,
-        tiles_m=tiles[0], tiles_n=tiles[1], groups=g.groups, outs=g.k, splits=split.count, blocks=split.blocks,
-        w_strides=pixel_strides(result.strides) if direct else (0, 0, 0, 0), axes=conv_axes(g),
-    )  # fmt: skip
+        dy=gradient_map(g, small, ((0,) * axes, (0,) * axes)),
+        x=windows_map(g, large, corners(g, axes), BLOCK),
+        partial=None if direct else result.array,
+        result=result.array if direct else None,
+        rows=g.n * g.pixels,
+        channels=g.c,
+        tiles_m=tiles[0],
+        tiles_n=tiles[1],
+        groups=g.groups,
+        outs=g.k,
+        splits=split.count,
+        blocks=split.blocks,
+        w_strides=pixel_strides(result.strides) if direct else (0, 0, 0, 0),
+        axes=conv_axes(g),
+    )
     grid = (min(math.prod(tiles) * g.groups * split.count, units), 1, 1)
     return planned(kernel, grid, _THREADS, arguments, shared_memory=tile.shared_memory)

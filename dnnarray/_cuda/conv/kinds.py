@@ -11,7 +11,8 @@ from dnnarray._spec import FLOAT32, HALF, name_of
 
 @frozen
 class Kind:
-    """The dtypes of the first operand that it takes, as a set and in words, and the device: a capability at least, or none but `only`."""
+    """The dtypes of the first operand that it takes, as a set and in words, and the device: a capability at least, or
+    none but `only`."""
 
     dtypes: frozenset[np.dtype]
     words: str

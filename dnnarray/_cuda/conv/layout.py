@@ -1,5 +1,5 @@
-"""Problems that the gathering kernels take after a step: channels-first images are turned round, thin channels filled up with zeros, small
-groups put together into larger ones whose weight is zero between them."""
+"""Problems that the gathering kernels take after a step: channels-first images are turned round, thin channels filled
+up with zeros, small groups put together into larger ones whose weight is zero between them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,18 @@ from dnnarray._cuda.conv.gemm import GemmMaps, same_memory
 from dnnarray._cuda.conv.implicit import ImplicitMaps, misfit
 from dnnarray._cuda.conv.kinds import HOPPER_HALF
 from dnnarray._cuda.conv.shared import NO_EPILOGUE, Maps, Setting, dense_strides, first_order, last_order, lying
-from dnnarray._cuda.conv.tiling import BLOCK, PLANNED, SPREADING, START, Timed, choose, efficiency, least, least_weighing, split
+from dnnarray._cuda.conv.tiling import (
+    BLOCK,
+    PLANNED,
+    SPREADING,
+    START,
+    Timed,
+    choose,
+    efficiency,
+    least,
+    least_weighing,
+    split,
+)
 from dnnarray._cuda.conv.transpose import transpose
 from dnnarray._cuda.conv.weight_order import weight_order
 from dnnarray._cuda.conv.widen import widen
@@ -40,7 +51,9 @@ def filled(g: Geometry) -> Geometry:
     """The convolution that the kernels run for this one."""
     together = 1
     if g.groups > 1 and min(g.c, g.k) < _WIDE:
-        whole = math.lcm(_CHUNK // math.gcd(_CHUNK, g.c), _CHUNK // math.gcd(_CHUNK, g.k))  # groups whose channels are whole chunks
+        whole = math.lcm(
+            _CHUNK // math.gcd(_CHUNK, g.c), _CHUNK // math.gcd(_CHUNK, g.k)
+        )  # groups whose channels are whole chunks
         for f in range(whole, g.groups + 1, whole):
             if g.groups % f == 0:
                 together = f
@@ -60,7 +73,10 @@ class LayoutMaps:
     """`ImplicitMaps` of the filled geometry between copies: `shared.Maps`. `fill` says which geometry that is."""
 
     def __init__(
-        self, setting: Setting, kind: Callable[[Setting], Maps] = ImplicitMaps, fill: Callable[[Geometry], Geometry] = filled
+        self,
+        setting: Setting,
+        kind: Callable[[Setting], Maps] = ImplicitMaps,
+        fill: Callable[[Geometry], Geometry] = filled,
     ) -> None:
         self._setting, self._steps, self._g = setting, setting.steps, setting.g
         self._inner = copy.copy(setting)
@@ -88,7 +104,11 @@ class LayoutMaps:
         if small.dtype not in HALF:
             self._plain.spread(small, weight, large, epilogue)
             return
-        if self._setting.last and epilogue.empty and small_channels_plans.gradient_fits(self._g, small.dtype, large.dtype):
+        if (
+            self._setting.last
+            and epilogue.empty
+            and small_channels_plans.gradient_fits(self._g, small.dtype, large.dtype)
+        ):
             self._steps.add(small_channels_plans.gradient(self._g, small, weight, large, self._setting.units))
             return
         with self._steps.borrowed():
@@ -123,12 +143,21 @@ class LayoutMaps:
 
     def _room(self, target: Operand, small: bool, e: Epilogue) -> Operand:
         """Where the kernels write an image."""
-        return target if self._same_image(small) or self._turned(target, small, e) else self._inner.taken(small, target.dtype)
+        return (
+            target
+            if self._same_image(small) or self._turned(target, small, e)
+            else self._inner.taken(small, target.dtype)
+        )
 
     def _turned(self, target: Operand, small: bool, e: Epilogue) -> bool:
         """Whether the kernels themselves write an image channels-first."""
         g, shape = self._g, self._setting.shape(small)
-        if self._setting.last or shape != self._inner.shape(small) or target.dtype not in HALF or math.prod(shape[2:]) == 1:
+        if (
+            self._setting.last
+            or shape != self._inner.shape(small)
+            or target.dtype not in HALF
+            or math.prod(shape[2:]) == 1
+        ):
             return False
         spreads = not small and (max(g.stride) > 1 or not g.phases_cover or (g.groups > 1 and g.window[0] > 1))
         return not spreads and isinstance(self._maps, ImplicitMaps) and self._maps.turns(e)
@@ -155,7 +184,9 @@ class LayoutMaps:
         if self._setting.last:
             self._steps.add(widen(source, target, n * pixels, width, channels))
         else:
-            self._steps.add(transpose(self._steps.aligned, source, target, (n, pixels, channels), pixels, width, pixels))
+            self._steps.add(
+                transpose(self._steps.aligned, source, target, (n, pixels, channels), pixels, width, pixels)
+            )
 
     def _epilogue(self, e: Epilogue, small: bool) -> Epilogue:
         """Bias and residual of the filled channels."""
@@ -249,7 +280,13 @@ def _rejects(problem: ConvProblem, op: str, device: Device) -> str | None:
     return misfit(op, problem, filled(g)) or _scattered(problem)
 
 
-_WEIGHTS = {"conv": 1, "conv_transpose": 1, "conv_backward_input": 1, "conv_backward": 2, "conv_transpose_backward": 2}  # among the inputs
+_WEIGHTS = {
+    "conv": 1,
+    "conv_transpose": 1,
+    "conv_backward_input": 1,
+    "conv_backward": 2,
+    "conv_transpose_backward": 2,
+}  # among the inputs
 
 
 def _scattered(problem: ConvProblem) -> str | None:
@@ -261,16 +298,23 @@ def _scattered(problem: ConvProblem) -> str | None:
     if any(lies(weight, order(problem.layout, weight.ndim)) for order in (first_order, last_order)):
         return None  # groups, those put together, K, C and the window: as many axes as a copy takes
     setting = Setting(problem, True)
-    return "a weight whose axes lie in too many pieces" if LayoutMaps(setting).scatters(setting.weight(weight, Array(0))) else None
+    return (
+        "a weight whose axes lie in too many pieces"
+        if LayoutMaps(setting).scatters(setting.weight(weight, Array(0)))
+        else None
+    )
 
 
-_GATHERED = 1.6  # times that gathering threads take of what the bandwidth would allow (56 us for 129 MB where 31 is the floor)
+_GATHERED = (
+    1.6  # times that gathering threads take of what the bandwidth would allow (56 us for 129 MB where 31 is the floor)
+)
 _LOOKED_AT = 4.5e-12  # seconds in which a result is looked at for what the zeros between groups have spoilt
 _COPIES = 2  # times that the copies to another order take of what the bandwidth would allow
 
 
 def _passed_over(g: Geometry) -> int:
-    """Elements of the image that no window meets: gathering threads leave them out, the copy engine brings the boxes that they lie in."""
+    """Elements of the image that no window meets: gathering threads leave them out, the copy engine brings the boxes
+    that they lie in."""
     met = math.prod(min(n, m * r) for n, m, r in zip(g.space, g.out, g.window, strict=True))
     return g.n * g.groups * g.c * (math.prod(g.space) - met)
 
@@ -282,10 +326,11 @@ def floor(
     least: Callable[[int], tuple[float, float]] = least,
     weighing: Callable[[int], float] = least_weighing,
 ) -> float:
-    """Seconds of tiles that are full, with the zeros between groups, of the launch and of looking for what the zeros have spoilt.
+    """Seconds of tiles that are full, with the zeros between groups, of the launch and of looking for what the zeros
+    have spoilt.
 
-    0 for few channels, which kernels of their own may do, and for so many that tiles may be planned for more multiprocessors than there are.
-    """
+    0 for few channels, which kernels of their own may do, and for so many that tiles may be planned for more
+    multiprocessors than there are."""
     g = problem.geometry
     if problem.inputs[0].dtype not in HALF or (g.groups == 1 and min(g.c, g.k) < _WIDE) or not g.macs:
         return 0.0
@@ -317,7 +362,8 @@ def cost(op: str, problem: ConvProblem, device: Device, tile: Callable[[Geometry
     images = ((g.groups * g.c, f.groups * f.c, math.prod(g.space)), (g.groups * g.k, f.groups * f.k, g.pixels))
     copied = [g.n * pixels * (a + b) * dtype.itemsize for a, b, pixels in images if a != b or not last]
     grouped, spreads = f.groups != g.groups, op in ("conv_backward_input", "conv_transpose")
-    phases = len(f.phases) * (1 if f.k % BLOCK == 0 else 2) if spreads else 1  # a launch each, and one that turns its part of the weight
+    # a launch each, and one that turns its part of the weight
+    phases = len(f.phases) * (1 if f.k % BLOCK == 0 else 2) if spreads else 1
     launches = problem.maps * (phases + len(copied) + 2 * grouped) + (op == "conv_backward_weight")
     of_peak = unit(dtype, "highest")
     of_all = device.peak.get(of_peak or "") or device.peak["float32"]

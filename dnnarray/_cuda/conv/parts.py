@@ -1,4 +1,5 @@
-"""Float32 convolution on the matrix units of sm_90a: operands in one or two parts of half types, windows by the copy engine."""
+"""Float32 convolution on the matrix units of sm_90a: operands in one or two parts of half types, windows by the copy
+engine."""
 
 from __future__ import annotations
 
@@ -31,7 +32,10 @@ from dnnarray._select import Cost, Device, share_of_peak
 from dnnarray._spec import FLOAT32
 
 _CHUNK = 8  # channels that 16 bytes of a part hold
-_RANGES, _RANGE_THREADS = 528, 512  # blocks that look for the largest magnitude; their number is known without the device
+_RANGES, _RANGE_THREADS = (
+    528,
+    512,
+)  # blocks that look for the largest magnitude; their number is known without the device
 _BLOCKS, _PARTS_THREADS = 1056, 256  # that write parts
 _WAYS = ("none", "found", "guessed", "checked")  # as in the kernel
 _SAMPLED = 1 << 20  # numbers of an array whose scale is guessed first
@@ -121,7 +125,8 @@ def filled(channels: int) -> int:
 
 
 def in_parts(steps: Planner, source: Operand, how: Numerics, shape: tuple[int, int, int], last: bool) -> InParts:
-    """Dense memory of `shape` (batch, channels, pixels), its channels fastest (`last`) or its pixels, as parts of rows of 8 channels or more."""
+    """Dense memory of `shape` (batch, channels, pixels), its channels fastest (`last`) or its pixels, as parts of rows
+    of 8 channels or more."""
     batch, channels, pixels = shape
     width, size = filled(channels), batch * channels * pixels
     plane = batch * pixels * width
@@ -132,12 +137,15 @@ def in_parts(steps: Planner, source: Operand, how: Numerics, shape: tuple[int, i
         config = ImageConfig(TYPES[how.dtype], how.parts, _WAYS.index(way), last, vector, _PARTS_THREADS)
         name = f"parts_image_{how.words}_{way}_{'last' if last else 'first'}_x{vector}"
         arguments = (source.array, found, count, scale, guess, whole.array, batch, channels, pixels, width, plane)
-        steps.add(Plan(Kernel("conv/parts_image.cu", name, config), (_BLOCKS, 1, 1), _PARTS_THREADS, arguments, early=True))
+        steps.add(
+            Plan(Kernel("conv/parts_image.cu", name, config), (_BLOCKS, 1, 1), _PARTS_THREADS, arguments, early=True)
+        )
     return InParts(tuple(whole.part(i * plane) for i in range(how.parts)), scale)
 
 
 def _ways(steps: Planner, how: Numerics, source: Operand, found: Array, size: int) -> tuple[tuple[str, int], ...]:
-    """How the passes over an array find its scale, and how many blocks have looked at it before. A large one is read once, as a rule."""
+    """How the passes over an array find its scale, and how many blocks have looked at it before. A large one is read
+    once, as a rule."""
     if not how.scaled:
         return (("none", 0),)
     if size >= _SAMPLED:
@@ -240,22 +248,32 @@ class PartsMaps:
         pairs = g.k % 2 == 0 and y.strides[1] == 1 and not any(s % 2 for s in (y.strides[0], *y.strides[2:]))
         given = f.type, e.bias is not None, e.residual is not None
         config = PartsConfig(TYPES[how.dtype], *given, *tile.settings, transposed, axes, how.parts, how.scaled, pairs)
-        words = ["conv_parts_tma_sm90", how.words, tile.name, e.name, f"{axes}d"] + ["transposed"] * transposed + ["pairs"] * pairs
+        words = (
+            ["conv_parts_tma_sm90", how.words, tile.name, e.name, f"{axes}d"]
+            + ["transposed"] * transposed
+            + ["pairs"] * pairs
+        )
         kernel = Kernel("conv/parts_tma_sm90.cu", "_".join(words), config, ("activation",))
         images = [implicit_tma_sm90.windows_map(g, p, corners(g, axes), tile.m) for p in x.both]
-        weights, (backwards, _) = zip(*(implicit_tma_sm90.weight_map(g, p, transposed, tile.n) for p in w.both), strict=True)
+        weights, (backwards, _) = zip(
+            *(implicit_tma_sm90.weight_map(g, p, transposed, tile.n) for p in w.both), strict=True
+        )
         rows = g.n * g.pixels
         tiles = tiling.counts(g, rows, tile)
         pointers = (x.scale, w.scale, e.bias or y.array, e.residual or y.array, y.array)
         numbers = (rows, g.taps * -(-g.c // BLOCK), g.c, backwards, *tiles, g.k, *y.strides, *extents(g))
         grid = (min(math.prod(tiles), self._setting.units), 1, 1)
         shared = parts_tiling.shared_memory(tile, how.parts)
-        return Plan(kernel, grid, chosen.threads, (*images, *weights, *pointers, *numbers, f.p, f.q), shared, early=True)
+        return Plan(
+            kernel, grid, chosen.threads, (*images, *weights, *pointers, *numbers, f.p, f.q), shared, early=True
+        )
 
     def _weigh(self, split: tiling.Split, y: InParts, x: InParts, partial: Operand) -> Plan:
         g, how, tile, axes = self._g, self._how, split.tile, axes_of(self._g)
         config = PartsWeightConfig(TYPES[how.dtype], *tile.settings, axes, how.parts, how.scaled)
-        kernel = Kernel("conv/parts_weight_tma_sm90.cu", f"conv_parts_weight_tma_sm90_{how.words}_{tile.name}_{axes}d", config)
+        kernel = Kernel(
+            "conv/parts_weight_tma_sm90.cu", f"conv_parts_weight_tma_sm90_{how.words}_{tile.name}_{axes}d", config
+        )
         rows, pitch = g.n * g.pixels, y.parts[0].strides[4] * how.dtype.itemsize
         shape, strides = (g.groups * g.k, 1, 1, 1, rows), (16, 16, 16, pitch)
         grads = [TensorMap(p.array, p.dtype, shape, strides, (BLOCK, 1, 1, 1, BLOCK)) for p in y.both]
@@ -264,7 +282,14 @@ class PartsMaps:
         numbers = (rows, tiles.m, tiles.n, tiles.groups, g.k, g.c, split.count, split.blocks, *extents(g))
         grid = (min(tiles.count * split.count, self._setting.units), 1, 1)
         arguments: tuple[TensorMap | Array | int, ...] = (*grads, *images, y.scale, x.scale, partial.array, *numbers)
-        return Plan(kernel, grid, parts_tiling.WEIGHT_THREADS, arguments, parts_tiling.shared_memory(tile, how.parts), early=True)
+        return Plan(
+            kernel,
+            grid,
+            parts_tiling.WEIGHT_THREADS,
+            arguments,
+            parts_tiling.shared_memory(tile, how.parts),
+            early=True,
+        )
 
 
 class _Nothing:
@@ -314,7 +339,10 @@ _MAPS = {  # of each operation with a single one: (correlations, spreads, weight
     "conv_backward_weight": (0, 0, 1),
 }
 _LAUNCHES, _START = 6, 2.5e-6  # of a map; seconds of each
-_SECTOR, _PART = 32, 0.35e-6  # bytes that are read for an element whose neighbours lie apart; seconds of a part of a sum, the other
+_SECTOR, _PART = (
+    32,
+    0.35e-6,
+)  # bytes that are read for an element whose neighbours lie apart; seconds of a part of a sum, the other
 _FAST, _SLOW = 0.9, 0.6  # shares of the bandwidth that a pass over a large array and one over a small one reach
 
 

@@ -1,8 +1,7 @@
 """Tiles of the kernels whose float32 operands come in parts of half types, and how long they take.
 
-A stage brings all parts of both operands once: two of them are twice the bytes and three times the products. The constants are fits to an H200
-(docs/development/measured.md).
-"""
+A stage brings all parts of both operands once: two of them are twice the bytes and three times the products. The
+constants are fits to an H200 (docs/development/measured.md)."""
 
 from __future__ import annotations
 
@@ -33,7 +32,8 @@ def shared_memory(t: Tile, parts: int) -> int:
 
 
 def _stage(t: Tile, parts: int, halves: bool = False) -> float:
-    """Seconds. Each instruction reads its 64 rows and its columns from shared memory; `halves`: two warpgroups divide the columns."""
+    """Seconds. Each instruction reads its 64 rows and its columns from shared memory; `halves`: two warpgroups divide
+    the columns."""
     brought, products = parts * (t.m + t.n) * ROW, _PRODUCTS[parts]
     read = products * ROW * (2 * (BLOCK + t.n // 2) if halves else t.m // BLOCK * (BLOCK + t.n))
     return max(products * t.products + _WAIT, brought / _L2, (brought + read) / _SHARED)
@@ -42,13 +42,17 @@ def _stage(t: Tile, parts: int, halves: bool = False) -> float:
 def choose(g: Geometry, units: int, parts: int) -> Choice:
     """The tile for a correlation that is done first."""
     blocks, rows = g.taps * -(-g.c // BLOCK), g.n * g.pixels
-    found = [Choice(t, None, rounds(g, rows, t, units) * (blocks * _stage(t, parts) + _END * t.m * t.n)) for t in _TILES[parts]]
+    found = [
+        Choice(t, None, rounds(g, rows, t, units) * (blocks * _stage(t, parts) + _END * t.m * t.n))
+        for t in _TILES[parts]
+    ]
     return min(found, key=lambda c: c.seconds)
 
 
 @frozen
 class WeightTiles:
-    """Tiles of a weight gradient along its rows and its columns, which are panels of 64 channels of a tap, and the groups."""
+    """Tiles of a weight gradient along its rows and its columns, which are panels of 64 channels of a tap, and the
+    groups."""
 
     m: int
     n: int

@@ -1,4 +1,5 @@
-"""The gradient of a float32 weight from the sums of its parts, and by its definition where an infinity became NaN in parts."""
+"""The gradient of a float32 weight from the sums of its parts, and by its definition where an infinity became NaN in
+parts."""
 
 from __future__ import annotations
 
@@ -41,7 +42,13 @@ class PartsWeightSumsArguments(Arguments, restrict=True):
 
 
 def parts_weight_sums(
-    g: Geometry, splits: int, partial: Operand, small: tuple[Operand, Array], large: tuple[Operand, Array], weight: Operand, scaled: bool
+    g: Geometry,
+    splits: int,
+    partial: Operand,
+    small: tuple[Operand, Array],
+    large: tuple[Operand, Array],
+    weight: Operand,
+    scaled: bool,
 ) -> Plan:
     """`small` and `large` are images with the `Scale` of their parts."""
     (dy, dy_scale), (x, x_scale), size = small, large, g.groups * g.k * g.c * g.taps
@@ -52,7 +59,20 @@ def parts_weight_sums(
         ("conv/geometry",),
     )
     arguments = PartsWeightSumsArguments(
-        partial.array, weight.array, dy.array, x.array, dy_scale, x_scale, size=size, splits=splits, images=g.n, outs=g.k, channels=g.c,
-        w_strides=weight.strides, y_strides=dy.strides, x_strides=x.strides, axes=conv_axes(g),
-    )  # fmt: skip
+        partial.array,
+        weight.array,
+        dy.array,
+        x.array,
+        dy_scale,
+        x_scale,
+        size=size,
+        splits=splits,
+        images=g.n,
+        outs=g.k,
+        channels=g.c,
+        w_strides=weight.strides,
+        y_strides=dy.strides,
+        x_strides=x.strides,
+        axes=conv_axes(g),
+    )
     return planned(kernel, (-(-size // THREADS), 1, 1), THREADS, arguments, early=True)

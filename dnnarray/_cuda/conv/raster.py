@@ -1,4 +1,5 @@
-"""Planes as rows of places, so that every tap of a window is a shift: what the kernels that keep an image's part for all taps run on."""
+"""Planes as rows of places, so that every tap of a window is a shift: what the kernels that keep an image's part for
+all taps run on."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ class Raster:
 
 
 def extent(g: Geometry, axis: int) -> int | None:
-    """Places of a raster along an axis: what is behind the end of a row is also before the next one. None where a tap is no shift."""
+    """Places of a raster along an axis: what is behind the end of a row is also before the next one. None where a tap
+    is no shift."""
     spread = _spread(g, axis)
     after = max(g.out[axis] + spread - g.before[axis] - g.space[axis], 0)
     found = g.space[axis] + max(g.before[axis], after)

@@ -1,4 +1,5 @@
-"""What the plans of all convolutions share: how images and weights lie in memory, and the three maps that an operation is made of."""
+"""What the plans of all convolutions share: how images and weights lie in memory, and the three maps that an operation
+is made of."""
 
 from __future__ import annotations
 
@@ -77,7 +78,11 @@ def extents(g: Geometry) -> tuple[int, ...]:
     """The geometry as launch arguments: three pairs for each axis (`ConvAxis`)."""
     found: list[int] = []
     for i in range(3):
-        found += [g.out[i] << 32 | g.space[i], g.window[i] << 32 | g.stride[i], g.dilation[i] << 32 | g.before[i] & 0xFFFFFFFF]
+        found += [
+            g.out[i] << 32 | g.space[i],
+            g.window[i] << 32 | g.stride[i],
+            g.dilation[i] << 32 | g.before[i] & 0xFFFFFFFF,
+        ]
     return tuple(found)
 
 
@@ -96,7 +101,8 @@ def too_large(g: Geometry) -> str | None:
 
 
 class Maps(Protocol):
-    """An algorithm: the maps of a geometry from `large` (its input) to `small` (its output), back, and of both to the weight.
+    """An algorithm: the maps of a geometry from `large` (its input) to `small` (its output), back, and of both to the
+    weight.
 
     Operands have five strides; those of a weight are along K, C and the window.
     """
@@ -125,7 +131,8 @@ def correlations(problem: ConvProblem) -> list[Geometry]:
 
 
 class Lying(NamedTuple):
-    """How the images of a problem lie: `last` for channels-last, `mixed` where the results have an order of their own."""
+    """How the images of a problem lie: `last` for channels-last, `mixed` where the results have an order of their
+    own."""
 
     last: bool
     mixed: bool
@@ -150,9 +157,8 @@ def lying(problem: ConvProblem) -> Lying:
 class Setting:
     """The arrays of a problem for an algorithm.
 
-    All images lie channels-last (`last`) or channels-first when the launches begin, except that of a `mixed` problem the results have an
-    order of their own.
-    """
+    All images lie channels-last (`last`) or channels-first when the launches begin, except that of a `mixed` problem
+    the results have an order of their own."""
 
     def __init__(self, problem: ConvProblem, aligned: bool, precision: str = "highest", units: int = 1) -> None:
         self.problem, self.g, self.precision, self.units = problem, problem.geometry, precision, units
@@ -301,18 +307,27 @@ OPERATIONS: dict[str, Callable[[Setting, Maps], None]] = {
 }
 
 
-def plan(algorithm: Callable[[Setting], Maps], problem: ConvProblem, aligned: bool, precision: str, units: int) -> Setting:
+def plan(
+    algorithm: Callable[[Setting], Maps], problem: ConvProblem, aligned: bool, precision: str, units: int
+) -> Setting:
     """All launches of an operation by one algorithm on a device with this many multiprocessors."""
     setting = Setting(problem, aligned, precision, units)
     OPERATIONS[problem.kind](setting, algorithm(setting))
     return setting
 
 
-def methods(name: str, algorithm: Callable[[Setting], Maps], summary: str, rejects: Callable[..., str | None], cost: Callable[..., Cost],
-            precision: str = "highest", floor: Callable[..., float] | None = None, kind: Kind | None = None) -> Method:  # fmt: skip
-    """The table's entry of an algorithm. `rejects`, `cost` and `floor` are asked with the name of the operation first that runs the same maps as the problem.
-    `rejects` looks at the `kind`, too.
-    """
+def methods(
+    name: str,
+    algorithm: Callable[[Setting], Maps],
+    summary: str,
+    rejects: Callable[..., str | None],
+    cost: Callable[..., Cost],
+    precision: str = "highest",
+    floor: Callable[..., float] | None = None,
+    kind: Kind | None = None,
+) -> Method:
+    """The table's entry of an algorithm. `rejects`, `cost` and `floor` are asked with the name of the operation first
+    that runs the same maps as the problem. `rejects` looks at the `kind`, too."""
 
     def run(problem: ConvProblem, device: Device, aligned: bool) -> Program:
         setting = plan(algorithm, problem, aligned, precision, device.units)

@@ -1,4 +1,5 @@
-"""Float32 convolution of inputs of few channels: the maps by the kernels of `small_channels_plans`, float32 numbers as parts of half types."""
+"""Float32 convolution of inputs of few channels: the maps by the kernels of `small_channels_plans`, float32 numbers as
+parts of half types."""
 
 from __future__ import annotations
 
@@ -29,11 +30,17 @@ class FewMaps:
         self._setting, self._steps, self._how = setting, setting.steps, NUMERICS[setting.precision]
 
     def correlate(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
-        self._steps.add(small_channels_plans.forward(self._setting.g, large, weight, small, epilogue, self._setting.units, self._how))
+        self._steps.add(
+            small_channels_plans.forward(
+                self._setting.g, large, weight, small, epilogue, self._setting.units, self._how
+            )
+        )
 
     def spread(self, small: Operand, weight: Operand, large: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
         assert epilogue.empty
-        self._steps.add(small_channels_plans.gradient(self._setting.g, small, weight, large, self._setting.units, self._how))
+        self._steps.add(
+            small_channels_plans.gradient(self._setting.g, small, weight, large, self._setting.units, self._how)
+        )
 
     def weigh(self, small: Operand, large: Operand, weight: Operand) -> None:
         small_channels_plans.weigh(self._setting, small, large, weight, self._how)
@@ -61,7 +68,9 @@ def rejects(op: str, problem: ConvProblem, device: Device, precision: str = "hig
     bias = {"conv_transpose": 2, "conv_transpose_backward": 3}.get(problem.kind)
     if bias is not None and (problem.activation is not None or problem.inputs[bias] is not None):
         return "a bias or an activation behind the transposed convolution"
-    missing = next((o for o in _asked(problem) if small_channels_plans.seconds(o, g, dtype, 1, NUMERICS[precision]) is None), None)
+    missing = next(
+        (o for o in _asked(problem) if small_channels_plans.seconds(o, g, dtype, 1, NUMERICS[precision]) is None), None
+    )
     return f"extents that its kernels do not take ({missing})" if missing else None
 
 

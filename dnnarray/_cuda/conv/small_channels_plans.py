@@ -1,5 +1,6 @@
-"""Inputs of few channels, such as the images of a first layer: windows read from pixels as they lie, for the convolution and the weight's gradient;
-for the input's gradient products for each row of the window, gathered by pixel. Float32 numbers are multiplied as parts of half types."""
+"""Inputs of few channels, such as the images of a first layer: windows read from pixels as they lie, for the
+convolution and the weight's gradient; for the input's gradient products for each row of the window, gathered by pixel.
+Float32 numbers are multiplied as parts of half types."""
 
 from __future__ import annotations
 
@@ -30,7 +31,10 @@ _STEP_K = 32
 _SHARED = 163_840  # bytes of shared memory of a block on every card with the matrix instructions
 _HALF_SHARED = 115_712  # of one of two blocks on the largest multiprocessors
 _RATE = 0.55e12  # multiply-adds a second of a multiprocessor
-_TIMES, _GRADIENT_TIMES = (1.0, 1.3, 2.3), (1.2, 1.8, 2.5)  # of that rate, by parts: half types as they come, float32 in one or two
+_TIMES, _GRADIENT_TIMES = (
+    (1.0, 1.3, 2.3),
+    (1.2, 1.8, 2.5),
+)  # of that rate, by parts: half types as they come, float32 in one or two
 _ALONE = 1.4  # times that it takes where a multiprocessor holds one block
 _START = 8e-6  # seconds until float32 weights stand in shared memory as parts
 _BLOCKS = 2  # on a multiprocessor
@@ -102,7 +106,9 @@ class Region:
     def memory(self, g: Geometry, numbers: Numbers) -> int:
         """Bytes of shared memory of a block."""
         columns = _columns(g)
-        return (self.places + g.window[1] * columns) * numbers.pitch(g.k) + g.stride[1] * self.places * (columns + 2) * 4
+        return (self.places + g.window[1] * columns) * numbers.pitch(g.k) + g.stride[1] * self.places * (
+            columns + 2
+        ) * 4
 
     def counts(self, g: Geometry) -> tuple[int, int]:
         """Regions of an image along its axes."""
@@ -114,7 +120,11 @@ class Region:
 
 
 _REGIONS = (Region(16, 32, 224), Region(16, 16, 224))
-_SMALLER = (Region(16, 16, 128), Region(8, 16, 224), Region(8, 8, 224))  # for float32, which takes more memory and has no other fast way
+_SMALLER = (
+    Region(16, 16, 128),
+    Region(8, 16, 224),
+    Region(8, 8, 224),
+)  # for float32, which takes more memory and has no other fast way
 
 
 def _few(g: Geometry) -> bool:
@@ -125,13 +135,21 @@ def _few(g: Geometry) -> bool:
 
 def _region(g: Geometry, numbers: Numbers) -> Region | None:
     """The region with the least work; None where the kernel of the input's gradient does not do it."""
-    if not _few(g) or g.k % _STEP_K or g.dilation != (1, 1, 1) or g.stride[1] != g.stride[2] or g.stride[1] > _MOST_STEP:
+    if (
+        not _few(g)
+        or g.k % _STEP_K
+        or g.dilation != (1, 1, 1)
+        or g.stride[1] != g.stride[2]
+        or g.stride[1] > _MOST_STEP
+    ):
         return None
     if _columns(g) > _MOST_COLUMNS:
         return None
     regions = _REGIONS + _SMALLER if numbers.parts else _REGIONS
     fitting = [r for r in regions if r.met(g) <= r.places and r.memory(g, numbers) <= _SHARED]
-    return min(fitting, key=lambda r: r.products(g) * (1 if r.memory(g, numbers) <= _HALF_SHARED else _ALONE), default=None)
+    return min(
+        fitting, key=lambda r: r.products(g) * (1 if r.memory(g, numbers) <= _HALF_SHARED else _ALONE), default=None
+    )
 
 
 def gradient_fits(g: Geometry, dtype: np.dtype, result: np.dtype, how: Numerics | None = None) -> bool:
@@ -146,25 +164,37 @@ def _gradient_seconds(g: Geometry, numbers: Numbers, region: Region, units: int)
     return region.products(g) / (_RATE * units) * _GRADIENT_TIMES[numbers.parts] * alone
 
 
-def gradient(g: Geometry, small: Operand, weight: Operand, large: Operand, units: int, how: Numerics | None = None) -> Plan:
+def gradient(
+    g: Geometry, small: Operand, weight: Operand, large: Operand, units: int, how: Numerics | None = None
+) -> Plan:
     """The launch, of dense channels-last images."""
     numbers = Numbers.of(small.dtype, how)
     assert numbers is not None
     region = _region(g, numbers)
     assert region is not None
-    config = ThinGradientConfig(*numbers.settings, g.c, _columns(g), g.stride[1], region.height, region.width, region.places)
+    config = ThinGradientConfig(
+        *numbers.settings, g.c, _columns(g), g.stride[1], region.height, region.width, region.places
+    )
     words = f"{g.c}x{config.columns}_by_{config.stride}_{region.height}x{region.width}_{region.places}"
     kernel = Kernel("conv/thin_gradient.cu", f"conv_thin_gradient_{numbers.words}_{words}", config, ("conv/geometry",))
     counts = region.counts(g)
     arguments = ThinGradientArguments(
-        small.array, weight.array, large.array, images=g.n, outs=g.k, regions_h=counts[0], regions_w=counts[1], w_strides=weight.strides,
+        small.array,
+        weight.array,
+        large.array,
+        images=g.n,
+        outs=g.k,
+        regions_h=counts[0],
+        regions_w=counts[1],
+        w_strides=weight.strides,
         axes=conv_axes(g),
-    )  # fmt: skip
+    )
     grid = (min(g.n * math.prod(counts), _BLOCKS * units), 1, 1)
     return planned(kernel, grid, _THREADS, arguments, shared_memory=region.memory(g, numbers))
 
 
-# --- the convolution itself ---------------------------------------------------------------------------------------------
+# --- the convolution itself
+# ---------------------------------------------------------------------------------------------
 
 
 def _pixel_memory(g: Geometry, numbers: Numbers) -> int:
@@ -203,7 +233,9 @@ def _forward_seconds(g: Geometry, numbers: Numbers, units: int) -> float:
     return tiles * _SIDE * _SIDE * _WIDE * g.window[1] * _columns(g) / (_RATE * units) * _TIMES[numbers.parts] * alone
 
 
-def forward(g: Geometry, x: Operand, weight: Operand, y: Operand, e: Epilogue, units: int, how: Numerics | None = None) -> Plan:
+def forward(
+    g: Geometry, x: Operand, weight: Operand, y: Operand, e: Epilogue, units: int, how: Numerics | None = None
+) -> Plan:
     """The launch, of a dense channels-last input."""
     numbers = Numbers.of(x.dtype, how)
     assert numbers is not None
@@ -215,14 +247,28 @@ def forward(g: Geometry, x: Operand, weight: Operand, y: Operand, e: Epilogue, u
     regions, tiles = g.n * math.prod(_regions(g)), -(-g.k // _WIDE)
     height, width = _regions(g)
     arguments = ThinForwardArguments(
-        x.array, weight.array, e.bias, e.residual, y.array, regions=regions, channels=g.c, outs=g.k, regions_h=height, regions_w=width,
-        w_strides=weight.strides, y_strides=pixel_strides(y.strides), axes=conv_axes(g), p=f.p, q=f.q,
-    )  # fmt: skip
+        x.array,
+        weight.array,
+        e.bias,
+        e.residual,
+        y.array,
+        regions=regions,
+        channels=g.c,
+        outs=g.k,
+        regions_h=height,
+        regions_w=width,
+        w_strides=weight.strides,
+        y_strides=pixel_strides(y.strides),
+        axes=conv_axes(g),
+        p=f.p,
+        q=f.q,
+    )
     grid = (min(regions, -(-_BLOCKS * units // tiles)), tiles, 1)
     return planned(kernel, grid, _THREADS, arguments, shared_memory=_forward_memory(g, numbers))
 
 
-# --- the weight's gradient ----------------------------------------------------------------------------------------------
+# --- the weight's gradient
+# ----------------------------------------------------------------------------------------------
 
 
 def _matrices(g: Geometry, numbers: Numbers) -> int:
@@ -258,9 +304,16 @@ def _weight_parts(g: Geometry, small: Operand, large: Operand, partial: Operand,
     name, (height, width) = f"conv_thin_weight_{numbers.words}_x{config.columns}x{config.matrices}", _regions(g)
     kernel = Kernel("conv/thin_weight.cu", name, config, ("conv/geometry",))
     arguments = ThinWeightArguments(
-        small.array, large.array, partial.array, regions=g.n * height * width, channels=g.c, outs=g.k, regions_h=height, regions_w=width,
+        small.array,
+        large.array,
+        partial.array,
+        regions=g.n * height * width,
+        channels=g.c,
+        outs=g.k,
+        regions_h=height,
+        regions_w=width,
         axes=conv_axes(g),
-    )  # fmt: skip
+    )
     grid = (_splits(g), -(-g.k // _WIDE), 1)
     return planned(kernel, grid, numbers.weight_threads, arguments, shared_memory=_weight_memory(g, numbers))
 
@@ -290,6 +343,8 @@ def seconds(op: str, g: Geometry, dtype: np.dtype, units: int, how: Numerics | N
         region = _region(g, numbers)
         found = _gradient_seconds(g, numbers, region, units) if region is not None else None
     else:
-        fits = forward_fits(g, dtype, how) if op == "conv" else op == "conv_backward_weight" and weight_fits(g, dtype, how)
+        fits = (
+            forward_fits(g, dtype, how) if op == "conv" else op == "conv_backward_weight" and weight_fits(g, dtype, how)
+        )
         found = _forward_seconds(g, numbers, units) if fits else None
     return found + _START * (numbers.parts > 0) if found is not None else None

@@ -23,7 +23,8 @@ class SpectralProductConfig(Config):
 
 @frozen
 class SpectralProductArguments(Arguments, restrict=True):
-    """What ``kernels/conv/spectral_product.cu`` is called with; the strides are along groups and the two axes of each array."""
+    """What ``kernels/conv/spectral_product.cu`` is called with; the strides are along groups and the two axes of each
+    array."""
 
     left: FloatIn
     right: FloatIn
@@ -40,17 +41,34 @@ class SpectralProductArguments(Arguments, restrict=True):
 
 
 def spectral_product(
-    left: Operand, right: Operand, out: Operand, frequencies: int, counts: tuple[int, ...], steps: tuple[int, ...], adds: bool
+    left: Operand,
+    right: Operand,
+    out: Operand,
+    frequencies: int,
+    counts: tuple[int, ...],
+    steps: tuple[int, ...],
+    adds: bool,
 ) -> Plan:
-    """Sums over the last of `counts` (groups, i, j, l); `steps` are those of left, right and out along their axes, in spectra."""
+    """Sums over the last of `counts` (groups, i, j, l); `steps` are those of left, right and out along their axes, in
+    spectra."""
     groups, ni, nj, nl = counts
     tile_i = next(n for n in _TILE_I if n <= ni)
     tile_j = next(n for n in _TILE_J if n <= nj)
     strides = [s * frequencies for s in steps]
     arguments = SpectralProductArguments(
-        left.array, right.array, out.array, frequencies=frequencies, groups=groups, ni=ni, nj=nj, nl=nl, left_strides=strides[:3],
-        right_strides=strides[3:6], out_strides=strides[6:], adds=adds,
-    )  # fmt: skip
+        left.array,
+        right.array,
+        out.array,
+        frequencies=frequencies,
+        groups=groups,
+        ni=ni,
+        nj=nj,
+        nl=nl,
+        left_strides=strides[:3],
+        right_strides=strides[3:6],
+        out_strides=strides[6:],
+        adds=adds,
+    )
     config = SpectralProductConfig(tile_i, tile_j, _THREADS)
     kernel = Kernel("conv/spectral_product.cu", f"conv_spectral_product_{tile_i}x{tile_j}", config)
     blocks = -(-frequencies // _THREADS) * groups * -(-ni // tile_i) * -(-nj // tile_j)

@@ -62,9 +62,15 @@ class WeightTerms:
 
 
 def sum_splits(
-    partial: Operand, count: int, weight: Operand, shape: tuple[int, ...], aligned: bool, terms: WeightTerms | None = None
+    partial: Operand,
+    count: int,
+    weight: Operand,
+    shape: tuple[int, ...],
+    aligned: bool,
+    terms: WeightTerms | None = None,
 ) -> Plan:
-    """The weight's gradient from its parts, which lie as (K, window, C). With `terms`, what is NaN is computed again."""
+    """The weight's gradient from its parts, which lie as (K, window, C). With `terms`, what is NaN is computed
+    again."""
     size, slices = math.prod(shape), next((s for s in _SLICES if count >= 4 * s), 1)
     widest = vector_length(weight.dtype, aligned)
     group = next(n for n in _GROUPS if n <= widest and shape[1] % n == 0)

@@ -1,4 +1,5 @@
-"""Float32 convolution by TF32 products: windows and weights as they lie, rounded by the copy engine on the way (TMA, sm_90a)."""
+"""Float32 convolution by TF32 products: windows and weights as they lie, rounded by the copy engine on the way (TMA,
+sm_90a)."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ _READ, _WRITTEN = 1.13, 1.5  # times that images take of what the bandwidth woul
 
 
 class Tf32Maps(TmaMaps):
-    """The maps of images: `shared.Maps`. Both operands run along the sum's channels, so the weight of an input gradient is turned round."""
+    """The maps of images: `shared.Maps`. Both operands run along the sum's channels, so the weight of an input gradient
+    is turned round."""
 
     walks = False
 

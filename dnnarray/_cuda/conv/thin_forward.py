@@ -1,4 +1,5 @@
-"""Settings and arguments of ``kernels/conv/thin_forward.cu``: the convolution of inputs of few channels; `small_channels_plans` plans the launch."""
+"""Settings and arguments of ``kernels/conv/thin_forward.cu``: the convolution of inputs of few channels;
+`small_channels_plans` plans the launch."""
 
 from __future__ import annotations
 

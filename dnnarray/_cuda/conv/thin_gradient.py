@@ -1,4 +1,5 @@
-"""Settings and arguments of ``kernels/conv/thin_gradient.cu``: the gradient of an input of few channels; `small_channels_plans` plans the launch."""
+"""Settings and arguments of ``kernels/conv/thin_gradient.cu``: the gradient of an input of few channels;
+`small_channels_plans` plans the launch."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ class ThinGradientConfig(Config):
 
 @frozen
 class ThinGradientArguments(Arguments, restrict=True):
-    """What ``kernels/conv/thin_gradient.cu`` is called with; the strides of the weight are along K, C and the window."""
+    """What ``kernels/conv/thin_gradient.cu`` is called with; the strides of the weight are along K, C and the
+    window."""
 
     dy: In
     weight: In

@@ -1,8 +1,7 @@
 """Tiles of the wgmma kernels and how long they take: what the choice among them rests on.
 
-A stage of a tile takes its products at the full rate of the matrix units and a wait; that of the weight gradient, the copies of its
-gathering threads. The constants are fits to an H200 (docs/development/measured.md).
-"""
+A stage of a tile takes its products at the full rate of the matrix units and a wait; that of the weight gradient, the
+copies of its gathering threads. The constants are fits to an H200 (docs/development/measured.md)."""
 
 from __future__ import annotations
 
@@ -63,7 +62,11 @@ _TIMED = tuple((t, t.products + _WAIT[t.m], _END * t.m / 128) for t in TILES)  #
 WEIGHT_TILES = (Tile(128, 256, 4), Tile(128, 128, 6), Tile(64, 256, 5), Tile(64, 128, 8))
 
 
-SPREADING = ("conv_backward_input", "conv_transpose", "conv_backward")  # operations whose correlations are those of a stride's residues
+SPREADING = (
+    "conv_backward_input",
+    "conv_transpose",
+    "conv_backward",
+)  # operations whose correlations are those of a stride's residues
 
 
 class Timed(Protocol):
@@ -93,12 +96,15 @@ def choose(g: Geometry, units: int) -> Choice:
 @lru_cache(maxsize=256)
 def least(k: int) -> tuple[float, float]:
     """Seconds of a row of a result of `k` channels that no tile takes less than: of a stage, of its end."""
-    return min(-(-k // t.n) * each / t.m for t, each, _ in _TIMED), min(-(-k // t.n) * end / t.m for t, _, end in _TIMED)
+    return min(-(-k // t.n) * each / t.m for t, each, _ in _TIMED), min(
+        -(-k // t.n) * end / t.m for t, _, end in _TIMED
+    )
 
 
 @lru_cache(maxsize=256)
 def least_weighing(k: int) -> float:
-    """Seconds of a pixel for one channel of a tap, for all `k` of the result, that no tile of a weight gradient takes less than."""
+    """Seconds of a pixel for one channel of a tap, for all `k` of the result, that no tile of a weight gradient takes
+    less than."""
     return min(-(-k // t.m) * _gathering(t) / (t.n * BLOCK) for t in WEIGHT_TILES)
 
 
@@ -123,7 +129,8 @@ class Split:
 
     @property
     def fills_up(self) -> bool:
-        """Whether places are taken in that the definition does not have, whose gradients of zero make NaN of infinities."""
+        """Whether places are taken in that the definition does not have, whose gradients of zero make NaN of
+        infinities."""
         return False
 
 
@@ -144,7 +151,9 @@ Way = tuple[T, int, float, float]
 """To divide a weight gradient: a tile or the like, how many there are, seconds of a stage of each and of its end."""
 
 
-def divided(everything: int, ways: Iterable[Way[T]], sums: float, always: bool, limit: float) -> tuple[float, T, int, int] | None:
+def divided(
+    everything: int, ways: Iterable[Way[T]], sums: float, always: bool, limit: float
+) -> tuple[float, T, int, int] | None:
     """The fewest seconds, the way, the parts and the stages of a part; None where all take `limit` or more.
 
     `everything` are the stages of a tile, `sums` the seconds of adding up a part, `always` or where there are several.
@@ -154,7 +163,9 @@ def divided(everything: int, ways: Iterable[Way[T]], sums: float, always: bool, 
         if tiles * (everything * each + end) / PLANNED >= limit:
             continue  # even if nothing were rounded up
         for count, blocks in parts(everything, tiles):
-            seconds = -(-tiles * count // PLANNED) * (blocks * each + end) + (count * sums if always or count > 1 else 0)
+            seconds = -(-tiles * count // PLANNED) * (blocks * each + end) + (
+                count * sums if always or count > 1 else 0
+            )
             if seconds < limit:
                 best, limit = (seconds, way, count, blocks), seconds
     return best
@@ -166,7 +177,8 @@ def _gathering(t: Tile) -> float:
 
 
 def split(g: Geometry) -> Split:
-    """The tile and the parts that are done first; the device does not matter, since the scratch memory must be known without it."""
+    """The tile and the parts that are done first; the device does not matter, since the scratch memory must be known
+    without it."""
     found = split_below(g, math.inf)
     assert found is not None
     return found
@@ -181,9 +193,15 @@ def split_below(g: Geometry, limit: float) -> Split | None:
 
 
 def efficiency(
-    op: str, g: Geometry, units: int, peak: float, weight: Callable[[Geometry], Timed], tile: Callable[[Geometry, int], Timed]
+    op: str,
+    g: Geometry,
+    units: int,
+    peak: float,
+    weight: Callable[[Geometry], Timed],
+    tile: Callable[[Geometry, int], Timed],
 ) -> float:
-    """The share of the peak rate that the products of an operation reach: a weight gradient takes the seconds of `weight`, a correlation those of its `tile`."""
+    """The share of the peak rate that the products of an operation reach: a weight gradient takes the seconds of
+    `weight`, a correlation those of its `tile`."""
     spreads = op in SPREADING
     found = [weight(g).seconds] if op.endswith(("backward", "backward_weight")) else []
     if op != "conv_backward_weight":

@@ -1,8 +1,7 @@
 """Tiles of the kernels whose operands the copy engine brings, what they run on, and how long they take.
 
-A stage takes its products at the rate that the matrix units keep up, or the second-level cache. The constants are fits to an H200
-(docs/development/measured.md).
-"""
+A stage takes its products at the rate that the matrix units keep up, or the second-level cache. The constants are fits
+to an H200 (docs/development/measured.md)."""
 
 from __future__ import annotations
 
@@ -18,7 +17,14 @@ from dnnarray._records import frozen
 
 _GROUP = 128  # threads of a warpgroup
 _TALLEST = 1024  # pixels of a box
-_TILES = (Tile(128, 256, 3), Tile(256, 128, 3), Tile(192, 128, 4), Tile(128, 128, 6), Tile(256, 64, 4), Tile(128, 64, 8))
+_TILES = (
+    Tile(128, 256, 3),
+    Tile(256, 128, 3),
+    Tile(192, 128, 4),
+    Tile(128, 128, 6),
+    Tile(256, 64, 4),
+    Tile(128, 64, 8),
+)
 _HELD = (Tile(384, 64, 4), Tile(256, 64, 4))  # of three warpgroups and of two, and how many inputs there may be at most
 _L2 = 75e9  # bytes a second that a multiprocessor gets
 _STAGES = (8, 6, 5, 4, 3)  # of a weight beside halos
@@ -29,7 +35,8 @@ _WAIT, _END = 60e-9, 92e-12  # seconds of a stage beside its products, of an ele
 
 
 def halo_memory(r: Raster, tile: Tile, residual: bool = False, stages: int | None = None) -> int:
-    """Bytes of shared memory: two parts of the input, the weight's stages (the tile's, if it is not said how many), a residual's panels."""
+    """Bytes of shared memory: two parts of the input, the weight's stages (the tile's, if it is not said how many), a
+    residual's panels."""
     image = -(-(tile.m + r.reach) * ROW // 1024) * 1024
     return 1024 + 2 * image + (stages or tile.stages) * (tile.n * ROW + 16) + 72 + (_panels(tile) if residual else 0)
 
@@ -41,7 +48,8 @@ def places(g: Geometry, r: Raster | None) -> int:
 
 @frozen
 class Choice:
-    """A tile, what it runs on (None: windows fetched anew for each tap) and the seconds that it takes; `held`: with the weight in shared memory for good."""
+    """A tile, what it runs on (None: windows fetched anew for each tap) and the seconds that it takes; `held`: with the
+    weight in shared memory for good."""
 
     tile: Tile
     raster: Raster | None
@@ -88,7 +96,8 @@ def _panels(t: Tile) -> int:
 
 @remembered
 def choose(g: Geometry, units: int, residual: bool = False, first: bool = False, wide: bool = False) -> Choice:
-    """What is done first. Results of a raster are not written channels-first (`first`), nor by who holds the weight in float32 (`wide`): ptxas serialises it."""
+    """What is done first. Results of a raster are not written channels-first (`first`), nor by who holds the weight in
+    float32 (`wide`): ptxas serialises it."""
     blocks, r = g.taps * -(-g.c // BLOCK), None if first else raster(g)
     seconds, tile = _fastest(g, units, places(g, None), blocks, 0, 1)
     if r and residual and not within(axes_of(g), *r.result_corners(g, axes_of(g))):
@@ -116,9 +125,16 @@ def least(k: int) -> tuple[float, float]:
 
 
 def _fastest(
-    g: Geometry, units: int, rows: int, blocks: int, reach: int, taps: int, fits: Callable[[Tile], bool] = lambda t: True
+    g: Geometry,
+    units: int,
+    rows: int,
+    blocks: int,
+    reach: int,
+    taps: int,
+    fits: Callable[[Tile], bool] = lambda t: True,
 ) -> tuple[float, Tile | None]:
-    """The tile and its seconds: the slower of products and second-level cache, which gives its weight and, once for `taps` stages, its rows and their reach."""
+    """The tile and its seconds: the slower of products and second-level cache, which gives its weight and, once for
+    `taps` stages, its rows and their reach."""
     best, found, k, groups = math.inf, None, g.k, g.groups
     for t in _TILES:
         m, n = t.m, t.n
@@ -143,7 +159,8 @@ def _with_sets(t: Tile, sets: int) -> Tile:
 
 
 def _holding(g: Geometry, r: Raster, units: int, residual: bool) -> Choice | None:
-    """The weight of few channels in shared memory for good, warpgroups by turns with their parts of a tile: as many as there is room for inputs."""
+    """The weight of few channels in shared memory for good, warpgroups by turns with their parts of a tile: as many as
+    there is room for inputs."""
     if g.c > BLOCK or g.window[0] > 1:
         return None
     taps = math.prod(g.window[1:])
@@ -155,7 +172,9 @@ def _holding(g: Geometry, r: Raster, units: int, residual: bool) -> Choice | Non
     rows = -(-places(g, r) // own)
     count = -(-rows // max(units // columns, 1))
     each = max(taps * tile.products / _consumers(tile) * _CROWDED, _input_bytes(tile, r) / _L2)
-    return Choice(_staged(tile.m, tile.n, inputs), r, START + taps * tile.n * ROW / _L2 + count * each + _END * own * tile.n, True)
+    return Choice(
+        _staged(tile.m, tile.n, inputs), r, START + taps * tile.n * ROW / _L2 + count * each + _END * own * tile.n, True
+    )
 
 
 def _own(t: Tile) -> int:

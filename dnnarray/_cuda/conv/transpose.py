@@ -23,7 +23,8 @@ class TransposeConfig(Config):
 
 @frozen
 class TransposeArguments(Arguments, restrict=True):
-    """What ``kernels/conv/transpose.cu`` is called with; a pitch lies between rows, `tiles_i` and `tiles_j` are tiles along and down a result."""
+    """What ``kernels/conv/transpose.cu`` is called with; a pitch lies between rows, `tiles_i` and `tiles_j` are tiles
+    along and down a result."""
 
     source: In
     out: Out
@@ -39,7 +40,13 @@ class TransposeArguments(Arguments, restrict=True):
 
 
 def transpose(
-    aligned: bool, source: Operand, target: Operand, shape: tuple[int, int, int], width: int, in_pitch: int, out_pitch: int
+    aligned: bool,
+    source: Operand,
+    target: Operand,
+    shape: tuple[int, int, int],
+    width: int,
+    in_pitch: int,
+    out_pitch: int,
 ) -> Plan:
     """Matrices of `shape` (batch, rows, columns) turned round; the results are `width` wide."""
     batch, rows, columns = shape
@@ -47,7 +54,9 @@ def transpose(
     vector_out = vector_length(source.dtype, aligned, width, out_pitch)
     across = _NARROW if columns <= _NARROW else _TILE
     name = f"conv_transpose_{SHORT[source.dtype]}x{vector_in}_to_x{vector_out}_{across}"
-    kernel = Kernel("conv/transpose.cu", name, TransposeConfig(TYPES[source.dtype], across, vector_in, vector_out, _THREADS))
+    kernel = Kernel(
+        "conv/transpose.cu", name, TransposeConfig(TYPES[source.dtype], across, vector_in, vector_out, _THREADS)
+    )
     tiles_i, tiles_j = -(-width // _TILE), -(-columns // across)
     arguments = TransposeArguments(
         source.array, target.array, rows=rows, columns=columns, width=width, in_pitch=in_pitch, out_pitch=out_pitch,

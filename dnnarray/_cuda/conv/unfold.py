@@ -1,4 +1,5 @@
-"""Windows of images as columns and back: plans for the kernels, the operations `unfold` and `fold`, and a step of other algorithms."""
+"""Windows of images as columns and back: plans for the kernels, the operations `unfold` and `fold`, and a step of other
+algorithms."""
 
 from __future__ import annotations
 
@@ -59,20 +60,43 @@ class UnfoldArguments(Arguments, restrict=True):
     axes: ConvAxes
 
 
-def unfold_plan(g: Geometry, columns: Columns, aligned: bool, x: Operand, target: Operand, n: int, first: int, count: int) -> Plan:
+def unfold_plan(
+    g: Geometry, columns: Columns, aligned: bool, x: Operand, target: Operand, n: int, first: int, count: int
+) -> Plan:
     """The columns of `count` pixels from `first` on of each of `n` images."""
     vector = channels_at_once(x.dtype, aligned, g, columns.last, x.strides)
-    units, rows = (g.groups * g.taps * g.c // vector, n * count) if columns.last else (count, n * g.groups * g.c * g.taps)
+    units, rows = (
+        (g.groups * g.taps * g.c // vector, n * count) if columns.last else (count, n * g.groups * g.c * g.taps)
+    )
     lanes = next((k for k in _LANES if units <= 2 * k), _LANES[-1])
     config = UnfoldConfig(TYPES[x.dtype], TYPES[target.dtype], columns.last, vector, lanes, THREADS)
-    words = ["conv_unfold", SHORT[x.dtype], "to", f"{SHORT[target.dtype]}x{vector}", "last" if columns.last else "first", f"l{lanes}"]
+    words = [
+        "conv_unfold",
+        SHORT[x.dtype],
+        "to",
+        f"{SHORT[target.dtype]}x{vector}",
+        "last" if columns.last else "first",
+        f"l{lanes}",
+    ]
     kernel = Kernel("conv/unfold.cu", "_".join(words), config, ("conv/geometry",))
     grid = -(-units // lanes) * -(-rows // (THREADS // lanes * _STEPS))
     arguments = UnfoldArguments(
-        x.array, target.array, units=units, images=n, first=first, pixels=count, groups=g.groups, channels=g.c, x_strides=x.strides,
-        to_image=columns.image, to_pixel=columns.pixel, to_group=columns.group, to_channel=columns.channel, to_tap=columns.tap,
+        x.array,
+        target.array,
+        units=units,
+        images=n,
+        first=first,
+        pixels=count,
+        groups=g.groups,
+        channels=g.c,
+        x_strides=x.strides,
+        to_image=columns.image,
+        to_pixel=columns.pixel,
+        to_group=columns.group,
+        to_channel=columns.channel,
+        to_tap=columns.tap,
         axes=conv_axes(g),
-    )  # fmt: skip
+    )
     return planned(kernel, (grid, 1, 1), THREADS, arguments)
 
 
@@ -105,7 +129,9 @@ def to_columns(problem: UnfoldProblem, device: Device, aligned: bool) -> Program
     if target.size == 0:
         return Program(())
     x = _image(problem, problem.inputs[0], steps.inputs[0])
-    plan = unfold_plan(g, _columns(g, problem.layout, target), aligned, x, Operand(steps.outputs[0], target.dtype), g.n, 0, g.pixels)
+    plan = unfold_plan(
+        g, _columns(g, problem.layout, target), aligned, x, Operand(steps.outputs[0], target.dtype), g.n, 0, g.pixels
+    )
     return Program((plan,), tuple(order_of(s) for s in problem.inputs))
 
 

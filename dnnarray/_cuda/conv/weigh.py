@@ -17,9 +17,21 @@ from dnnarray._records import frozen
 
 _SIDE, _MOST_ACROSS = 3, 4  # extents of a plane's window, places from tap to tap
 _AHEAD, _MOST_RING = 4, 13  # blocks on their way, and all that shared memory holds
-_TILES = (Tile(256, 192, 4), Tile(128, 256, 4), Tile(256, 128, 4), Tile(128, 192, 5), Tile(128, 128, 6), Tile(256, 64, 5), Tile(64, 256, 5))
+_TILES = (
+    Tile(256, 192, 4),
+    Tile(128, 256, 4),
+    Tile(256, 128, 4),
+    Tile(128, 192, 5),
+    Tile(128, 128, 6),
+    Tile(256, 64, 5),
+    Tile(64, 256, 5),
+)
 _L2 = 75e9  # bytes a second that a multiprocessor gets
-_STEP, _FILL, _END = 0.7e-6, 0.3e-6, 1.6e-6  # seconds of a step of 64 places, of a block that comes before the first, of a tile's end
+_STEP, _FILL, _END = (
+    0.7e-6,
+    0.3e-6,
+    1.6e-6,
+)  # seconds of a step of 64 places, of a block that comes before the first, of a tile's end
 _WAIT = 60e-9  # seconds of a stage beside its products
 
 
@@ -59,7 +71,8 @@ def least_weighing(k: int) -> float:
 
 
 def tma_split(g: Geometry, kept: Geometry | None = None, limit: float = math.inf) -> TmaSplit | None:
-    """The tile and the parts that are done first, None where they take `limit` seconds or more; the sums of `kept` are added up, by default all."""
+    """The tile and the parts that are done first, None where they take `limit` seconds or more; the sums of `kept` are
+    added up, by default all."""
     width = g.taps * -(-g.c // BLOCK) * BLOCK
     ways = ((t, -(-g.k // t.m) * -(-width // t.n) * g.groups, _brought(t), _END) for t in _TILES)
     best = divided(-(-g.n * g.pixels // BLOCK), ways, adding_up(kept or g, 1), kept is not None, limit)
@@ -69,7 +82,13 @@ def tma_split(g: Geometry, kept: Geometry | None = None, limit: float = math.inf
 def halo_split(g: Geometry, kept: Geometry | None = None) -> HaloSplit | None:
     """None where the kernel does not do it; the sums of `kept` are added up, by default all."""
     height, pitch = extent(g, 1), extent(g, 2)
-    if height is None or pitch is None or g.window[1:] != (_SIDE, _SIDE) or g.stride[1:] != (1, 1) or g.dilation[2] > _MOST_ACROSS:
+    if (
+        height is None
+        or pitch is None
+        or g.window[1:] != (_SIDE, _SIDE)
+        or g.stride[1:] != (1, 1)
+        or g.dilation[2] > _MOST_ACROSS
+    ):
         return None
     r, axes = Raster(pitch, height, (_SIDE - 1) * (g.dilation[1] * pitch + g.dilation[2])), axes_of(g)
     late = (BLOCK - 1 + r.reach) // BLOCK  # blocks that are there before the first one is complete
@@ -94,7 +113,8 @@ def _no_more(found: Split | HaloSplit | None) -> float:
 
 @remembered
 def weighing(g: Geometry) -> Split | HaloSplit:
-    """How a weight gradient is done first; by gathering threads (`Split`) where channels are so few that boxes of 64 are mostly empty."""
+    """How a weight gradient is done first; by gathering threads (`Split`) where channels are so few that boxes of 64
+    are mostly empty."""
     by_engine = faster(g)
     found = split_below(g, _no_more(by_engine)) or by_engine
     assert found is not None

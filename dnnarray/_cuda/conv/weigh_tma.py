@@ -1,4 +1,5 @@
-"""Weight gradients whose operands the copy engine brings (TMA, sm_90a): the launches, and what the engine does not take."""
+"""Weight gradients whose operands the copy engine brings (TMA, sm_90a): the launches, and what the engine does not
+take."""
 
 from __future__ import annotations
 
@@ -28,7 +29,11 @@ class WeighingMaps(TmaMaps):
 
     def whole(self, split: Split | HaloSplit, small: Operand, large: Operand, weight: Operand) -> Plan | None:
         dense = weight.strides[1] == 1 and not any(s % 2 for s in pixel_strides(weight.strides))
-        return window_sums(self._g, split, small, large, weight, self._units, True) if isinstance(split, TmaSplit) and dense else None
+        return (
+            window_sums(self._g, split, small, large, weight, self._units, True)
+            if isinstance(split, TmaSplit) and dense
+            else None
+        )
 
     def partial_sums(self, split: Split | HaloSplit, small: Operand, large: Operand, partial: Operand) -> Plan:
         if isinstance(split, HaloSplit):
@@ -38,7 +43,8 @@ class WeighingMaps(TmaMaps):
         return super().partial_sums(split, small, large, partial)
 
 
-# --- the table's entry --------------------------------------------------------------------------------------------------
+# --- the table's entry
+# --------------------------------------------------------------------------------------------------
 
 
 def maps(setting: Setting) -> ImplicitMaps | LayoutMaps | DirectMaps:

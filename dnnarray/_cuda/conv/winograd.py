@@ -1,7 +1,8 @@
-"""`winograd`: F(2x2, 3x3) in float32 (Lavin and Gray, 2016): images and weight transformed, 16 products by cuBLAS, and back, block by block of images.
+"""`winograd`: F(2x2, 3x3) in float32 (Lavin and Gray, 2016): images and weight transformed, 16 products by cuBLAS, and
+back, block by block of images.
 
-A tile of 2x2 outputs takes 16 products in place of 36. F(4x4) would take 36 in place of 144, with an error of 2 to 6 times that of a plain sum (docs/development/measured.md).
-"""
+A tile of 2x2 outputs takes 16 products in place of 36. F(4x4) would take 36 in place of 144, with an error of 2 to 6
+times that of a plain sum (docs/development/measured.md)."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ _LARGEST = 1 << 32  # bytes of a single image there
 
 @frozen
 class _Pass:
-    """One correlation: what is read (n, channels, rows, columns), what is written, zeros before the first row and column."""
+    """One correlation: what is read (n, channels, rows, columns), what is written, zeros before the first row and
+    column."""
 
     source: tuple[int, ...]
     target: tuple[int, ...]
@@ -109,7 +111,9 @@ class WinogradMaps:
         return u
 
     def _vector(self, image: Operand, channels: int) -> int:
-        fits = self._last and self._steps.aligned and channels % _VECTOR == 0 and image.array.offset % (4 * _VECTOR) == 0
+        fits = (
+            self._last and self._steps.aligned and channels % _VECTOR == 0 and image.array.offset % (4 * _VECTOR) == 0
+        )
         return _VECTOR if fits else 1
 
     def _input(self, p: _Pass, x: Operand) -> Operand:
@@ -118,9 +122,19 @@ class WinogradMaps:
         v = self._steps.take(FLOAT32, _POINTS * channels * tiles)
         s_n, s_c, _, *steps = x.strides
         arguments = WinogradInputArguments(
-            x.array, v.array, units=channels // vector * tiles, tiles=tiles, channels=channels, high=p.wide[0], wide=p.wide[1],
-            rows=space[0], columns=space[1], before_h=p.before[0], before_w=p.before[1], strides=(s_n, s_c, *steps),
-        )  # fmt: skip
+            x.array,
+            v.array,
+            units=channels // vector * tiles,
+            tiles=tiles,
+            channels=channels,
+            high=p.wide[0],
+            wide=p.wide[1],
+            rows=space[0],
+            columns=space[1],
+            before_h=p.before[0],
+            before_w=p.before[1],
+            strides=(s_n, s_c, *steps),
+        )
         self._steps.add(winograd_input(arguments, self._last, vector))
         return v
 
@@ -140,9 +154,21 @@ class WinogradMaps:
         residual = None if e.residual is None else Operand(e.residual, FLOAT32).at(first)
         s_n, s_c, _, *steps = y.strides
         arguments = WinogradOutputArguments(
-            m.array, e.bias, residual, y.array, units=channels // vector * tiles, tiles=tiles, channels=channels, high=p.wide[0],
-            wide=p.wide[1], rows=space[0], columns=space[1], strides=(s_n, s_c, *steps), p=f.p, q=f.q,
-        )  # fmt: skip
+            m.array,
+            e.bias,
+            residual,
+            y.array,
+            units=channels // vector * tiles,
+            tiles=tiles,
+            channels=channels,
+            high=p.wide[0],
+            wide=p.wide[1],
+            rows=space[0],
+            columns=space[1],
+            strides=(s_n, s_c, *steps),
+            p=f.p,
+            q=f.q,
+        )
         self._steps.add(winograd_output(arguments, e, self._last, vector))
 
 
@@ -175,7 +201,9 @@ def _pass(op: str, g: Geometry) -> _Pass:
 
 
 _PRODUCTS = 0.8  # of the peak that cuBLAS reaches
-_DOMAIN = 1.3  # times the bandwidth of memory, for what is written and read again: part of it stays in the second-level cache
+_DOMAIN = (
+    1.3  # times the bandwidth of memory, for what is written and read again: part of it stays in the second-level cache
+)
 
 
 def cost(op: str, problem: ConvProblem, device: Device) -> Cost:
@@ -187,6 +215,8 @@ def cost(op: str, problem: ConvProblem, device: Device) -> Cost:
     narrow = min(inputs, 64) / 64 * min(outputs, 64) / 64
     products = 2 * _POINTS * tiles * inputs * outputs / (peak * _PRODUCTS * narrow)
     domain = 2 * 4 * _POINTS * (tiles * (inputs + outputs) + inputs * outputs)
-    seconds = products + domain / (_DOMAIN * device.bandwidth) + (problem.bytes + 4 * math.prod(p.target)) / device.bandwidth
+    seconds = (
+        products + domain / (_DOMAIN * device.bandwidth) + (problem.bytes + 4 * math.prod(p.target)) / device.bandwidth
+    )
     blocks = -(-g.n // p.images)
     return Cost(problem.flops, problem.bytes, share_of_peak(problem.flops, seconds, peak), 4 * blocks + 2, "float32")

@@ -22,7 +22,8 @@ class WinogradInputConfig(Config):
 
 @frozen
 class WinogradInputArguments(Arguments, restrict=True):
-    """What ``kernels/conv/winograd_input.cu`` is called with: `high` x `wide` tiles an image, strides of x along batch, channels and space."""
+    """What ``kernels/conv/winograd_input.cu`` is called with: `high` x `wide` tiles an image, strides of x along batch,
+    channels and space."""
 
     x: FloatIn
     v: FloatOut

@@ -28,7 +28,8 @@ class WinogradOutputConfig(Config):
 
 @frozen
 class WinogradOutputArguments(Arguments, restrict=True):
-    """What ``kernels/conv/winograd_output.cu`` is called with: `high` x `wide` tiles an image, strides of y along batch, channels and space."""
+    """What ``kernels/conv/winograd_output.cu`` is called with: `high` x `wide` tiles an image, strides of y along
+    batch, channels and space."""
 
     m: FloatIn
     bias: FloatIn

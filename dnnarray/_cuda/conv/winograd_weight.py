@@ -20,7 +20,8 @@ class WinogradWeightConfig(Config):
 
 @frozen
 class WinogradWeightArguments(Arguments, restrict=True):
-    """What ``kernels/conv/winograd_weight.cu`` is called with; the strides of w are along outputs, inputs and the window."""
+    """What ``kernels/conv/winograd_weight.cu`` is called with; the strides of w are along outputs, inputs and the
+    window."""
 
     w: FloatIn
     u: FloatOut

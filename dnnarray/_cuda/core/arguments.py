@@ -1,7 +1,7 @@
 """`Arguments`: the record of what a kernel is called with, whose annotated fields become the fields of a struct in C++.
 
-A plan fills the record by name and the kernel reads the generated ``struct Arguments`` by name, so that a field renamed on one side does not compile. The
-offsets are computed here, by the rules of C++, and the generated text asserts them.
+A plan fills the record by name and the kernel reads the generated ``struct Arguments`` by name, so that a field renamed
+on one side does not compile. The offsets are computed here, by the rules of C++, and the generated text asserts them.
 """
 
 from __future__ import annotations
@@ -23,19 +23,22 @@ _MAP, _LINE = 128, 64  # bytes of a tensor map, and what its address is a multip
 
 @frozen
 class Pointer:
-    """The kind of a field that is an array; `element` is the type of its elements in C++, for a type of the settings ``Config::<name>``."""
+    """The kind of a field that is an array; `element` is the type of its elements in C++, for a type of the settings
+    ``Config::<name>``."""
 
     element: str
     const: bool
 
     def layout(self, count: int) -> tuple[str, str, int, int]:
-        """Type and array bounds in C++, bytes and alignment; `count` is how many numbers there are where there are several."""
+        """Type and array bounds in C++, bytes and alignment; `count` is how many numbers there are where there are
+        several."""
         return f"{'const ' * self.const}{self.element}*", "", 8, 8
 
 
 @frozen
 class Number:
-    """The kind of a field that is a number, or an array of them where it is `several`; `code` is the number's in `struct`."""
+    """The kind of a field that is a number, or an array of them where it is `several`; `code` is the number's in
+    `struct`."""
 
     type: str
     code: str
@@ -49,7 +52,8 @@ class Number:
 
 @frozen
 class Nested:
-    """The kind of a field that is a struct of the kernels' vocabulary; `code` are its members in `struct`, all of one size."""
+    """The kind of a field that is a struct of the kernels' vocabulary; `code` are its members in `struct`, all of one
+    size."""
 
     type: str
     code: str
@@ -77,11 +81,13 @@ class Map:
         return "dnnarray::TensorMap", "", _MAP, _LINE
 
 
-# What fields are annotated with. A family whose kernel reads elements of another type than ``Config::Element`` adds aliases of its own. An array that is
-# absent is None, and a null pointer in the kernel.
+# What fields are annotated with. A family whose kernel reads elements of another type than ``Config::Element`` adds
+# aliases of its own. An array that is absent is None, and a null pointer in the kernel.
 In = Annotated[Array | None, Pointer("Config::Element", True)]
 Out = Annotated[Array | None, Pointer("Config::Element", False)]
-InArithmetic = Annotated[Array | None, Pointer("dnnarray::arithmetic_t<Config::Element>", True)]  # what partial sums are kept in
+InArithmetic = Annotated[
+    Array | None, Pointer("dnnarray::arithmetic_t<Config::Element>", True)
+]  # what partial sums are kept in
 OutArithmetic = Annotated[Array | None, Pointer("dnnarray::arithmetic_t<Config::Element>", False)]
 Extent = Annotated[int, Number("long long", "q")]
 Extents = Annotated[Sequence[int], Number("long long", "q", True)]
@@ -101,7 +107,8 @@ Channels = Annotated[Sequence[int], Nested("dnnarray::ChannelView", "4q")]
 
 @frozen
 class Part:
-    """The kind of a field that is a record itself: a struct that a header of the kernels declares under the name `type`, with the same members.
+    """The kind of a field that is a record itself: a struct that a header of the kernels declares under the name
+    `type`, with the same members.
 
     The generated text asserts the offset of each member by its name. No field of the record is several numbers.
     """
@@ -122,10 +129,11 @@ Kind = Pointer | Number | Nested | Option | Map | Part
 class Arguments:
     """Base of the records that kernels are called with.
 
-    The kernel takes ``const __grid_constant__ Arguments a``. With ``class ...(Arguments, restrict=True)`` the struct holds all but the arrays, which stand
-    before it as parameters of their own, in the order of the fields: the compiler reads an array through the non-coherent cache, and moves its loads over
-    stores, only where a parameter is a ``__restrict__`` pointer. An entry with more arrays than parameters names those that are: ``restrict=("x", "weight")``.
-    """
+    The kernel takes ``const __grid_constant__ Arguments a``. With ``class ...(Arguments, restrict=True)`` the struct
+    holds all but the arrays, which stand before it as parameters of their own, in the order of the fields: the compiler
+    reads an array through the non-coherent cache, and moves its loads over stores, only where a parameter is a
+    ``__restrict__`` pointer. An entry with more arrays than parameters names those that are: ``restrict=("x",
+    "weight")``."""
 
     _restrict: ClassVar[bool | tuple[str, ...]] = False
 
@@ -217,13 +225,17 @@ class _Layout:
 
     def inside(self, part: str, start: int) -> dict[str, list[Any]]:
         """The fields as those of a record that has this one as its field `part`, from the offset `start` on."""
-        moved = {name: [(f"{part}.{n}", start + at, *rest) for n, at, *rest in getattr(self, name)] for name in ("places", "words", "maps")}
+        moved = {
+            name: [(f"{part}.{n}", start + at, *rest) for n, at, *rest in getattr(self, name)]
+            for name in ("places", "words", "maps")
+        }
         return moved | {"numbers": [(f"{part}.{n}", several) for n, several in self.numbers]}
 
 
 @lru_cache(maxsize=1024)
 def _layout(cls: Any, counts: tuple[int, ...]) -> _Layout:
-    """Each field at the next multiple of its alignment, the whole a multiple of the largest; `counts` belong to the fields that are `_several`."""
+    """Each field at the next multiple of its alignment, the whole a multiple of the largest; `counts` belong to the
+    fields that are `_several`."""
     how_many = dict(zip(_several(cls), counts, strict=True))
     members, types = "", []
     packed, size, widest = "<", 0, 1
@@ -253,14 +265,18 @@ def _layout(cls: Any, counts: tuple[int, ...]) -> _Layout:
         size = offset + bytes_
     assert len(types) < MOST, f"{cls.__name__}: {len(types)} parameters beside the struct"
     whole = round_up(size, widest)
-    text = f"struct Arguments {{\n{members}}};\n{_checks(found['places'])}static_assert(sizeof(Arguments) == {whole});\n"
+    text = (
+        f"struct Arguments {{\n{members}}};\n{_checks(found['places'])}static_assert(sizeof(Arguments) == {whole});\n"
+    )
     made = Struct(text, f"void({', '.join((*types, 'Arguments'))})")
     return _Layout(made, Packing(f"{packed}{whole - size}x"), widest, *(tuple(names) for names in found.values()))
 
 
 def _checks(places: Sequence[tuple[str, int, int]]) -> str:
-    """Assertions that each field has its offset and size: offsetof as NVRTC spells it without headers, since NVRTC 13.0 does not know __builtin_offsetof."""
+    """Assertions that each field has its offset and size: offsetof as NVRTC spells it without headers, since NVRTC 13.0
+    does not know __builtin_offsetof."""
     return "".join(
-        f"static_assert(__INTADDR__(&(((Arguments*)0)->{name})) == {offset} && sizeof(Arguments::{name}) == {bytes_});\n"
+        f"static_assert(__INTADDR__(&(((Arguments*)0)->{name})) == {offset} && sizeof(Arguments::{name}) == "
+        f"{bytes_});\n"
         for name, offset, bytes_ in places
     )

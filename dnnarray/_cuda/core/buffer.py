@@ -1,4 +1,5 @@
-"""`Buffer`: where the argument values of all launches of a problem lie in host memory, which the driver reads them from."""
+"""`Buffer`: where the argument values of all launches of a problem lie in host memory, which the driver reads them
+from."""
 
 from __future__ import annotations
 
@@ -16,21 +17,24 @@ _LINE = 8  # words that structs with tensor maps begin at multiples of
 
 
 class Buffer:
-    """The layout, in words of 64 bits: values of one word (pointers of the call, run-time options, constants), the addresses that tensor maps are encoded
-    for, structs, and for each launch the addresses of its arguments.
+    """The layout, in words of 64 bits: values of one word (pointers of the call, run-time options, constants), the
+    addresses that tensor maps are encoded for, structs, and for each launch the addresses of its arguments.
 
     A struct is filled when memory is made; a call writes what is in `written` and moves the `maps`.
 
     Attributes
     ----------
     written : the words that a call writes, each with the pointer or run-time option
-    maps : for each tensor map, the word with the address that it is encoded for, the word that it begins at, and its description
+    maps : for each tensor map, the word with the address that it is encoded for, the word that it begins at, and its
+        description
     """
 
     __slots__ = ("_blocks", "_end", "_launches", "_words", "maps", "written")
 
     def __init__(self, plans: tuple[Step, ...], count: int) -> None:
-        self._launches = [[block_of(p) or _word(p) for p in plan.parameters] for plan in plans if isinstance(plan, Plan)]
+        self._launches = [
+            [block_of(p) or _word(p) for p in plan.parameters] for plan in plans if isinstance(plan, Plan)
+        ]
         given = [value for launch in self._launches for value in launch]
         by_library = len(self._launches) < len(plans)  # such steps find the pointers of the call in the first words
         alone = [*(map(Array, range(count)) if by_library else ()), *(v for v in given if not isinstance(v, Block))]
@@ -39,10 +43,15 @@ class Buffer:
         maps = [(block, offset, described) for block in blocks for offset, described in block.maps]
         self._place(blocks, len(self._words) + len(maps))
         self.maps: list[tuple[int, int, TensorMap]] = [
-            (len(self._words) + i, self._blocks[block] + offset // _WORD, described) for i, (block, offset, described) in enumerate(maps)
+            (len(self._words) + i, self._blocks[block] + offset // _WORD, described)
+            for i, (block, offset, described) in enumerate(maps)
         ]
-        self.written: list[tuple[int, Array | Runtime]] = [(w, v) for v, w in self._words.items() if not isinstance(v, int)]
-        self.written += [(first + offset // _WORD, v) for block, first in self._blocks.items() for offset, v in block.words]
+        self.written: list[tuple[int, Array | Runtime]] = [
+            (w, v) for v, w in self._words.items() if not isinstance(v, int)
+        ]
+        self.written += [
+            (first + offset // _WORD, v) for block, first in self._blocks.items() for offset, v in block.words
+        ]
 
     def _place(self, blocks: list[Block], end: int) -> None:
         """Put the structs behind the first `end` words."""
@@ -78,7 +87,8 @@ def _aligned(words: int) -> np.ndarray:
 
 
 def _word(parameter: Parameter) -> Any:
-    """What makes two values of one word the same: pointers and run-time options themselves (null where there is none), numbers as the 64 bits that the kernel reads."""
+    """What makes two values of one word the same: pointers and run-time options themselves (null where there is none),
+    numbers as the 64 bits that the kernel reads."""
     if isinstance(parameter, (Array, Runtime)):
         return parameter
     if parameter is None:

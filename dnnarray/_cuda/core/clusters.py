@@ -1,4 +1,5 @@
-"""Clusters of thread blocks that keep a row, or columns, in their shared memory: how many blocks and threads share it."""
+"""Clusters of thread blocks that keep a row, or columns, in their shared memory: how many blocks and threads share
+it."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ def largest(device: Device) -> int:
 
 
 def room(device: Device, blocks: int, static: int) -> int:
-    """Bytes of shared memory that a block may ask for beside its own variables if so many blocks are to fit a multiprocessor."""
+    """Bytes of shared memory that a block may ask for beside its own variables if so many blocks are to fit a
+    multiprocessor."""
     return (device.shared_memory + _RESERVED) // blocks - _RESERVED - static
 
 

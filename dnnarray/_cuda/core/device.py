@@ -15,7 +15,14 @@ _LAUNCH = 4e-6  # seconds between the host's call and the kernel's end for an em
 
 # Rates of whole cards by name, measured (docs/development/measured.md); others are estimated from units and clock.
 _MEASURED = {
-    "NVIDIA H200": {"float32": 50e12, "float64": 30e12, "tf32_mma": 393e12, "bfloat16_mma": 788e12, "float16_mma": 788e12, "copy": 4.2e12},
+    "NVIDIA H200": {
+        "float32": 50e12,
+        "float64": 30e12,
+        "tf32_mma": 393e12,
+        "bfloat16_mma": 788e12,
+        "float16_mma": 788e12,
+        "copy": 4.2e12,
+    },
 }
 
 
@@ -28,7 +35,8 @@ def facts(index: int) -> Device:
     capability = properties["major"], properties["minor"]
     if capability < OLDEST_CAPABILITY:
         raise DeviceError(
-            f"device {index} has compute capability {capability[0]}.{capability[1]}; 7.5 or newer is needed. Use another device "
+            f"device {index} has compute capability {capability[0]}.{capability[1]}; 7.5 or newer is needed. Use "
+            "another device "
             "(CUDA_VISIBLE_DEVICES), or the CPU engine with NumPy arrays."
         )
     name = properties["name"].decode()
@@ -40,7 +48,8 @@ def facts(index: int) -> Device:
 
 
 def _estimated(units: int, clock: float, properties: dict) -> dict[str, float]:
-    """Rates from the data sheet's formula: 128 float32 lanes a multiprocessor, two operations each; memory clock times bus width."""
+    """Rates from the data sheet's formula: 128 float32 lanes a multiprocessor, two operations each; memory clock times
+    bus width."""
     lanes = units * 128 * 2 * clock
     bus = properties.get("memoryClockRate", 1_000_000) * 1e3 * 2 * properties.get("memoryBusWidth", 256) / 8
     return {

@@ -1,4 +1,5 @@
-"""How the text of a warm call speaks of the arrays of one library: CuPy's own, and those whose addresses are enough (`Direct`)."""
+"""How the text of a warm call speaks of the arrays of one library: CuPy's own, and those whose addresses are enough
+(`Direct`)."""
 
 from __future__ import annotations
 
@@ -21,17 +22,21 @@ if TYPE_CHECKING:
     from dnnarray._arrays import Direct
 
 VECTOR = 16  # bytes that the widest loads of a thread need their addresses to be a multiple of
-# Steps of CuPy's own constructor, where they are known. It takes longer for each axis that it is told of, and a view in another order of axes longer than all.
+# Steps of CuPy's own constructor, where they are known. It takes longer for each axis that it is told of, and a view in
+# another order of axes longer than all.
 _BY_STEPS = all(hasattr(cupy.ndarray, step) for step in ("_init", "_set_shape_and_strides"))
 # What `cupy.copyto` ends in, where it is known: 2 us less.
-elementwise_copy: Callable[[Any, Any], Any] = getattr(cupy._core, "elementwise_copy", None) or (lambda array, to: cupy.copyto(to, array))
+elementwise_copy: Callable[[Any, Any], Any] = getattr(cupy._core, "elementwise_copy", None) or (
+    lambda array, to: cupy.copyto(to, array)
+)
 _NEAR = 1 << 31  # bytes up to which CuPy's kernels count with 32 bits, which an array is told when it is made
 
 
 @frozen
 class Shape:
-    """What the text is written from: the inputs (None where absent, a tuple where nested), results, bytes of scratch memory, device, whether all is aligned,
-    and the pairs (input, result) of those that are there which may be the same memory."""
+    """What the text is written from: the inputs (None where absent, a tuple where nested), results, bytes of scratch
+    memory, device, whether all is aligned, and the pairs (input, result) of those that are there which may be the same
+    memory."""
 
     inputs: tuple[Any, ...]
     outputs: tuple[Output, ...]
@@ -94,7 +99,8 @@ def empty(output: Output) -> Any:
 
 
 def alike(array: Any) -> Any:
-    """New memory in which an array lies as it does, with gaps and axes that run backwards, and begins at a multiple of `VECTOR`."""
+    """New memory in which an array lies as it does, with gaps and axes that run backwards, and begins at a multiple of
+    `VECTOR`."""
     reaches = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True) if n]
     before = round_up(-sum(r for r in reaches if r < 0), VECTOR)
     memory = alloc(before + sum(r for r in reaches if r > 0) + array.dtype.itemsize)
@@ -108,9 +114,19 @@ def copy_elements(array: Any, to: Any) -> None:
 
 def on_cupy(shape: Shape) -> Dialect:
     """CuPy's arrays."""
-    scope: dict[str, Any] = {"Array": cupy.ndarray, "blank": cupy.ndarray.__base__.__new__, "alloc": alloc, "lies": lies}
+    scope: dict[str, Any] = {
+        "Array": cupy.ndarray,
+        "blank": cupy.ndarray.__base__.__new__,
+        "alloc": alloc,
+        "lies": lies,
+    }
     for k, output in enumerate(shape.outputs):
-        scope |= {f"shape{k}": output.shape, f"strides{k}": output.strides, f"dtype{k}": output.dtype, f"kind{k}": output.dtype.type}
+        scope |= {
+            f"shape{k}": output.shape,
+            f"strides{k}": output.strides,
+            f"dtype{k}": output.dtype,
+            f"kind{k}": output.dtype.type,
+        }
         scope |= {f"empty{k}": partial(empty, output)}
     here = [] if alone() else [f"if m.device_id != {shape.device}: return None"]
 
@@ -140,7 +156,8 @@ def on_cupy(shape: Shape) -> Dialect:
 
 
 def _new_on_cupy(output: Output, k: int) -> list[str]:
-    """What `empty` makes. CuPy finds the scalar type sooner than the dtype itself, and no order sooner than the name of one."""
+    """What `empty` makes. CuPy finds the scalar type sooner than the dtype itself, and no order sooner than the name of
+    one."""
     if not (_BY_STEPS and 0 < output.spec.nbytes <= _NEAR):
         return [f"r{k} = empty{k}()", f"q{k} = r{k}.data.ptr"]
     made = [f"m = alloc(bytes_out{k})", f"r{k} = blank(Array)"]
@@ -148,7 +165,10 @@ def _new_on_cupy(output: Output, k: int) -> list[str]:
         made.append(f"r{k}._init(shape{k}, kind{k}, m, None, None)")
     else:  # without axes an array is in both orders, C's and Fortran's
         otherwise = output.inverse is not None
-        made += [f"r{k}._init((), kind{k}, m, None, None)", f"r{k}._set_shape_and_strides(shape{k}, strides{k}, {otherwise}, True)"]
+        made += [
+            f"r{k}._init((), kind{k}, m, None, None)",
+            f"r{k}._set_shape_and_strides(shape{k}, strides{k}, {otherwise}, True)",
+        ]
     return [*made, f"q{k} = m.ptr"]
 
 
@@ -159,7 +179,13 @@ def _elsewhere(output: Output, k: int, strides: str) -> str:
 
 def _scratch_on_cupy(needed: int, device: int, array: Any) -> int | None:
     """The address of scratch memory that is as `check_workspace` wants it, else None."""
-    if type(array) is not cupy.ndarray or array.dtype != np.uint8 or array.ndim != 1 or not array._c_contiguous or array.size < needed:
+    if (
+        type(array) is not cupy.ndarray
+        or array.dtype != np.uint8
+        or array.ndim != 1
+        or not array._c_contiguous
+        or array.size < needed
+    ):
         return None
     return array.data.ptr if array.data.device_id == device else None
 
@@ -177,7 +203,13 @@ def _aligned(address: Callable[[Any], int | None]) -> Callable[[Any], int | None
 def by_addresses(shape: Shape, way: Direct) -> Dialect:
     """Arrays of another library, of which all but the address stands in the key that the call was found by."""
     given, scratch = shape.given, Output(Spec((shape.workspace,), np.dtype(np.uint8)))
-    scope: dict[str, Any] = {"pointer": way.pointer, "like": way.like, "stream": way.stream, "strides_of": way.strides, "lies": lies}
+    scope: dict[str, Any] = {
+        "pointer": way.pointer,
+        "like": way.like,
+        "stream": way.stream,
+        "strides_of": way.strides,
+        "lies": lies,
+    }
     scope |= {"make_scratch": way.maker(scratch, shape.device)}
     for k, output in enumerate(shape.outputs):
         scope |= {f"new{k}": way.maker(output, shape.device), f"fits{k}": way.fits(output, shape.device)}

@@ -1,7 +1,7 @@
 """Fourier transforms by cuFFT: a `Transform` of a plan as a call that takes the pointers of one call.
 
-CuPy brings the library, but its plans own the memory that they work in; here that is part of the scratch memory, so the library is called directly.
-"""
+CuPy brings the library, but its plans own the memory that they work in; here that is part of the scratch memory, so the
+library is called directly."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def missing() -> str | None:
         _library()
     except (ImportError, DeviceError):
         return (
-            None if machine() is None else "cuFFT is not installed: pip install 'cupy-cuda13x[ctk]' (or the wheel of your CUDA) brings it"
+            None
+            if machine() is None
+            else "cuFFT is not installed: pip install 'cupy-cuda13x[ctk]' (or the wheel of your CUDA) brings it"
         )
     return None
 
@@ -41,8 +43,19 @@ def _library() -> Any:
         except OSError:
             continue
         library.cufftMakePlanMany64.argtypes = [
-            c_int, c_int, c_void_p, c_void_p, c_longlong, c_longlong, c_void_p, c_longlong, c_longlong, c_int, c_longlong, c_void_p,
-        ]  # fmt: skip
+            c_int,
+            c_int,
+            c_void_p,
+            c_void_p,
+            c_longlong,
+            c_longlong,
+            c_void_p,
+            c_longlong,
+            c_longlong,
+            c_int,
+            c_longlong,
+            c_void_p,
+        ]
         for function in (library.cufftExecR2C, library.cufftExecC2R):
             function.argtypes = [c_int, c_void_p, c_void_p]
         library.cufftSetStream.argtypes = library.cufftSetWorkArea.argtypes = [c_int, c_void_p]
@@ -64,7 +77,11 @@ class _Batch:
         weakref.finalize(self, self.library.cufftDestroy, self.handle)
         _checked(self.library.cufftSetAutoAllocation(self.handle, 0))
         extents, kind = (c_longlong * len(lengths))(*lengths), _C2R if inverse else _R2C
-        _checked(self.library.cufftMakePlanMany64(self.handle, len(lengths), extents, None, 1, 0, None, 1, 0, kind, batch, byref(size)))
+        _checked(
+            self.library.cufftMakePlanMany64(
+                self.handle, len(lengths), extents, None, 1, 0, None, 1, 0, kind, batch, byref(size)
+            )
+        )
         self.work_bytes = size.value
         self.run = self.library.cufftExecC2R if inverse else self.library.cufftExecR2C
         self.lock = Lock()  # the plan holds stream and memory of one call at a time

@@ -1,4 +1,5 @@
-"""The launches of a planned problem: what the driver reads is laid out once, and a call writes its pointers and goes."""
+"""The launches of a planned problem: what the driver reads is laid out once, and a call writes its pointers and
+goes."""
 
 from __future__ import annotations
 
@@ -9,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import cupy
 from cupy.cuda import get_current_stream
-from cupy_backends.cuda.api.driver import CUDADriverError, funcGetAttribute, funcSetAttribute, launchCooperativeKernel, launchKernel
+from cupy_backends.cuda.api.driver import (
+    CUDADriverError,
+    funcGetAttribute,
+    funcSetAttribute,
+    launchCooperativeKernel,
+    launchKernel,
+)
 
 from dnnarray import _source
 from dnnarray._cuda.core import overlap
@@ -32,8 +39,9 @@ _shared: dict[int, int] = {}  # by function: bytes of dynamic shared memory that
 class Launches:
     """The steps of a problem for one alignment of its memory.
 
-    The driver takes for each launch the addresses of its argument values, which lie in a `Buffer`. A call takes one that no other thread is using, since the
-    driver works with the interpreter's lock released, and writes its pointers and run-time options into it.
+    The driver takes for each launch the addresses of its argument values, which lie in a `Buffer`. A call takes one
+    that no other thread is using, since the driver works with the interpreter's lock released, and writes its pointers
+    and run-time options into it.
 
     Attributes
     ----------
@@ -45,8 +53,16 @@ class Launches:
 
     __slots__ = ("_buffer", "_functions", "_overlapping", "_plans", "_queue", "copied", "moved", "scope", "workspace")
 
-    def __init__(self, plans: tuple[Step, ...], functions: list[Any], count: int, copied: list[tuple[int, tuple[int, ...]]], device: int = -1,
-                 moved: tuple[int, ...] = (), workspace: int = 0) -> None:  # fmt: skip
+    def __init__(
+        self,
+        plans: tuple[Step, ...],
+        functions: list[Any],
+        count: int,
+        copied: list[tuple[int, tuple[int, ...]]],
+        device: int = -1,
+        moved: tuple[int, ...] = (),
+        workspace: int = 0,
+    ) -> None:
         self.copied, self.moved, self.workspace = copied, moved, workspace
         self._plans, self._functions = plans, functions  # the code stays loaded as long as it can be called
         kernels = [plan for plan in plans if isinstance(plan, Plan)]
@@ -58,7 +74,9 @@ class Launches:
             "_thread": _thread, "_enter": _enter, "_take": free.pop, "_put": free.append, "_new": self._new,
             "_stream": get_current_stream, "_device": device, "_send": overlap.send(), "_refused": _refused,
         }  # fmt: skip
-        self.scope |= {f"_offset{word}": place.offset for word, place in self._buffer.written if isinstance(place, Array)}
+        self.scope |= {
+            f"_offset{word}": place.offset for word, place in self._buffer.written if isinstance(place, Array)
+        }
         self.scope |= {f"_offset{word}": described.array.offset for word, _, described in self._buffer.maps}
         self._overlapping = [k for k in range(len(plans)) if _overlaps(plans, k) and overlap.possible()]
         code = iter(functions)
@@ -78,12 +96,15 @@ class Launches:
 
     @property
     def ours(self) -> bool:
-        """Whether all steps are kernels of our own, which are told their stream; a library may take CuPy's current one."""
+        """Whether all steps are kernels of our own, which are told their stream; a library may take CuPy's current
+        one."""
         return all(isinstance(plan, Plan) for plan in self._plans)
 
     def lines(self, pointers: list[str], stream: str = "_stream(_device).ptr") -> list[str]:
-        """The steps as source text, for a function that has the pointers under these names and the run-time options in ``runtime``."""
-        heard = len(self._overlapping) == len(self._plans) and not self._buffer.maps  # `_refused` finds out what a thread lacks
+        """The steps as source text, for a function that has the pointers under these names and the run-time options in
+        ``runtime``."""
+        # `_refused` finds out what a thread lacks
+        heard = len(self._overlapping) == len(self._plans) and not self._buffer.maps
         text = [
             *([] if heard else ["try: _thread.has_context", "except AttributeError: _enter()"]),
             "try: _buffer = _take()",
@@ -99,7 +120,8 @@ class Launches:
             if k in self._overlapping:
                 text += [f"try: _launch = _known{k}[_handle]", f"except KeyError: _launch = _describe{k}(_handle)"]
                 text.append(
-                    f"if _status := _send(_launch, _code{k}, _buffer[{k + 1}], None): _refused(_status, _launch, _code{k}, _buffer[{k + 1}])"
+                    f"if _status := _send(_launch, _code{k}, _buffer[{k + 1}], None): _refused(_status, _launch, "
+                    f"_code{k}, _buffer[{k + 1}])"
                 )
             else:
                 text.append(f"_step{k}(_handle, _buffer[{k + 1}], 0)")
@@ -120,7 +142,9 @@ class Launches:
         """Put all steps on the current stream."""
         if self._queue is None:
             names = [f"p{i}" for i in range(len(pointers))]
-            self._queue = written("queue", [f"def queue({''.join(f'{n}, ' for n in names)}runtime):", *self.lines(names)], self.scope)
+            self._queue = written(
+                "queue", [f"def queue({''.join(f'{n}, ' for n in names)}runtime):", *self.lines(names)], self.scope
+            )
         self._queue(*pointers, runtime)
 
     def _new(self) -> tuple[Any, ...]:
@@ -155,7 +179,8 @@ def _enter() -> None:
 
 
 def _refused(status: int, *launch: Any) -> None:
-    """What the driver says against a launch, as CuPy would raise it. In a new thread it may be that there is no context: once more with one."""
+    """What the driver says against a launch, as CuPy would raise it. In a new thread it may be that there is no
+    context: once more with one."""
     if not hasattr(_thread, "has_context"):
         _enter()
         status = overlap.send()(*launch, None)
@@ -164,7 +189,8 @@ def _refused(status: int, *launch: Any) -> None:
 
 
 def _allow_shared(function: Any, dynamic: int) -> None:
-    """Raise the limit of a kernel's shared memory where a launch needs more; never lower it, since other launches of the kernel may count on it."""
+    """Raise the limit of a kernel's shared memory where a launch needs more; never lower it, since other launches of
+    the kernel may count on it."""
     with _lock:
         allowed = _shared.get(function.ptr, _WITHOUT_ASKING - funcGetAttribute(_STATIC_SIZE, function.ptr))
         if dynamic > allowed:
@@ -173,13 +199,16 @@ def _allow_shared(function: Any, dynamic: int) -> None:
 
 
 def _overlaps(plans: tuple[Step, ...], k: int) -> bool:
-    """Whether a launch may begin before what its stream was given has ended: behind another kernel of its program, or where the program is small."""
+    """Whether a launch may begin before what its stream was given has ended: behind another kernel of its program, or
+    where the program is small."""
     plan = plans[k]
     if not isinstance(plan, Plan):
         return False
     if k > 0:
         return (plan.early or plan.ahead) and isinstance(plans[k - 1], Plan)
-    alone = not any(isinstance(step, Plan) and step.early for step in plans)  # those read at once what stood before their program
+    alone = not any(
+        isinstance(step, Plan) and step.early for step in plans
+    )  # those read at once what stood before their program
     return plan.ahead and alone
 
 

@@ -29,9 +29,13 @@ class Product:
     """
 
     def __init__(self, plan: MatMul) -> None:
-        compute = _FLOAT64 if plan.dtype == FLOAT64 else _FLOAT32[plan.precision if plan.dtype == FLOAT32 else "highest"]
+        compute = (
+            _FLOAT64 if plan.dtype == FLOAT64 else _FLOAT32[plan.precision if plan.dtype == FLOAT32 else "highest"]
+        )
         scale = np.float64 if plan.dtype == FLOAT64 else np.float32
-        self._scales = np.array([plan.alpha, plan.beta], scale)  # host memory that every call reads: kept as long as the plan
+        self._scales = np.array(
+            [plan.alpha, plan.beta], scale
+        )  # host memory that every call reads: kept as long as the plan
         first = self._scales.ctypes.data
         self._alpha, self._beta = first, first + self._scales.itemsize
         self._a, self._b, self._c = plan.a, plan.b, plan.c
@@ -58,9 +62,30 @@ class Product:
 
 # The argument types of cublasGemmStridedBatchedEx: handles and pointers, 64-bit strides, and int for everything else.
 _SIGNATURE: Any = [
-    c_void_p, c_int, c_int, c_int, c_int, c_int, c_void_p, c_void_p, c_int, c_int, c_longlong, c_void_p, c_int, c_int, c_longlong,
-    c_void_p, c_void_p, c_int, c_int, c_longlong, c_int, c_int, c_int,
-]  # fmt: skip
+    c_void_p,
+    c_int,
+    c_int,
+    c_int,
+    c_int,
+    c_int,
+    c_void_p,
+    c_void_p,
+    c_int,
+    c_int,
+    c_longlong,
+    c_void_p,
+    c_int,
+    c_int,
+    c_longlong,
+    c_void_p,
+    c_void_p,
+    c_int,
+    c_int,
+    c_longlong,
+    c_int,
+    c_int,
+    c_int,
+]
 
 
 @lru_cache(maxsize=1)

@@ -1,8 +1,9 @@
-"""Plan -> loaded kernel: digest, exact architecture, compile by NVRTC, cache on disk. The only file that knows where kernels/ lies.
+"""Plan -> loaded kernel: digest, exact architecture, compile by NVRTC, cache on disk. The only file that knows where
+kernels/ lies.
 
-CuPy's own compile appends ``-arch=sm_90`` and its cache does not see our headers, so both are done here: the cubin's name is a digest of
-the generated source, every file it includes, the options, the architecture and the version of the compiler's package.
-"""
+CuPy's own compile appends ``-arch=sm_90`` and its cache does not see our headers, so both are done here: the cubin's
+name is a digest of the generated source, every file it includes, the options, the architecture and the version of the
+compiler's package."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def kernels_folder() -> Path:
         if candidate.is_dir():
             return candidate
     raise DeviceError(
-        f"the kernel sources are missing (looked for {package / '_kernels'}). Install dnnarray again: pip install --force-reinstall dnnarray"
+        f"the kernel sources are missing (looked for {package / '_kernels'}). Install dnnarray again: pip install "
+        "--force-reinstall dnnarray"
     )
 
 
@@ -77,7 +79,8 @@ def digest(kernel: Kernel, architecture: str) -> str:
 
 @lru_cache(maxsize=1)
 def _compilers() -> tuple[str | None, ...]:
-    """Versions of the packages that bring the compiler: to ask the compiler itself would load it, which takes longer than a kernel from the cache."""
+    """Versions of the packages that bring the compiler: to ask the compiler itself would load it, which takes longer
+    than a kernel from the cache."""
     return tuple(map(version_of, ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12", "cuda-bindings")))
 
 
@@ -89,7 +92,9 @@ def _nvrtc() -> Any:
         nvrtc.nvrtcVersion()
     except Exception as error:
         reason = (
-            problem() or f"NVRTC does not load ({type(error).__name__}: {error}). Install it beside CuPy: pip install 'dnnarray[cuda13]'."
+            problem()
+            or f"NVRTC does not load ({type(error).__name__}: {error}). Install it beside CuPy: pip install "
+            "'dnnarray[cuda13]'."
         )
         raise DeviceError(f"the kernels cannot be compiled. {reason}") from error
     return nvrtc
@@ -116,9 +121,13 @@ def compile_with_log(kernel: Kernel, architecture: str, *more: str) -> tuple[byt
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])
         log = _log(nvrtc, program)
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise DeviceError(f"{kernel.symbol} does not compile for {architecture} with NVRTC {nvrtc_version()}:\n{log}")
+            raise DeviceError(
+                f"{kernel.symbol} does not compile for {architecture} with NVRTC {nvrtc_version()}:\n{log}"
+            )
         if _SERIALISED.search(log):
-            raise DeviceError(f"{kernel.symbol} for {architecture}: the compiler serialised its matrix instructions:\n{log}")
+            raise DeviceError(
+                f"{kernel.symbol} for {architecture}: the compiler serialised its matrix instructions:\n{log}"
+            )
         _, size = nvrtc.nvrtcGetCUBINSize(program)
         cubin = bytes(size)
         nvrtc.nvrtcGetCUBIN(program, cubin)
@@ -128,7 +137,8 @@ def compile_with_log(kernel: Kernel, architecture: str, *more: str) -> tuple[byt
 
 
 def _log(nvrtc: Any, program: Any) -> str:
-    """What the compiler said. It writes into a bytes object, which must be of our own: Python shares those of length 1, and an empty log has that."""
+    """What the compiler said. It writes into a bytes object, which must be of our own: Python shares those of length 1,
+    and an empty log has that."""
     _, size = nvrtc.nvrtcGetProgramLogSize(program)
     if size <= 1:
         return ""
@@ -152,7 +162,8 @@ def cubin(kernel: Kernel, architecture: str) -> bytes:
 
 
 def load(kernels: Sequence[Kernel], device: int, architecture: str) -> list[Any]:
-    """The kernels as CuPy functions of a device, ready to launch. Those that are not on disk are compiled side by side."""
+    """The kernels as CuPy functions of a device, ready to launch. Those that are not on disk are compiled side by
+    side."""
     if any((device, kernel) not in _loaded for kernel in kernels):
         with _lock:
             new = [kernel for kernel in dict.fromkeys(kernels) if (device, kernel) not in _loaded]
@@ -169,7 +180,9 @@ def _cubins(kernels: Sequence[Kernel], architecture: str) -> list[bytes]:
     from concurrent.futures import ThreadPoolExecutor  # not for those who have all on disk: 5 ms
 
     _nvrtc()  # an import, for which the threads would wait
-    with ThreadPoolExecutor(min(len(missing), os.cpu_count() or 1)) as threads:  # NVRTC works without the interpreter's lock
+    with ThreadPoolExecutor(
+        min(len(missing), os.cpu_count() or 1)
+    ) as threads:  # NVRTC works without the interpreter's lock
         compiled = dict(zip(missing, threads.map(partial(cubin, architecture=architecture), missing), strict=True))
     return [content or compiled[kernel] for kernel, content in zip(kernels, stored, strict=True)]
 

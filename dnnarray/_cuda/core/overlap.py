@@ -1,9 +1,9 @@
 """Launches that begin while the kernel before them ends (programmatic dependent launch), which CuPy has no call for.
 
-Between two kernels of a stream the device idles for a microsecond or two: the second is fetched when the first has ended. With this attribute the driver
-sends it as soon as every block of the first has called `let_next_kernel_begin` (or has ended), and the second calls `after_previous_kernel` before it reads
-what the first has written (``overlap.cuh``). A CUDA graph keeps that order of the two.
-"""
+Between two kernels of a stream the device idles for a microsecond or two: the second is fetched when the first has
+ended. With this attribute the driver sends it as soon as every block of the first has called `let_next_kernel_begin`
+(or has ended), and the second calls `after_previous_kernel` before it reads what the first has written
+(``overlap.cuh``). A CUDA graph keeps that order of the two."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ class _Config(Structure):
 
 @lru_cache(maxsize=1)
 def send() -> Any:
-    """``cuLaunchKernelEx``, which takes a description, the kernel, the address of the arguments' addresses, each as a `reference`, and None; None where the driver is older."""
+    """``cuLaunchKernelEx``, which takes a description, the kernel, the address of the arguments' addresses, each as a
+    `reference`, and None; None where the driver is older."""
     return getattr(driver_library(), "cuLaunchKernelEx", None)
 
 
@@ -55,16 +56,21 @@ def possible() -> bool:
 
 
 class Described:
-    """What the driver is told of a launch, by stream. The call in between, which writes none of it, may be any thread's."""
+    """What the driver is told of a launch, by stream. The call in between, which writes none of it, may be any
+    thread's."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self.known: dict[int, Any] = {}  # no class of its own with a `__missing__`: the interpreter looks up faster in a plain one
+        self.known: dict[
+            int, Any
+        ] = {}  # no class of its own with a `__missing__`: the interpreter looks up faster in a plain one
 
     def describe(self, stream: int) -> Any:
         """What stands in `known` from now on, unless that is full."""
         attribute = _Attribute(id=_SERIALIZATION, value=1)
-        found = byref(_Config(*self._plan.grid, self._plan.block, 1, 1, self._plan.shared_memory, stream, pointer(attribute), 1))
+        found = byref(
+            _Config(*self._plan.grid, self._plan.block, 1, 1, self._plan.shared_memory, stream, pointer(attribute), 1)
+        )
         if len(self.known) < _STREAMS:
             self.known[stream] = found
         return found

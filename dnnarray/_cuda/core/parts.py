@@ -11,7 +11,8 @@ from dnnarray._spec import BFLOAT16, FLOAT16
 
 @frozen
 class Numerics:
-    """What float32 numbers become: so many parts of a half type, moved into its range by a power of two where it has a smaller one."""
+    """What float32 numbers become: so many parts of a half type, moved into its range by a power of two where it has a
+    smaller one."""
 
     dtype: np.dtype
     parts: int
@@ -23,4 +24,8 @@ class Numerics:
         return f"{SHORT[self.dtype]}x{self.parts}"
 
 
-NUMERICS = {"highest": Numerics(FLOAT16, 2, True), "high": Numerics(FLOAT16, 1, True), "medium": Numerics(BFLOAT16, 1, False)}
+NUMERICS = {
+    "highest": Numerics(FLOAT16, 2, True),
+    "high": Numerics(FLOAT16, 1, True),
+    "medium": Numerics(BFLOAT16, 1, False),
+}

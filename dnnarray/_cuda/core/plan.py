@@ -34,14 +34,19 @@ INTEGERS = {
 
 @frozen
 class Config:
-    """Base of a kernel's compile-time settings; never holds problem sizes, so that the number of compilations stays bounded.
+    """Base of a kernel's compile-time settings; never holds problem sizes, so that the number of compilations stays
+    bounded.
 
-    Text fields become types (``element`` -> ``using Element = ...``), numbers and booleans constants (``tile_m`` -> ``kTileM``).
-    """
+    Text fields become types (``element`` -> ``using Element = ...``), numbers and booleans constants (``tile_m`` ->
+    ``kTileM``)."""
 
     def prologue(self) -> str:
         """The settings as C++."""
-        return "struct Config {\n" + "".join(f"  {_member(f.name, getattr(self, f.name))};\n" for f in fields(self)) + "};\n"
+        return (
+            "struct Config {\n"
+            + "".join(f"  {_member(f.name, getattr(self, f.name))};\n" for f in fields(self))
+            + "};\n"
+        )
 
 
 def _member(name: str, value: Any) -> str:
@@ -54,7 +59,8 @@ def _member(name: str, value: Any) -> str:
 
 @frozen
 class Struct:
-    """C++ text of the parameters that a kernel's record of arguments stands for (`Arguments`): the struct, and the type of the entry."""
+    """C++ text of the parameters that a kernel's record of arguments stands for (`Arguments`): the struct, and the type
+    of the entry."""
 
     text: str
     entry: str
@@ -62,7 +68,8 @@ class Struct:
 
 @frozen
 class Kernel:
-    """What is compiled: a source under ``kernels/``, its settings and the name it has in a profiler; `ahead` is its plan's."""
+    """What is compiled: a source under ``kernels/``, its settings and the name it has in a profiler; `ahead` is its
+    plan's."""
 
     source: str
     symbol: str
@@ -72,7 +79,8 @@ class Kernel:
     arguments: Struct | None = None
 
     def code(self) -> str:
-        """The translation unit: the vocabulary that the settings speak of, the settings, then the kernel file by name."""
+        """The translation unit: the vocabulary that the settings speak of, the settings, then the kernel file by
+        name."""
         ahead = "#define DNNARRAY_AHEAD\n" if self.ahead else ""
         own = f"{self.source.partition('/')[0]}/"  # the folder of headers that a single family uses
         paths = (name if name.startswith(own) else f"dnnarray/{name}" for name in ("core/dtype", *self.includes))
@@ -109,19 +117,20 @@ class Structure:
 
 @frozen
 class Runtime:
-    """A launch argument: the `index`-th run-time option of the operation (``seed``, ``offset``), an unsigned 64-bit integer."""
+    """A launch argument: the `index`-th run-time option of the operation (``seed``, ``offset``), an unsigned 64-bit
+    integer."""
 
     index: int
 
 
 @frozen
 class TensorMap:
-    """A launch argument of 128 bytes: what the copy engine (sm_90) is told of an array, to fetch boxes of it as rows of 128 bytes, or of `row` bytes, swizzled;
-    as they are where `row` is 0.
+    """A launch argument of 128 bytes: what the copy engine (sm_90) is told of an array, to fetch boxes of it as rows of
+    128 bytes, or of `row` bytes, swizzled; as they are where `row` is 0.
 
-    Axes run from the fastest to the slowest; `strides` are bytes, from the second axis on. Where `corners` is given, (lower, upper) along the
-    axes of space, the boxes are of windows: `box` is (channels, pixels) and `steps` are the window's along all axes.
-    """
+    Axes run from the fastest to the slowest; `strides` are bytes, from the second axis on. Where `corners` is given,
+    (lower, upper) along the axes of space, the boxes are of windows: `box` is (channels, pixels) and `steps` are the
+    window's along all axes."""
 
     array: Array
     dtype: np.dtype
@@ -135,7 +144,8 @@ class TensorMap:
 
 @frozen
 class Block:
-    """A launch argument as the driver takes it: the bytes of a struct, and what a call writes into them, each with its offset."""
+    """A launch argument as the driver takes it: the bytes of a struct, and what a call writes into them, each with its
+    offset."""
 
     data: bytes
     words: tuple[tuple[int, Array | Runtime], ...] = ()
@@ -147,13 +157,14 @@ Parameter = Array | TensorMap | Structure | Runtime | Block | int | float | None
 
 @frozen
 class Plan:
-    """One launch. `arguments` is the record that the kernel's struct is generated from, or, in families that have none yet, a tuple in the order of the
-    kernel's parameters: `Array` pointers, `TensorMap`, `Structure`, `Runtime` options, ints (64 bits) and floats (double).
+    """One launch. `arguments` is the record that the kernel's struct is generated from, or, in families that have none
+    yet, a tuple in the order of the kernel's parameters: `Array` pointers, `TensorMap`, `Structure`, `Runtime` options,
+    ints (64 bits) and floats (double).
 
-    `cooperative` is for kernels whose blocks wait for each other: the driver starts all of them together, or says that it cannot. `early` lets a
-    launch behind another one of its program begin while that one ends; its kernel waits by itself (``overlap.cuh``). `ahead` lets any small launch
-    begin while the last kernel of its stream ends, whoever queued that; its kernel waits before it touches any array (`ahead_if_small`).
-    """
+    `cooperative` is for kernels whose blocks wait for each other: the driver starts all of them together, or says that
+    it cannot. `early` lets a launch behind another one of its program begin while that one ends; its kernel waits by
+    itself (``overlap.cuh``). `ahead` lets any small launch begin while the last kernel of its stream ends, whoever
+    queued that; its kernel waits before it touches any array (`ahead_if_small`)."""
 
     kernel: Kernel
     grid: tuple[int, int, int]
@@ -175,7 +186,9 @@ class Plan:
         found: list[Array] = []
         for parameter in self.parameters:
             block = block_of(parameter)
-            places = (parameter,) if block is None else (*(p for _, p in block.words), *(m.array for _, m in block.maps))
+            places = (
+                (parameter,) if block is None else (*(p for _, p in block.words), *(m.array for _, m in block.maps))
+            )
             found += [place for place in places if isinstance(place, Array)]
         return tuple(found)
 
@@ -194,7 +207,8 @@ _FEW = 1 << 17  # threads of a launch that leaves room on the card for the next 
 
 
 def ahead_if_small(plan: Plan) -> Plan:
-    """The plan as one that begins ahead, with a kernel of its own: the instructions for it cost large launches of short blocks a fifth of their speed."""
+    """The plan as one that begins ahead, with a kernel of its own: the instructions for it cost large launches of short
+    blocks a fifth of their speed."""
     if math.prod(plan.grid) * plan.block > _FEW:
         return plan
     return replace(plan, kernel=replace(plan.kernel, symbol=f"{plan.kernel.symbol}_ahead", ahead=True), ahead=True)
@@ -202,7 +216,8 @@ def ahead_if_small(plan: Plan) -> Plan:
 
 @frozen
 class Matrix:
-    """A batch of row-major matrices in memory: where they begin and the distances, in elements, between rows and between matrices.
+    """A batch of row-major matrices in memory: where they begin and the distances, in elements, between rows and
+    between matrices.
 
     `transposed` says that the product takes each matrix the other way round than it is stored.
     """
@@ -215,11 +230,11 @@ class Matrix:
 
 @frozen
 class MatMul:
-    """A batch of matrix products by cuBLAS, ``c = alpha * a @ b + beta * c``, a (m, k), b (k, n), c (m, n), each row-major.
+    """A batch of matrix products by cuBLAS, ``c = alpha * a @ b + beta * c``, a (m, k), b (k, n), c (m, n), each
+    row-major.
 
-    `dtype` is of a and b, `result` of c (half operands may have a float32 result). `precision` is the option ``float32_precision``: what
-    float32 operands may be rounded to; products of half types are summed in float32.
-    """
+    `dtype` is of a and b, `result` of c (half operands may have a float32 result). `precision` is the option
+    ``float32_precision``: what float32 operands may be rounded to; products of half types are summed in float32."""
 
     a: Matrix
     b: Matrix
@@ -242,9 +257,9 @@ class MatMul:
 
 @frozen
 class Transform:
-    """A batch of float32 Fourier transforms by cuFFT over arrays of `lengths`, dense one behind the other: from real ones to their spectra, of which the
-    last axis has the first half, or back (`inverse`, which destroys the spectra), not scaled. `work` are `work_bytes` for the library to work in.
-    """
+    """A batch of float32 Fourier transforms by cuFFT over arrays of `lengths`, dense one behind the other: from real
+    ones to their spectra, of which the last axis has the first half, or back (`inverse`, which destroys the spectra),
+    not scaled. `work` are `work_bytes` for the library to work in."""
 
     source: Array
     target: Array
@@ -264,7 +279,8 @@ Step = Plan | MatMul | Transform
 
 
 def moved_by(steps: Iterable[Step], count: int) -> tuple[int, ...]:
-    """Which of the first `count` arrays libraries take at multiples of 16 bytes alone: cuBLAS those of half types, and cuFFT all."""
+    """Which of the first `count` arrays libraries take at multiples of 16 bytes alone: cuBLAS those of half types, and
+    cuFFT all."""
     libraries = [s for s in steps if isinstance(s, Transform) or (isinstance(s, MatMul) and s.dtype in HALF)]
     return tuple(sorted({a.index for step in libraries for a in step.arrays if a.index < count}))
 
@@ -273,10 +289,10 @@ def moved_by(steps: Iterable[Step], count: int) -> tuple[int, ...]:
 class Program:
     """All launches of a problem, in stream order, and the memory they expect.
 
-    `orders` holds, for each input that is given, the axes from the slowest to the fastest in memory; an input that lies otherwise is
-    copied first. None stands for an input that is not read, however it lies. Empty means C order for all. Outputs are dense in the order of their `Spec`.
-    `workspace` is the bytes of scratch memory where planning finds them on the way; None leaves them to `Method.workspace`.
-    """
+    `orders` holds, for each input that is given, the axes from the slowest to the fastest in memory; an input that lies
+    otherwise is copied first. None stands for an input that is not read, however it lies. Empty means C order for all.
+    Outputs are dense in the order of their `Spec`. `workspace` is the bytes of scratch memory where planning finds them
+    on the way; None leaves them to `Method.workspace`."""
 
     plans: tuple[Step, ...]
     orders: tuple[tuple[int, ...] | None, ...] = ()
@@ -289,7 +305,8 @@ class Program:
 
 
 def vector_length(dtype: np.dtype, aligned: bool, *extents: int) -> int:
-    """Elements that a thread may move at once: 16 bytes, or fewer where a row's extent is not a multiple; 1 if not aligned."""
+    """Elements that a thread may move at once: 16 bytes, or fewer where a row's extent is not a multiple; 1 if not
+    aligned."""
     length = 16 // dtype.itemsize if aligned else 1
     while any(n % length for n in extents):
         length //= 2

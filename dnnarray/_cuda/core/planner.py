@@ -1,4 +1,5 @@
-"""`Planner`: the launches of a problem while they are being planned, with the scratch memory that passes results between them."""
+"""`Planner`: the launches of a problem while they are being planned, with the scratch memory that passes results
+between them."""
 
 from __future__ import annotations
 
@@ -76,7 +77,8 @@ class Planner:
         self.add(planned(kernel, grid, block, arguments, **how))
 
     def program(self, orders: tuple[tuple[int, ...] | None, ...] = ()) -> Program:
-        """The launches so far, for inputs that lie in these orders. The method says how much scratch memory they need, aligned or not."""
+        """The launches so far, for inputs that lie in these orders. The method says how much scratch memory they need,
+        aligned or not."""
         return Program(tuple(self.plans), orders)
 
 

@@ -20,7 +20,8 @@ _WHEELS = {"cupy-cuda13x": 13, "cupy-cuda12x": 12, "cupy-cuda11x": 11, "cupy": N
 
 @frozen
 class Finding:
-    """One component: whether it will do, what was found, and the command that mends it. What is absent hinders only those who want it."""
+    """One component: whether it will do, what was found, and the command that mends it. What is absent hinders only
+    those who want it."""
 
     name: str
     ok: bool
@@ -76,7 +77,12 @@ def findings(here: Machine) -> tuple[Finding, ...]:
 def _driver(here: Machine) -> Finding:
     found = f"supports CUDA {here.driver[0]}.{here.driver[1]}"
     if here.driver[0] < _OLDEST_DRIVER:
-        return Finding("CUDA driver", False, f"{found}; {_OLDEST_DRIVER}.0 or newer is needed.", "Install NVIDIA's driver 525 or newer.")
+        return Finding(
+            "CUDA driver",
+            False,
+            f"{found}; {_OLDEST_DRIVER}.0 or newer is needed.",
+            "Install NVIDIA's driver 525 or newer.",
+        )
     return Finding("CUDA driver", True, found)
 
 
@@ -85,8 +91,12 @@ def _devices(here: Machine) -> Finding:
     old = [f"device {i} (sm_{c[0]}{c[1]})" for i, c in enumerate(here.devices) if c < OLDEST_CAPABILITY]
     found = f"{len(here.devices)} ({named})"
     if old:
-        return Finding("CUDA devices", False, f"{found}; {', '.join(old)} is older than sm_75, the least that is supported.",
-                       "Use another device (CUDA_VISIBLE_DEVICES), or the CPU engine with NumPy arrays.")  # fmt: skip
+        return Finding(
+            "CUDA devices",
+            False,
+            f"{found}; {', '.join(old)} is older than sm_75, the least that is supported.",
+            "Use another device (CUDA_VISIBLE_DEVICES), or the CPU engine with NumPy arrays.",
+        )
     return Finding("CUDA devices", True, found)
 
 
@@ -103,7 +113,9 @@ def _cupy(here: Machine) -> Finding:
     found = ", ".join(f"{name} {version}" for name, version in installed.items())
     if len(installed) > 1:
         others = " ".join(name for name in installed if _WHEELS[name] != here.driver[0])
-        return Finding("CuPy", False, f"{found}: several at once overwrite each other.", f"pip uninstall {others}, then {mend}")
+        return Finding(
+            "CuPy", False, f"{found}: several at once overwrite each other.", f"pip uninstall {others}, then {mend}"
+        )
     (name,) = installed
     built = _WHEELS[name]
     if built is not None and (built > here.driver[0] or built < _OLDEST_DRIVER):
@@ -117,9 +129,13 @@ def _compiler(here: Machine) -> Finding:
     mend = f"pip install 'dnnarray[{extra(here)}]'."
     bindings = version_of("cuda-bindings")
     if bindings is None or find_spec("cuda.bindings") is None:
-        return Finding("NVRTC", False, "cuda-bindings is not installed, and kernels cannot be compiled without it:", mend, True)
+        return Finding(
+            "NVRTC", False, "cuda-bindings is not installed, and kernels cannot be compiled without it:", mend, True
+        )
     if int(bindings.partition(".")[0]) > here.driver[0]:
-        text = f"cuda-bindings {bindings} is newer than the driver, which supports CUDA {here.driver[0]}.{here.driver[1]}."
+        text = (
+            f"cuda-bindings {bindings} is newer than the driver, which supports CUDA {here.driver[0]}.{here.driver[1]}."
+        )
         return Finding("NVRTC", False, text, mend)
     try:
         from cuda.bindings import nvrtc

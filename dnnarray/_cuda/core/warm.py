@@ -1,10 +1,11 @@
-"""The warm call: everything that a call does once its problem is known, as one function written for that problem and for the arrays of one library.
+"""The warm call: everything that a call does once its problem is known, as one function written for that problem and
+for the arrays of one library.
 
-A launch costs the driver 3 us and a new array 1 us; loops over inputs and results, with a method for each step, would cost as much again. So what
-`Prepared.call` does is written out as source text, in which the numbers of the problem have names, for the state that nearly all calls are in: nothing to
-copy, all memory on the plan's device and as aligned as the plan has it. Memory of the other alignment is handed to the text for that, results that are to lie
-otherwise to another. In any other state the function does nothing and returns None, and `Prepared.call` does the work.
-"""
+A launch costs the driver 3 us and a new array 1 us; loops over inputs and results, with a method for each step, would
+cost as much again. So what `Prepared.call` does is written out as source text, in which the numbers of the problem have
+names, for the state that nearly all calls are in: nothing to copy, all memory on the plan's device and as aligned as
+the plan has it. Memory of the other alignment is handed to the text for that, results that are to lie otherwise to
+another. In any other state the function does nothing and returns None, and `Prepared.call` does the work."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ def compile_call(
 ) -> Callable[..., Any]:
     """``call(runtime, out, workspace, *arrays)`` gives what the public function returns, or None.
 
-    The caller's results `anywhere` in memory are for a text of its own, which is written when some that do not lie as planned are first met.
-    """
+    The caller's results `anywhere` in memory are for a text of its own, which is written when some that do not lie as
+    planned are first met."""
     arguments, taken_apart = _arguments(shape)
     given = f"(runtime, out, workspace, {', '.join(arguments)})"
     inputs, results = _inputs(shape), [f"q{k}" for k in shape.results]
@@ -38,8 +39,17 @@ def compile_call(
         *(f"    {line}" for line in taken_apart),
         *(f"    {line}" for i in range(len(inputs)) for line in dialect.read(i)),
         *([f"    if {_odd(inputs)}: return {_OTHERWISE}{given}"] if shape.aligned and inputs else []),
-        *(f"    {line}" for line in (_find_anywhere(shape, pack, dialect) if anywhere else _make_or_find(shape, pack, dialect, given))),
-        *([f"    if {_odd(results)}: return {_OTHERWISE}{given}"] if shape.aligned else _not_aligned(shape, [*inputs, *results])),
+        *(
+            f"    {line}"
+            for line in (
+                _find_anywhere(shape, pack, dialect) if anywhere else _make_or_find(shape, pack, dialect, given)
+            )
+        ),
+        *(
+            [f"    if {_odd(results)}: return {_OTHERWISE}{given}"]
+            if shape.aligned
+            else _not_aligned(shape, [*inputs, *results])
+        ),
         *(f"    {line}" for line in _take_scratch(shape, dialect)),
         *launches.lines([*inputs, *results, *(["s"] if shape.workspace else [])], dialect.stream),
         *(f"    if w{k} is not r{k}: copy(w{k}, r{k})" for k in shape.results if anywhere),
@@ -50,7 +60,8 @@ def compile_call(
     if anywhere:
         scope |= {"copy": dialect.copy}
         scope |= {
-            f"reach{k}": lru_cache(maxsize=64)(partial(_reach, o, dialect.unit or o.dtype.itemsize)) for k, o in enumerate(shape.outputs)
+            f"reach{k}": lru_cache(maxsize=64)(partial(_reach, o, dialect.unit or o.dtype.itemsize))
+            for k, o in enumerate(shape.outputs)
         }
     else:
         scope["elsewhere"] = _Later(lambda: compile_call(shape, pack, launches, dialect, True), lambda: call)
@@ -73,7 +84,13 @@ class _Later:
 
 def _scope(shape: Shape, pack: Callable[..., Any] | None, dialect: Dialect) -> dict[str, Any]:
     """What the lines of this module speak of."""
-    scope = {"OutOfMemoryError": OutOfMemoryError, "pack": pack, "several": (tuple, list), "leaves": leaves, _OTHERWISE: _nothing}
+    scope = {
+        "OutOfMemoryError": OutOfMemoryError,
+        "pack": pack,
+        "several": (tuple, list),
+        "leaves": leaves,
+        _OTHERWISE: _nothing,
+    }
     scope |= {"own_scratch": dialect.own_scratch, "bytes_scratch": shape.workspace}
     scope |= {f"bytes_in{i}": span(spec) for i, spec in enumerate(shape.given)}
     return scope | {f"bytes_out{k}": span(output.spec) for k, output in enumerate(shape.outputs)}
@@ -120,11 +137,15 @@ def _not_aligned(shape: Shape, pointers: list[str]) -> list[str]:
     """Addresses that are no multiple of an element's size are an error, which the slow way raises."""
     specs = [*shape.given, *(output.spec for output in shape.outputs)]
     wide = [f"{p} % {spec.dtype.itemsize}" for p, spec in zip(pointers, specs, strict=True) if spec.dtype.itemsize > 1]
-    return [f"    if not ({_odd(pointers)}): return None", *([f"    if {' or '.join(wide)}: return None"] if wide else [])]
+    return [
+        f"    if not ({_odd(pointers)}): return None",
+        *([f"    if {' or '.join(wide)}: return None"] if wide else []),
+    ]
 
 
 def _make_or_find(shape: Shape, pack: Callable[..., Any] | None, dialect: Dialect, given: str) -> list[str]:
-    """The results: new ones, or the caller's where they lie as planned and apart from everything else. The slow way finds out what is wrong with others."""
+    """The results: new ones, or the caller's where they lie as planned and apart from everything else. The slow way
+    finds out what is wrong with others."""
     lines, spans, inputs = _unpack_users_own(shape, pack), _spans(shape), len(shape.given)
     for k in shape.results:
         lines += [f"if {dialect.unlike(k)}: return None", f"if {dialect.elsewhere(k)}: return elsewhere{given}"]
@@ -132,7 +153,9 @@ def _make_or_find(shape: Shape, pack: Callable[..., Any] | None, dialect: Dialec
     for k in shape.results:
         same = [i for i in range(inputs) if (i, k) in shape.in_place]
         lines += _apart(spans[inputs + k], [span for i, span in enumerate(spans[: inputs + k]) if i not in same])
-        lines += [f"if q{k} != p{i} and q{k} < p{i} + bytes_in{i} and p{i} < q{k} + bytes_out{k}: return None" for i in same]
+        lines += [
+            f"if q{k} != p{i} and q{k} < p{i} + bytes_in{i} and p{i} < q{k} + bytes_out{k}: return None" for i in same
+        ]
     return [
         "if out is None:",
         "    try:",
@@ -155,7 +178,8 @@ def _unpack_users_own(shape: Shape, pack: Callable[..., Any] | None) -> list[str
 
 
 def _find_anywhere(shape: Shape, pack: Callable[..., Any] | None, dialect: Dialect) -> list[str]:
-    """The caller's results as ``w{k}``, from ``b{k}`` to before ``e{k}``, and where they do not lie as planned new ones to be copied from."""
+    """The caller's results as ``w{k}``, from ``b{k}`` to before ``e{k}``, and where they do not lie as planned new ones
+    to be copied from."""
     lines = _unpack_users_own(shape, pack)
     for k in shape.results:
         lines += [
@@ -177,7 +201,10 @@ def _find_anywhere(shape: Shape, pack: Callable[..., Any] | None, dialect: Diale
 
 def _spans(shape: Shape) -> list[tuple[str, str]]:
     """Address and bytes of the inputs and results."""
-    return [*((f"p{i}", f"bytes_in{i}") for i in range(len(shape.given))), *((f"q{k}", f"bytes_out{k}") for k in shape.results)]
+    return [
+        *((f"p{i}", f"bytes_in{i}") for i in range(len(shape.given))),
+        *((f"q{k}", f"bytes_out{k}") for k in shape.results),
+    ]
 
 
 def _apart(one: tuple[str, str], others: list[tuple[str, str]]) -> list[str]:
@@ -203,12 +230,15 @@ def _take_scratch(shape: Shape, dialect: Dialect) -> list[str]:
 
 def _result(shape: Shape, pack: Callable[..., Any] | None, name: str) -> str:
     found = iter(shape.results)
-    flat = ["None" if i in shape.absent else f"{name}{next(found)}" for i in range(len(shape.outputs) + len(shape.absent))]
+    flat = [
+        "None" if i in shape.absent else f"{name}{next(found)}" for i in range(len(shape.outputs) + len(shape.absent))
+    ]
     return flat[0] if pack is None else f"pack({', '.join(flat)})"
 
 
 def _reach(output: Output, unit: int, strides: tuple[int, ...]) -> tuple[int, int, bool] | None:
-    """Bytes from the first element to where the memory begins and to where it ends, and whether that is as planned; None where elements share a place."""
+    """Bytes from the first element to where the memory begins and to where it ends, and whether that is as planned;
+    None where elements share a place."""
     shape, itemsize = output.shape, output.dtype.itemsize
     if 0 in shape:
         return 0, 0, True
@@ -223,4 +253,8 @@ def _reach(output: Output, unit: int, strides: tuple[int, ...]) -> tuple[int, in
 def span(spec: Spec) -> int:
     """Bytes from the first element to the end of the last, for strides that do not go backwards."""
     strides = spec.strides or spec.c_strides
-    return (1 + sum((n - 1) * s for n, s in zip(spec.shape, strides, strict=True))) * spec.dtype.itemsize if spec.size else 0
+    return (
+        (1 + sum((n - 1) * s for n, s in zip(spec.shape, strides, strict=True))) * spec.dtype.itemsize
+        if spec.size
+        else 0
+    )

@@ -46,7 +46,12 @@ def run(problem: DropoutProblem, device: Device, aligned: bool) -> Program:
     planner, vector = Planner(problem, aligned), vector_length(x.dtype, aligned and not scattered)
     mode, (size, *by) = channel_mode(view, vector), view.sizes
     name = f"dropout_bias_add_{SHORT[x.dtype]}x{vector}_channel{mode}{'_permuted' * scattered}"
-    kernel = Kernel("dropout/bias_add.cu", name, BiasAddConfig(TYPES[x.dtype], scattered, mode, vector, THREADS), ("philox", "channels"))
+    kernel = Kernel(
+        "dropout/bias_add.cu",
+        name,
+        BiasAddConfig(TYPES[x.dtype], scattered, mode, vector, THREADS),
+        ("philox", "channels"),
+    )
     arrays = dict(zip(("x", "bias", "residual", "y"), (*planner.inputs, *planner.outputs), strict=True))
     arguments = BiasAddArguments(**arrays, size=size, view=by, **mask(problem))
     planner.launch(kernel, (blocks_of(x.size, THREADS * vector), 1, 1), THREADS, arguments)

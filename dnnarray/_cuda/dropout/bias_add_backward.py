@@ -1,4 +1,5 @@
-"""The algorithm ``bias_add_backward``: all gradients of a bias, dropout and a residual in one pass, then the second stage of the sums for the bias."""
+"""The algorithm ``bias_add_backward``: all gradients of a bias, dropout and a residual in one pass, then the second
+stage of the sums for the bias."""
 
 from __future__ import annotations
 
@@ -55,7 +56,10 @@ def run(problem: DropoutProblem, device: Device, aligned: bool) -> Program:
     if problem.draws:
         s = sums(by_channel(problem), dtype, aligned and not scattered, _RESIDENT * device.units)
         partial = planner.take(arithmetic_of(dtype), s.view.channels * s.parts).array
-        name = f"dropout_bias_add_backward_{SHORT[dtype]}x{s.vector}_{s.name}{'_permuted' * scattered}{'' if same else '_alone'}"
+        name = (
+            f"dropout_bias_add_backward_{SHORT[dtype]}x{s.vector}"
+            f"_{s.name}{'_permuted' * scattered}{'' if same else '_alone'}"
+        )
         config = BiasAddBackwardConfig(TYPES[dtype], scattered, same, s.columns, s.vector, THREADS)
         arrays: dict[str, Any] = {"grad": grad, "bias": bias, "dx": dx, "dresidual": dresidual, "partial": partial}
         arguments = BiasAddBackwardArguments(**arrays, **s.arguments, **mask(problem))

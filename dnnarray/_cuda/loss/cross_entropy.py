@@ -1,4 +1,5 @@
-"""What the plans of cross entropy share: settings, records of arguments, and how a kernel's threads share rows or columns of scores."""
+"""What the plans of cross entropy share: settings, records of arguments, and how a kernel's threads share rows or
+columns of scores."""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ class ForwardArguments(Arguments, restrict=True):
 
 @frozen(kw_only=True)
 class BackwardArguments(Arguments, restrict=True):
-    """What the kernels of the gradient have in common; `totals` are `parts` sums of weights, absent where the gradient is divided by `divisor`."""
+    """What the kernels of the gradient have in common; `totals` are `parts` sums of weights, absent where the gradient
+    is divided by `divisor`."""
 
     grad: In
     z: In
@@ -77,7 +79,8 @@ class BackwardArguments(Arguments, restrict=True):
 
 
 class Call(NamedTuple):
-    """What a launch begins with: the settings that kernels have in common, the end of their names, the scores' arrangement, the arguments."""
+    """What a launch begins with: the settings that kernels have in common, the end of their names, the scores'
+    arrangement, the arguments."""
 
     planner: Planner
     settings: dict[str, Any]
@@ -167,7 +170,11 @@ def forward_call(problem: ScoresProblem, planner: Planner) -> Call:
     tail = f"{SHORT[scores.dtype]}_{name}{'_smoothing' * settings['smoothing']}{'_sum' * summed}"
     z, labels, weight = planner.inputs
     arguments: dict[str, Any] = {"z": z, "target": labels, "weight": weight, "losses": losses, "row_weights": weights}
-    arguments |= {"lse": planner.outputs[1] if problem.return_lse else None, "rows": lie.rows, "classes": problem.classes}
+    arguments |= {
+        "lse": planner.outputs[1] if problem.return_lse else None,
+        "rows": lie.rows,
+        "classes": problem.classes,
+    }
     arguments |= {"ignore": problem.ignore_index, "smoothing": float(problem.label_smoothing)}
     return Call(planner, settings, tail, scores, lie, problem.classes, arguments)
 
@@ -195,7 +202,12 @@ def backward(problem: ScoresProblem, aligned: bool, launch: Any) -> Program:
     settings = _settings(problem, kind) | {"row_gradients": own}
     tail = f"{SHORT[scores.dtype]}_{name}{'_smoothing' * settings['smoothing']}{'_rows' * own}"
     arguments: dict[str, Any] = {"grad": grad, "z": z, "target": labels, "weight": weight, "totals": totals, "dz": dz}
-    arguments |= {"dq": dq[0] if dq else None, "classes": problem.classes, "ignore": problem.ignore_index, "parts": parts}
+    arguments |= {
+        "dq": dq[0] if dq else None,
+        "classes": problem.classes,
+        "ignore": problem.ignore_index,
+        "parts": parts,
+    }
     arguments |= {"smoothing": float(problem.label_smoothing), "divisor": float(divisor(problem))}
     call = Call(planner, settings, tail, scores, lying(problem), problem.classes, arguments)
     launch(call)

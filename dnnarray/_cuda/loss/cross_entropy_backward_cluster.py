@@ -1,10 +1,20 @@
-"""The algorithm ``cross_entropy_backward_cluster``: softmax less target, rows in the shared memory of a cluster of blocks."""
+"""The algorithm ``cross_entropy_backward_cluster``: softmax less target, rows in the shared memory of a cluster of
+blocks."""
 
 from __future__ import annotations
 
 from dnnarray._cuda.core.clusters import COPIES_FROM, RowShare, smallest_share
 from dnnarray._cuda.core.plan import Kernel, Program
-from dnnarray._cuda.loss.cross_entropy import BackwardArguments, Call, ScoresConfig, backward, held, no_rows, scores_of, two_orders
+from dnnarray._cuda.loss.cross_entropy import (
+    BackwardArguments,
+    Call,
+    ScoresConfig,
+    backward,
+    held,
+    no_rows,
+    scores_of,
+    two_orders,
+)
 from dnnarray._cuda.loss.scores import total_bytes
 from dnnarray._problems.loss import ScoresProblem
 from dnnarray._records import frozen
@@ -43,7 +53,11 @@ def rejects(problem: ScoresProblem, device: Device) -> str | None:
     if dtype == FLOAT64:
         return "float64 arrays; it takes narrower ones"
     if not device.aligned or capability < COPIES_FROM:
-        return "memory that is not aligned to 16 bytes" if not device.aligned else f"{device.name} has no asynchronous copies"
+        return (
+            "memory that is not aligned to 16 bytes"
+            if not device.aligned
+            else f"{device.name} has no asynchronous copies"
+        )
     if held(problem, True) is not None:
         return f"{problem.classes} classes, which the registers of a block hold"
     return None if _share(problem, device) else f"a row of {problem.classes} elements does not fit a cluster"
@@ -55,7 +69,10 @@ def run(problem: ScoresProblem, device: Device, aligned: bool) -> Program:
         assert share is not None
         config = CrossEntropyBackwardClusterConfig(**call.settings, blocks=share.blocks, threads=share.threads)
         symbol = f"cross_entropy_backward_cluster_{call.tail}_{share.blocks}"
-        kernel, grid = Kernel("loss/cross_entropy_backward_cluster.cu", symbol, config), (call.lie.rows * share.blocks, 1, 1)
+        kernel, grid = (
+            Kernel("loss/cross_entropy_backward_cluster.cu", symbol, config),
+            (call.lie.rows * share.blocks, 1, 1),
+        )
         arguments, memory = CrossEntropyBackwardClusterArguments(**call.arguments), share.memory(_vectors(problem), 1)
         call.planner.launch(kernel, grid, share.threads, arguments, shared_memory=memory, early=True)
 

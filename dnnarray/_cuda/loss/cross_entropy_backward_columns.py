@@ -43,10 +43,14 @@ def run(problem: ScoresProblem, device: Device, aligned: bool) -> Program:
     def launch(call: Call) -> None:
         unroll, kept = classes_at_once(call.classes)
         vector = call.columns(_KEPT_BYTES if kept else _AGAIN_BYTES)
-        config = CrossEntropyBackwardColumnsConfig(**call.settings, kept=kept, unroll=unroll, vector=vector, threads=THREADS)
+        config = CrossEntropyBackwardColumnsConfig(
+            **call.settings, kept=kept, unroll=unroll, vector=vector, threads=THREADS
+        )
         symbol = f"cross_entropy_backward_columns_{call.tail}_{unroll}x{vector}{'_kept' * kept}"
         grid = (blocks_of(call.lie.rows, THREADS * vector), 1, 1)
         arguments = CrossEntropyBackwardColumnsArguments(**call.arguments, rows=call.lie.rows, inner=call.lie.inner)
-        call.planner.launch(Kernel("loss/cross_entropy_backward_columns.cu", symbol, config), grid, THREADS, arguments, early=True)
+        call.planner.launch(
+            Kernel("loss/cross_entropy_backward_columns.cu", symbol, config), grid, THREADS, arguments, early=True
+        )
 
     return backward(problem, aligned, launch)

@@ -1,17 +1,30 @@
-"""The algorithm ``cross_entropy_backward_rows``: softmax less target, rows in registers, or read twice where those do not hold them."""
+"""The algorithm ``cross_entropy_backward_rows``: softmax less target, rows in registers, or read twice where those do
+not hold them."""
 
 from __future__ import annotations
 
 from dnnarray._cuda.core.arguments import Extent
 from dnnarray._cuda.core.extents import blocks_of
 from dnnarray._cuda.core.plan import Kernel, Program
-from dnnarray._cuda.loss.cross_entropy import BackwardArguments, Call, ScoresConfig, backward, held, no_rows, once_or_twice, two_orders
+from dnnarray._cuda.loss.cross_entropy import (
+    BackwardArguments,
+    Call,
+    ScoresConfig,
+    backward,
+    held,
+    no_rows,
+    once_or_twice,
+    two_orders,
+)
 from dnnarray._cuda.loss.scores import THREADS, total_bytes
 from dnnarray._problems.loss import ScoresProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device
 
-_LONG_LANES, _LONG_UNROLL = 512, 4  # threads of rows that they do not hold, and the vectors of each that are on their way together
+_LONG_LANES, _LONG_UNROLL = (
+    512,
+    4,
+)  # threads of rows that they do not hold, and the vectors of each that are on their way together
 cost = once_or_twice
 workspace = total_bytes
 
@@ -48,9 +61,14 @@ def run(problem: ScoresProblem, device: Device, aligned: bool) -> Program:
         config = CrossEntropyBackwardRowsConfig(
             **call.settings, ragged=call.ragged, long=long, vector=call.vector, keep=keep, lanes=lanes, threads=threads
         )
-        symbol = f"cross_entropy_backward_rows_{call.tail}_x{call.vector}_{keep}_{lanes}{'_ragged' * call.ragged}{'_long' * long}"
+        symbol = (
+            f"cross_entropy_backward_rows_{call.tail}_x{call.vector}_{keep}"
+            f"_{lanes}{'_ragged' * call.ragged}{'_long' * long}"
+        )
         grid = (blocks_of(call.lie.rows, threads // lanes), 1, 1)
         arguments = CrossEntropyBackwardRowsArguments(**call.arguments, rows=call.lie.rows)
-        call.planner.launch(Kernel("loss/cross_entropy_backward_rows.cu", symbol, config), grid, threads, arguments, early=True)
+        call.planner.launch(
+            Kernel("loss/cross_entropy_backward_rows.cu", symbol, config), grid, threads, arguments, early=True
+        )
 
     return backward(problem, aligned, launch)

@@ -1,4 +1,5 @@
-"""The algorithm ``cross_entropy_columns``: one pass over columns of scores with a running maximum, neighbouring columns in a thread."""
+"""The algorithm ``cross_entropy_columns``: one pass over columns of scores with a running maximum, neighbouring columns
+in a thread."""
 
 from __future__ import annotations
 
@@ -45,14 +46,24 @@ def run(problem: ScoresProblem, device: Device, aligned: bool) -> Program:
     def launch(call: Call) -> int:
         vector = call.columns(_BYTES)
         unroll, kept = classes_at_once(call.classes)
-        if unroll > _HELD or call.scores.dtype == FLOAT64 or call.settings["probabilities"] or call.settings["smoothing"]:
+        if (
+            unroll > _HELD
+            or call.scores.dtype == FLOAT64
+            or call.settings["probabilities"]
+            or call.settings["smoothing"]
+        ):
             kept = False  # more than registers hold
         if not kept:
             unroll = min(_CLASSES, key=lambda n: -(-call.classes // n) * n)
         config = CrossEntropyColumnsConfig(**call.settings, kept=kept, vector=vector, unroll=unroll, threads=THREADS)
         symbol = f"cross_entropy_columns_{call.tail}_{unroll}x{vector}{'_kept' * kept}"
-        kernel, blocks = Kernel("loss/cross_entropy_columns.cu", symbol, config), blocks_of(call.lie.rows, THREADS * vector)
-        call.planner.launch(kernel, (blocks, 1, 1), THREADS, CrossEntropyColumnsArguments(**call.arguments, inner=call.lie.inner))
+        kernel, blocks = (
+            Kernel("loss/cross_entropy_columns.cu", symbol, config),
+            blocks_of(call.lie.rows, THREADS * vector),
+        )
+        call.planner.launch(
+            kernel, (blocks, 1, 1), THREADS, CrossEntropyColumnsArguments(**call.arguments, inner=call.lie.inner)
+        )
         return blocks
 
     return forward(problem, aligned, launch)

@@ -1,4 +1,5 @@
-"""The algorithm ``cross_entropy_rows``: one pass over rows of scores with a running maximum, a part of a block for each."""
+"""The algorithm ``cross_entropy_rows``: one pass over rows of scores with a running maximum, a part of a block for
+each."""
 
 from __future__ import annotations
 
@@ -10,7 +11,10 @@ from dnnarray._problems.loss import ScoresProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device
 
-_LONG_LANES, _LONG_UNROLL = 512, 4  # threads of rows that they do not hold, and the vectors of each that are on their way together
+_LONG_LANES, _LONG_UNROLL = (
+    512,
+    4,
+)  # threads of rows that they do not hold, and the vectors of each that are on their way together
 workspace = forward_bytes
 
 
@@ -44,7 +48,10 @@ def run(problem: ScoresProblem, device: Device, aligned: bool) -> Program:
             **call.settings, ragged=call.ragged, vector=call.vector, unroll=unroll, lanes=lanes, threads=threads
         )
         symbol = f"cross_entropy_rows_{call.tail}_{unroll}x{call.vector}_{lanes}{'_ragged' * call.ragged}"
-        kernel, blocks = Kernel("loss/cross_entropy_rows.cu", symbol, config), blocks_of(call.lie.rows, threads // lanes)
+        kernel, blocks = (
+            Kernel("loss/cross_entropy_rows.cu", symbol, config),
+            blocks_of(call.lie.rows, threads // lanes),
+        )
         call.planner.launch(kernel, (blocks, 1, 1), threads, CrossEntropyRowsArguments(**call.arguments))
         return blocks
 

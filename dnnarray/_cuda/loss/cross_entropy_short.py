@@ -1,4 +1,5 @@
-"""The algorithm ``cross_entropy_short``: rows of few classes, of which a part of a warp holds several at once; the loss and the gradient."""
+"""The algorithm ``cross_entropy_short``: rows of few classes, of which a part of a warp holds several at once; the loss
+and the gradient."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ class CrossEntropyShortConfig(Config):
 
 @frozen(kw_only=True)
 class CrossEntropyShortArguments(Arguments, restrict=("z", "target", "weight", "grad")):
-    """What ``kernels/loss/cross_entropy_short.cu`` is called with; `row_weights` are written by the loss, and `parts` sums of them are read by the gradient."""
+    """What ``kernels/loss/cross_entropy_short.cu`` is called with; `row_weights` are written by the loss, and `parts`
+    sums of them are read by the gradient."""
 
     z: In
     target: Target
@@ -62,7 +64,9 @@ def rejects(problem: ScoresProblem, device: Device) -> str | None:
         return reason
     if problem.probabilities or problem.label_smoothing > 0:
         return "targets of more than one class"
-    return f"{problem.classes} classes; part of a warp holds fewer" if _lanes(problem, device.aligned)[0] > _WARP else None
+    return (
+        f"{problem.classes} classes; part of a warp holds fewer" if _lanes(problem, device.aligned)[0] > _WARP else None
+    )
 
 
 def run(problem: ScoresProblem, device: Device, aligned: bool) -> Program:
@@ -72,12 +76,23 @@ def run(problem: ScoresProblem, device: Device, aligned: bool) -> Program:
         dtype, (lanes, vector) = call.scores.dtype, _lanes(problem, aligned)
         loss = TYPES[dtype if each else arithmetic_of(dtype)]
         flags = (gradient, gradient and each, not (each or gradient))
-        config = CrossEntropyShortConfig(TYPES[dtype], call.settings["target"], loss, *flags, vector, lanes, _ROWS, THREADS)
+        config = CrossEntropyShortConfig(
+            TYPES[dtype], call.settings["target"], loss, *flags, vector, lanes, _ROWS, THREADS
+        )
         kind = f"{'backward_' * gradient}{'rows' if each else 'sum'}"
-        symbol = f"cross_entropy_short_{SHORT[dtype]}_{problem.inputs[1 + gradient].dtype.name}_{kind}_x{vector}_{lanes}"
+        symbol = (
+            f"cross_entropy_short_{SHORT[dtype]}_{problem.inputs[1 + gradient].dtype.name}_{kind}_x{vector}_{lanes}"
+        )
         blocks = blocks_of(call.lie.rows, THREADS // lanes * _ROWS)
         given = call.arguments
-        names = ("z", "target", "weight", "classes", "ignore", *(("grad", "dz", "parts") if gradient else ("losses", "row_weights", "lse")))
+        names = (
+            "z",
+            "target",
+            "weight",
+            "classes",
+            "ignore",
+            *(("grad", "dz", "parts") if gradient else ("losses", "row_weights", "lse")),
+        )
         arguments = {name: given[name] for name in names} | {"rows": call.lie.rows, "divisor": float(divisor(problem))}
         if gradient:
             arguments["row_weights"] = given["totals"]

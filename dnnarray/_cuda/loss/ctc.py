@@ -50,10 +50,15 @@ def too_many(problem: CTCProblem, device: Device) -> str | None:
     """Why a block does not hold the states of a target, or None."""
     width = width_of(problem)
     if width > _STATES * MOST_THREADS:
-        return f"targets of up to {width // 2:,} labels; a block holds the states of {_STATES * MOST_THREADS // 2 - 1:,}"
+        return (
+            f"targets of up to {width // 2:,} labels; a block holds the states of {_STATES * MOST_THREADS // 2 - 1:,}"
+        )
     needed = 2 * (width + 2) * arithmetic_of(specs(problem)[0].dtype).itemsize
     if device.shared_memory and needed > device.shared_memory - 1024:
-        return f"targets of up to {width // 2:,} labels need {needed:,} bytes of shared memory, {device.name} has {device.shared_memory:,}"
+        return (
+            f"targets of up to {width // 2:,} labels need {needed:,} bytes of shared memory, {device.name} has "
+            f"{device.shared_memory:,}"
+        )
     return None
 
 
@@ -82,7 +87,15 @@ def sequences(problem: CTCProblem, zero_infinity: bool, mean: bool) -> dict[str,
     """The fields of `SequenceArguments`."""
     step, sequence, label = _strides(problem)
     return {
-        "batch": problem.batch, "steps": problem.steps, "classes": problem.classes, "extent": specs(problem)[1].shape[-1],
-        "blank": problem.blank, "width": width_of(problem), "step_stride": step, "sequence_stride": sequence, "class_stride": label,
-        "zero_infinity": int(zero_infinity), "mean": int(mean),
-    }  # fmt: skip
+        "batch": problem.batch,
+        "steps": problem.steps,
+        "classes": problem.classes,
+        "extent": specs(problem)[1].shape[-1],
+        "blank": problem.blank,
+        "width": width_of(problem),
+        "step_stride": step,
+        "sequence_stride": sequence,
+        "class_stride": label,
+        "zero_infinity": int(zero_infinity),
+        "mean": int(mean),
+    }

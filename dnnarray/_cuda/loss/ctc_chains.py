@@ -43,8 +43,14 @@ def chains(problem: CTCProblem, planner: Planner, following: Array, first: Array
     types, name = integers(problem)
     targets, input_lengths, target_lengths = planner.inputs[-3:]
     arguments = CtcChainsArguments(
-        targets, input_lengths, target_lengths, following, first, steps=problem.steps, extent=specs(problem)[1].shape[-1],
+        targets,
+        input_lengths,
+        target_lengths,
+        following,
+        first,
+        steps=problem.steps,
+        extent=specs(problem)[1].shape[-1],
         longest=width_of(problem) // 2,
-    )  # fmt: skip
+    )
     kernel = Kernel("loss/ctc_chains.cu", f"ctc_chains_{name}", CtcChainsConfig(*types, problem.padded, _THREADS))
     planner.launch(kernel, (problem.batch, 1, 1), _THREADS, arguments)

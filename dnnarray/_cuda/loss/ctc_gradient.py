@@ -1,4 +1,5 @@
-"""The algorithm ``ctc_gradient``: both recursions side by side, the chains of equal labels, then the posteriors of the states."""
+"""The algorithm ``ctc_gradient``: both recursions side by side, the chains of equal labels, then the posteriors of the
+states."""
 
 from __future__ import annotations
 
@@ -6,7 +7,17 @@ from dnnarray._cuda.core.arguments import In, InArithmetic, Out
 from dnnarray._cuda.core.extents import arithmetic_of, blocks_of
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Program
 from dnnarray._cuda.core.planner import Planner
-from dnnarray._cuda.loss.ctc import Lengths, SequenceArguments, Steps, integers, orders, sequences, specs, too_many, width_of
+from dnnarray._cuda.loss.ctc import (
+    Lengths,
+    SequenceArguments,
+    Steps,
+    integers,
+    orders,
+    sequences,
+    specs,
+    too_many,
+    width_of,
+)
 from dnnarray._cuda.loss.ctc_chains import chains
 from dnnarray._cuda.loss.ctc_lattice import recursion
 from dnnarray._cuda.loss.shared import Integers, Target
@@ -68,11 +79,21 @@ def run(problem: CTCProblem, device: Device, aligned: bool) -> Program:
     config = CtcGradientConfig(TYPES[scores.dtype], *types, problem.padded, own, _STEPS, _THREADS)
     kernel = Kernel("loss/ctc_gradient.cu", f"ctc_gradient_{SHORT[scores.dtype]}_{name}{'_rows' * own}", config)
     arguments = CtcGradientArguments(
-        grad=grad, targets=targets, input_lengths=input_lengths, target_lengths=target_lengths, losses=losses, lattice=lattice,
-        next=following, first=first, dlog_probs=planner.outputs[0],
+        grad=grad,
+        targets=targets,
+        input_lengths=input_lengths,
+        target_lengths=target_lengths,
+        losses=losses,
+        lattice=lattice,
+        next=following,
+        first=first,
+        dlog_probs=planner.outputs[0],
         **sequences(problem, problem.zero_infinity, problem.reduction == "mean"),
-    )  # fmt: skip
-    blocks, shared = problem.batch * blocks_of(problem.steps, _STEPS), max(width_of(problem) // 2, 1) * arithmetic_of(scores.dtype).itemsize
+    )
+    blocks, shared = (
+        problem.batch * blocks_of(problem.steps, _STEPS),
+        max(width_of(problem) // 2, 1) * arithmetic_of(scores.dtype).itemsize,
+    )
     planner.launch(kernel, (blocks, 1, 1), _THREADS, arguments, shared_memory=shared)
     return planner.program(orders(problem))
 

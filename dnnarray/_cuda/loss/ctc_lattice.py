@@ -1,4 +1,5 @@
-"""The algorithm ``ctc_lattice``: the forward recursion in logarithms, a block for each sequence, then the reduction of the losses."""
+"""The algorithm ``ctc_lattice``: the forward recursion in logarithms, a block for each sequence, then the reduction of
+the losses."""
 
 from __future__ import annotations
 
@@ -6,7 +7,18 @@ from dnnarray._cuda.core.arguments import In, OutArithmetic
 from dnnarray._cuda.core.extents import arithmetic_of
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Program
 from dnnarray._cuda.core.planner import Planner
-from dnnarray._cuda.loss.ctc import MOST_THREADS, Lengths, SequenceArguments, Steps, integers, orders, sequences, specs, too_many, width_of
+from dnnarray._cuda.loss.ctc import (
+    MOST_THREADS,
+    Lengths,
+    SequenceArguments,
+    Steps,
+    integers,
+    orders,
+    sequences,
+    specs,
+    too_many,
+    width_of,
+)
 from dnnarray._cuda.loss.mean import mean
 from dnnarray._cuda.loss.shared import Loss, Target, reduced
 from dnnarray._cuda.loss.sums import blocks_for
@@ -53,7 +65,13 @@ def _threads(width: int) -> tuple[int, int]:
 
 
 def recursion(
-    problem: CTCProblem, planner: Planner, losses: Array, lattice: Array | None, loss: str, zero_infinity: bool, mean: bool
+    problem: CTCProblem,
+    planner: Planner,
+    losses: Array,
+    lattice: Array | None,
+    loss: str,
+    zero_infinity: bool,
+    mean: bool,
 ) -> None:
     """Plan the recursion: forward alone, or both directions with all their variables."""
     dtype, width, (types, name) = specs(problem)[0].dtype, width_of(problem), integers(problem)
@@ -63,9 +81,14 @@ def recursion(
     kernel = Kernel("loss/ctc_lattice.cu", f"ctc_lattice_{SHORT[dtype]}_{name}_{kind}_{threads}x{states}", config)
     log_probs, targets, input_lengths, target_lengths = planner.inputs[-4:]
     arguments = CtcLatticeArguments(
-        log_probs=log_probs, targets=targets, input_lengths=input_lengths, target_lengths=target_lengths, losses=losses, lattice=lattice,
+        log_probs=log_probs,
+        targets=targets,
+        input_lengths=input_lengths,
+        target_lengths=target_lengths,
+        losses=losses,
+        lattice=lattice,
         **sequences(problem, zero_infinity, mean),
-    )  # fmt: skip
+    )
     shared = 2 * (width + 2) * arithmetic_of(dtype).itemsize
     planner.launch(kernel, (problem.batch, 2 if keep else 1, 1), threads, arguments, shared_memory=shared)
 

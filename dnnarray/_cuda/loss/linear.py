@@ -1,4 +1,5 @@
-"""`linear_cross_entropy`: plans that take the scores block by block from a matrix product through bounded scratch memory."""
+"""`linear_cross_entropy`: plans that take the scores block by block from a matrix product through bounded scratch
+memory."""
 
 from __future__ import annotations
 
@@ -38,8 +39,11 @@ def _statistics(of: Labelled, products: Products, z: Array, found: Rows) -> Iter
             yield of.statistics(z, rows, classes, found)
 
 
-def _forward_parts(problem: LinearProblem, layer: Layer, index: int, output: Any, lse: Any) -> tuple[Scratch, Array, Rows]:
-    """Scratch memory for a block of scores, the state of its rows, and the losses of all rows where they are reduced."""
+def _forward_parts(
+    problem: LinearProblem, layer: Layer, index: int, output: Any, lse: Any
+) -> tuple[Scratch, Array, Rows]:
+    """Scratch memory for a block of scores, the state of its rows, and the losses of all rows where they are
+    reduced."""
     scratch, size = Scratch(index), layer.computed.itemsize
     z, state = scratch.take(layer.score_bytes, 1), scratch.take(5 * layer.block_rows, size)
     if problem.reduction == "none":
@@ -49,7 +53,9 @@ def _forward_parts(problem: LinearProblem, layer: Layer, index: int, output: Any
     return scratch, z, Rows(losses, weights, lse, state, TYPES[layer.computed])
 
 
-def linear_cross_entropy(problem: LinearProblem, device: Device, aligned: bool, precision: str = "highest", parts: bool = False) -> Program:
+def linear_cross_entropy(
+    problem: LinearProblem, device: Device, aligned: bool, precision: str = "highest", parts: bool = False
+) -> Program:
     """Per block a matrix product and what the losses need of it, then the reduction of the rows' losses."""
     if problem.taped:
         return linear_tape.forward(problem, device, aligned, precision, parts)
@@ -66,7 +72,9 @@ def linear_cross_entropy(problem: LinearProblem, device: Device, aligned: bool, 
         finish = reduced(found.losses, found.weights, layer.rows, divisor(problem), x.dtype, take, outputs[0])
     of_x, of_w, *rest = inputs
     products = products_of(problem, layer, of_x, of_w, scratch.size, aligned, device.units)
-    return Program((*_statistics(Labelled(problem, layer, *rest), products, z, found), *finish), workspace=products.workspace)
+    return Program(
+        (*_statistics(Labelled(problem, layer, *rest), products, z, found), *finish), workspace=products.workspace
+    )
 
 
 def _forward_bytes(problem: LinearProblem, precision: str = "highest") -> int:
@@ -82,7 +90,8 @@ def _forward_bytes(problem: LinearProblem, precision: str = "highest") -> int:
 
 @frozen
 class _Room:
-    """Scratch memory of the gradient; `dx` and `dw` stand for outputs that cannot take sums of several products themselves."""
+    """Scratch memory of the gradient; `dx` and `dw` stand for outputs that cannot take sums of several products
+    themselves."""
 
     z: Array
     dz: Array
@@ -120,7 +129,11 @@ def linear_cross_entropy_backward(
     grad, of_x, of_w, target, bias, weight, lse, _ = inputs
     dx, dw, db = outputs
     if not layer.rows:
-        empty = ((out, spec.nbytes) for out, spec in zip(outputs, problem.outputs, strict=True) if spec is not None and spec.size)
+        empty = (
+            (out, spec.nbytes)
+            for out, spec in zip(outputs, problem.outputs, strict=True)
+            if spec is not None and spec.size
+        )
         return Program(tuple(zero(out, nbytes, aligned) for out, nbytes in empty))
     room, of = _room(problem, layer, last, lse), Labelled(problem, layer, target, bias, weight)
     plans, total, shares = totals(of, room.sums, room.total, room.shares)
@@ -162,11 +175,16 @@ _AGAIN = "blocks of scores computed again, their gradients through matrix produc
 
 
 def _cost(terms: int, problem: LinearProblem, device: Device) -> Cost:
-    """In half types a second term of the scores' gradient takes each product with it twice. One term has to gain more than a launch, since it rounds."""
+    """In half types a second term of the scores' gradient takes each product with it twice. One term has to gain more
+    than a launch, since it rounds."""
     x, gradients = problem.x, sum(problem.summed[:2])
     if not gradients or x.dtype not in HALF:
         return Cost(problem.flops, problem.bytes, unit="tf32_mma" if terms == 1 and x.dtype == FLOAT32 else None)
-    return Cost(problem.flops / problem.products * (problem.products + gradients * (terms - 1)), problem.bytes, launches=3 - terms)
+    return Cost(
+        problem.flops / problem.products * (problem.products + gradients * (terms - 1)),
+        problem.bytes,
+        launches=3 - terms,
+    )
 
 
 def _on(run: _Run, precision: str, parts: bool, problem: LinearProblem, device: Device, aligned: bool) -> Program:

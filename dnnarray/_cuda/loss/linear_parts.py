@@ -1,4 +1,5 @@
-"""The products of `linear_cross_entropy` in float32 on the matrix units of sm_90a: convolutions of one tap over the rows, by the kernels of `conv.parts`."""
+"""The products of `linear_cross_entropy` in float32 on the matrix units of sm_90a: convolutions of one tap over the
+rows, by the kernels of `conv.parts`."""
 
 from __future__ import annotations
 
@@ -35,10 +36,11 @@ def as_conv(rows: int, features: int, classes: int) -> ConvProblem:
 
 
 class PartsProducts:
-    """`linear_products.Products` for a layer whose blocks are dense. The few classes that are no whole vector go by cuBLAS.
+    """`linear_products.Products` for a layer whose blocks are dense. The few classes that are no whole vector go by
+    cuBLAS.
 
-    x is brought into parts once, before the first block; `reserved` bytes at the beginning of the scratch memory are the caller's.
-    """
+    x is brought into parts once, before the first block; `reserved` bytes at the beginning of the scratch memory are
+    the caller's."""
 
     def __init__(self, problem: LinearProblem, layer: Layer, x: Array, w: Array, reserved: int, units: int) -> None:
         self._layer, self._w, self._units = layer, w, units
@@ -81,8 +83,13 @@ class PartsProducts:
         """The term of dx."""
         features, (row, count) = self._layer.features, rows
         offset, (target, before) = row * features, self._sums(dx, classes[0])
-        target, before = advanced(target, offset, FLOAT32.itemsize), before and advanced(before, offset, FLOAT32.itemsize)
-        maps.spread(dz, self._weight(setting, self._w, classes), _rows(target, count, features), Epilogue(None, before, None))
+        target, before = (
+            advanced(target, offset, FLOAT32.itemsize),
+            before and advanced(before, offset, FLOAT32.itemsize),
+        )
+        maps.spread(
+            dz, self._weight(setting, self._w, classes), _rows(target, count, features), Epilogue(None, before, None)
+        )
 
     def _add(self, maps: PartsMaps, setting: Setting, dz: Operand, x: Operand, dw: Array, classes: Block) -> None:
         """What later rows add to dw."""
@@ -101,7 +108,8 @@ class PartsProducts:
         return found
 
     def _sums(self, dx: Array, first: int) -> tuple[Array, Array | None]:
-        """Where a block's term of dx is added up, and what it is added to: two arrays by turns, since what is repaired reads the second. dx is the last."""
+        """Where a block's term of dx is added up, and what it is added to: two arrays by turns, since what is repaired
+        reads the second. dx is the last."""
         pitch = self._layer.pitch
         last = (self._layer.classes // 4 * 4 - 1) // pitch
         target, before = (dx, self._spare) if (last - first // pitch) % 2 == 0 else (self._spare, dx)
@@ -112,7 +120,10 @@ class PartsProducts:
         (first, count), features = rows, self._layer.features
         setting = Setting(as_conv(count, features, classes), True, self._layer.precision, self._units)
         setting.steps = self._steps
-        maps, x = PartsMaps(setting), _rows(advanced(self._x.array, first * features, FLOAT32.itemsize), count, features)
+        maps, x = (
+            PartsMaps(setting),
+            _rows(advanced(self._x.array, first * features, FLOAT32.itemsize), count, features),
+        )
         parts = (p.part(first * conv_parts.filled(features)) for p in self._x_parts.parts)
         maps.know(x, InParts(tuple(parts), self._x_parts.scale).lying(features, (1, 1, count)))
         return maps, setting, x
@@ -132,7 +143,9 @@ def products_of(
     problem: LinearProblem, layer: Layer, x: Array, w: Array, reserved: int, aligned: bool, units: int
 ) -> LibraryProducts | PartsProducts:
     """How the products are done; `reserved` bytes of the scratch memory are taken."""
-    return PartsProducts(problem, layer, x, w, reserved, units) if layer.dense else LibraryProducts(layer, x, w, aligned)
+    return (
+        PartsProducts(problem, layer, x, w, reserved, units) if layer.dense else LibraryProducts(layer, x, w, aligned)
+    )
 
 
 def _maps_of(problem: LinearProblem) -> tuple[str, ...]:

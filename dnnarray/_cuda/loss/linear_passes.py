@@ -1,4 +1,5 @@
-"""The passes of `linear_cross_entropy` over blocks of scores: what the losses must know of each row, and the gradients of the scores."""
+"""The passes of `linear_cross_entropy` over blocks of scores: what the losses must know of each row, and the gradients
+of the scores."""
 
 from __future__ import annotations
 
@@ -55,24 +56,46 @@ class Labelled:
 
     def statistics(self, z: Array, rows: Block, classes: Block, found: Rows) -> Plan:
         """A block of scores into what is known of its rows; the block of the last classes leaves their losses."""
-        problem, layer, labels, smoothing = self.problem, self.layer, self.problem.target, self.problem.label_smoothing > 0
+        problem, layer, labels, smoothing = (
+            self.problem,
+            self.layer,
+            self.problem.target,
+            self.problem.label_smoothing > 0,
+        )
         element, size = TYPES[layer.x.dtype], layer.computed.itemsize
         config = LinearStatisticsConfig(element, INTEGERS[labels.dtype], found.loss, smoothing, 16 // size, _THREADS)
         kind = "_sum" * (found.loss != element)
         name = f"linear_statistics_{SHORT[layer.x.dtype]}_{labels.dtype.name}{kind}{'_smoothing' * smoothing}"
         (row, count), loss_size = rows, layer.x.dtype.itemsize if found.loss == element else size
-        results = advanced(found.losses, row, loss_size), advanced(found.weights, row, size), advanced(found.lse, row, size)
+        results = (
+            advanced(found.losses, row, loss_size),
+            advanced(found.weights, row, size),
+            advanced(found.lse, row, size),
+        )
         arguments = LinearStatisticsArguments(
-            z=z, bias=self.bias, weight=self.weight, target=self.labels(row), state=found.state, losses=results[0], row_weights=results[1],
-            lse=results[2], rows=count, pitch=layer.across(classes[1]), count=classes[1], first=classes[0], classes=problem.classes,
-            ignore=problem.ignore_index, smoothing=float(problem.label_smoothing),
-        )  # fmt: skip
+            z=z,
+            bias=self.bias,
+            weight=self.weight,
+            target=self.labels(row),
+            state=found.state,
+            losses=results[0],
+            row_weights=results[1],
+            lse=results[2],
+            rows=count,
+            pitch=layer.across(classes[1]),
+            count=classes[1],
+            first=classes[0],
+            classes=problem.classes,
+            ignore=problem.ignore_index,
+            smoothing=float(problem.label_smoothing),
+        )
         return planned(Kernel("loss/linear_statistics.cu", name, config), (count, 1, 1), _THREADS, arguments)
 
 
 @frozen
 class ScoreGradients:
-    """The pass from a block of scores to their gradients. `grad` is that of the loss, or nothing for 1; `total` and `shares` as of `totals`."""
+    """The pass from a block of scores to their gradients. `grad` is that of the loss, or nothing for 1; `total` and
+    `shares` as of `totals`."""
 
     of: Labelled
     grad: Any
@@ -81,35 +104,71 @@ class ScoreGradients:
     shares: Any
 
     def plan(self, z: Array, rows: Block, classes: Block, held: Block, dz: Array, ones: Any) -> Plan:
-        """The scores `z` of these rows to their place in `dz`, which has the rows `held`, and behind them what the rounding leaves of them."""
+        """The scores `z` of these rows to their place in `dz`, which has the rows `held`, and behind them what the
+        rounding leaves of them."""
         of, problem, layer = self.of, self.of.problem, self.of.layer
         item, across, (row, count) = layer.x.dtype.itemsize, layer.across(classes[1]), rows
         grad = advanced(self.grad, row, item) if problem.reduction == "none" else self.grad
         dz_here, low, ones_here = self._targets(dz, ones, row, held, across)
         arguments = LinearGradientArguments(
-            z=z, bias=of.bias, weight=of.weight, target=of.labels(row), grad=grad, lse=advanced(self.lse, row, layer.computed.itemsize),
-            total=self.total, shares=self.shares, dz=dz_here, low=low, ones=ones_here, rows=held[1], pitch=across, count=classes[1],
-            first=classes[0], classes=problem.classes, ignore=problem.ignore_index, smoothing=float(problem.label_smoothing),
+            z=z,
+            bias=of.bias,
+            weight=of.weight,
+            target=of.labels(row),
+            grad=grad,
+            lse=advanced(self.lse, row, layer.computed.itemsize),
+            total=self.total,
+            shares=self.shares,
+            dz=dz_here,
+            low=low,
+            ones=ones_here,
+            rows=held[1],
+            pitch=across,
+            count=classes[1],
+            first=classes[0],
+            classes=problem.classes,
+            ignore=problem.ignore_index,
+            smoothing=float(problem.label_smoothing),
             factor=of.factor,
-        )  # fmt: skip
+        )
         return planned(self._kernel(), (count, 1, 1), _THREADS, arguments)
 
     def at_once(self, z: Array, rows: Block, held: Block, dz: Array, ones: Any, found: Rows, share: RowShare) -> Plan:
-        """`statistics` and `plan` of rows whose scores of all classes are there, for a loss whose gradient is 1: each stays on the chip of a cluster in between."""
+        """`statistics` and `plan` of rows whose scores of all classes are there, for a loss whose gradient is 1: each
+        stays on the chip of a cluster in between."""
         of, problem, layer = self.of, self.of.problem, self.of.layer
         (row, count), size, vectors = rows, layer.computed.itemsize, -(-problem.classes // 4)
         across, smoothing, labels = layer.across(problem.classes), problem.label_smoothing > 0, problem.target.dtype
         config = LinearRowsClusterConfig(TYPES[layer.x.dtype], INTEGERS[labels], smoothing, layer.split, *share)
-        name = f"linear_rows_cluster_{SHORT[layer.x.dtype]}_{labels.name}{'_smoothing' * smoothing}{'_split' * layer.split}_{share.blocks}"
+        name = (
+            f"linear_rows_cluster_{SHORT[layer.x.dtype]}"
+            f"_{labels.name}{'_smoothing' * smoothing}{'_split' * layer.split}_{share.blocks}"
+        )
         dz_here, low, ones_here = self._targets(dz, ones, row, held, across)
         arguments = LinearRowsClusterArguments(
-            z=z, bias=of.bias, weight=of.weight, target=of.labels(row), total=self.total, shares=self.shares, dz=dz_here, low=low,
-            ones=ones_here, losses=advanced(found.losses, row, size), row_weights=advanced(found.weights, row, size),
-            lse=advanced(found.lse, row, size), held=held[1], pitch=across, classes=problem.classes, ignore=problem.ignore_index,
-            smoothing=float(problem.label_smoothing), factor=of.factor,
-        )  # fmt: skip
+            z=z,
+            bias=of.bias,
+            weight=of.weight,
+            target=of.labels(row),
+            total=self.total,
+            shares=self.shares,
+            dz=dz_here,
+            low=low,
+            ones=ones_here,
+            losses=advanced(found.losses, row, size),
+            row_weights=advanced(found.weights, row, size),
+            lse=advanced(found.lse, row, size),
+            held=held[1],
+            pitch=across,
+            classes=problem.classes,
+            ignore=problem.ignore_index,
+            smoothing=float(problem.label_smoothing),
+            factor=of.factor,
+        )
         kernel = Kernel("loss/linear_rows_cluster.cu", name, config)
-        return planned(kernel, (count * share.blocks, 1, 1), share.threads, arguments, shared_memory=share.memory(vectors, 1))
+        return planned(
+            kernel, (count * share.blocks, 1, 1), share.threads, arguments, shared_memory=share.memory(vectors, 1)
+        )
 
     def _targets(self, dz: Array, ones: Any, row: int, held: Block, across: int) -> tuple[Any, ...]:
         item, first = self.of.layer.x.dtype.itemsize, row - held[0]
@@ -120,9 +179,12 @@ class ScoreGradients:
         problem, layer = self.of.problem, self.of.layer
         labels, smoothing, own = problem.target, problem.label_smoothing > 0, problem.reduction == "none"
         element, kind = TYPES[layer.x.dtype], INTEGERS[labels.dtype]
-        config = LinearGradientConfig(element, kind, smoothing, own, layer.split, 16 // layer.computed.itemsize, _THREADS)
+        config = LinearGradientConfig(
+            element, kind, smoothing, own, layer.split, 16 // layer.computed.itemsize, _THREADS
+        )
         name = (
-            f"linear_gradient_{SHORT[layer.x.dtype]}_{labels.dtype.name}{'_smoothing' * smoothing}{'_rows' * own}{'_split' * layer.split}"
+            f"linear_gradient_{SHORT[layer.x.dtype]}"
+            f"_{labels.dtype.name}{'_smoothing' * smoothing}{'_rows' * own}{'_split' * layer.split}"
         )
         return Kernel("loss/linear_gradient.cu", name, config)
 
@@ -133,12 +195,17 @@ def divisor(problem: LinearProblem) -> float:
 
 
 def totals(of: Labelled, sums: Array, total: Array, shares: Array) -> tuple[list[Plan], Any, Any]:
-    """The launches that sum the weights of the labels for the mean, and all class weights for the smoothing; where the sums stand then."""
+    """The launches that sum the weights of the labels for the mean, and all class weights for the smoothing; where the
+    sums stand then."""
     problem, layer, plans = of.problem, of.layer, []
     found: list[Any] = [NOTHING, NOTHING]
     if problem.reduction == "mean":
         blocks = label_blocks(layer.rows)
-        plans.append(label_weights(of.target, problem.target, of.weight, layer.x.dtype, sums, problem.classes, problem.ignore_index))
+        plans.append(
+            label_weights(
+                of.target, problem.target, of.weight, layer.x.dtype, sums, problem.classes, problem.ignore_index
+            )
+        )
         plans.append(mean(sums, NOTHING, blocks, 1, layer.computed, total))
         found[0] = total
     if problem.label_smoothing > 0 and of.weight != NOTHING:

@@ -1,4 +1,5 @@
-"""The matrix products of `linear_cross_entropy`: how its scores are divided into blocks, and the products of a block by cuBLAS."""
+"""The matrix products of `linear_cross_entropy`: how its scores are divided into blocks, and the products of a block by
+cuBLAS."""
 
 from __future__ import annotations
 
@@ -24,24 +25,24 @@ Block = tuple[int, int]
 _ROWS = 8192  # of a block of scores, at most
 _BYTES, _PARTS_BYTES = 264 << 20, 128 << 20  # of a block of scores, and of its gradients; for products by parts
 _CLASSES = 128  # of a block, at the least: a tile of the matrix product; larger blocks are multiples of it
-_WAVE = (
-    33 * 256
-)  # classes; with rows, or features, in multiples of 512 the tiles of larger multiples fill 132 multiprocessors (H100, H200) to the last
+# classes; with rows, or features, in multiples of 512 the tiles of larger multiples fill 132 multiprocessors (H100,
+# H200) to the last
+_WAVE = 33 * 256
 _VECTOR = 4  # classes that rows without gaps must be multiples of
 _WHOLE = 1 << 29  # of a block of scores over all classes
-_HELD = (
-    1 << 30
-)  # of the gradients of scores that are held, at the least: fewer rows make short sums of dw, which is read and written for each
+# of the gradients of scores that are held, at the least: fewer rows make short sums of dw, which is read and written
+# for each
+_HELD = 1 << 30
 
 
 @frozen
 class Layer:
-    """The linear layer as matrices, and how its scores are divided: blocks of rows and of classes, at most `pitch` of them.
+    """The linear layer as matrices, and how its scores are divided: blocks of rows and of classes, at most `pitch` of
+    them.
 
-    `split` says that gradients of scores in a half type come as two terms, `dense` that the rows of a block lie without gaps between them: a few classes
-    at the end are a block of their own then. `held_rows` are those whose gradients of scores stand together; a forward with a tape holds them for
-    all classes, and the scores of a block of rows too.
-    """
+    `split` says that gradients of scores in a half type come as two terms, `dense` that the rows of a block lie without
+    gaps between them: a few classes at the end are a block of their own then. `held_rows` are those whose gradients of
+    scores stand together; a forward with a tape holds them for all classes, and the scores of a block of rows too."""
 
     x: Spec
     rows: int
@@ -56,7 +57,8 @@ class Layer:
 
     @classmethod
     def of(cls, problem: LinearProblem, precision: str, parts: bool = False, aligned: bool = True) -> Layer:
-        """For products by parts, which want dense rows in aligned memory, or by cuBLAS; the latter do in the scratch memory of the former what is not aligned."""
+        """For products by parts, which want dense rows in aligned memory, or by cuBLAS; the latter do in the scratch
+        memory of the former what is not aligned."""
         rows, x, every = math.prod(problem.rows), problem.x, -(-problem.classes // 16) * 16
         itemsize, gradients = arithmetic_of(x.dtype).itemsize, problem.gradient or problem.taped
         split = gradients and x.dtype in HALF and precision == "highest"
@@ -106,18 +108,20 @@ class Layer:
 
 
 def _rows_within(limit: int, rows: int) -> int:
-    """Rows of a block of at most about `limit` of them: all, or blocks of nearly the same size, multiples of a tile of the matrix product."""
+    """Rows of a block of at most about `limit` of them: all, or blocks of nearly the same size, multiples of a tile of
+    the matrix product."""
     blocks = -(-rows // max(limit, _CLASSES))
     return rows if blocks == 1 else max(-(-rows // max(blocks, 1) // _CLASSES) * _CLASSES, 1)
 
 
 @frozen
 class Gradients:
-    """What the products with a block of gradients of scores write to, of what is wanted, and what they read beside x and w.
+    """What the products with a block of gradients of scores write to, of what is wanted, and what they read beside x
+    and w.
 
-    `spare_x` and `spare_w` stand for `x` and `w` where those cannot take sums of several products themselves; `ones` has as many rows as the scores' gradients.
-    `taped`: `x`, `w` and `bias` are of the dtype of the arithmetic, and sums over blocks of rows are added up in them.
-    """
+    `spare_x` and `spare_w` stand for `x` and `w` where those cannot take sums of several products themselves; `ones`
+    has as many rows as the scores' gradients. `taped`: `x`, `w` and `bias` are of the dtype of the arithmetic, and sums
+    over blocks of rows are added up in them."""
 
     dz: Array
     ones: Any
@@ -134,7 +138,8 @@ class Gradients:
 
 
 class Products(Protocol):
-    """How the products of a block are done; `workspace` is the scratch memory of the whole program where it is more than the caller's."""
+    """How the products of a block are done; `workspace` is the scratch memory of the whole program where it is more
+    than the caller's."""
 
     @property
     def workspace(self) -> int | None: ...
@@ -144,7 +149,8 @@ class Products(Protocol):
         ...
 
     def gradients(self, g: Gradients, rows: Block, classes: Block, alpha: float) -> list[Step]:
-        """From the gradients of these rows' scores of a block of classes: its term of dx, and of its part of dw and of dbias, times `alpha`."""
+        """From the gradients of these rows' scores of a block of classes: its term of dx, and of its part of dw and of
+        dbias, times `alpha`."""
         ...
 
 
@@ -161,7 +167,11 @@ class LibraryProducts:
         if layer.features == 0:  # sums over nothing
             return [zero(z, layer.score_bytes, aligned=True)]
         a, b = self._matrix(self._x, rows[0]), self._matrix(self._w, classes[0], transposed=True)
-        return [self._product(a, b, Matrix(z, layer.across(classes[1])), rows[1], classes[1], layer.features, layer.computed)]
+        return [
+            self._product(
+                a, b, Matrix(z, layer.across(classes[1])), rows[1], classes[1], layer.features, layer.computed
+            )
+        ]
 
     def gradients(self, g: Gradients, rows: Block, classes: Block, alpha: float) -> list[Step]:
         layer, plans = self._layer, []
@@ -211,10 +221,21 @@ class LibraryProducts:
     def _matrix(self, array: Array, first: int, transposed: bool = False) -> Matrix:
         """The rows of x, or of w, from `first` on."""
         layer, row = self._layer, max(self._layer.features, 1)
-        return Matrix(Array(array.index, array.offset + first * row * layer.x.dtype.itemsize), row, transposed=transposed)
+        return Matrix(
+            Array(array.index, array.offset + first * row * layer.x.dtype.itemsize), row, transposed=transposed
+        )
 
     def _product(
-        self, a: Matrix, b: Matrix, c: Matrix, m: int, n: int, k: int, result: np.dtype, alpha: float = 1, beta: float = 0
+        self,
+        a: Matrix,
+        b: Matrix,
+        c: Matrix,
+        m: int,
+        n: int,
+        k: int,
+        result: np.dtype,
+        alpha: float = 1,
+        beta: float = 0,
     ) -> MatMul:
         layer = self._layer
         return MatMul(a, b, c, m, n, k, layer.x.dtype, result, alpha=alpha, beta=beta, precision=layer.precision)

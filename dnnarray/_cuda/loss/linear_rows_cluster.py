@@ -1,4 +1,5 @@
-"""Losses of rows of scores and the gradients of the scores, of rows that stay in the shared memory of a cluster in between."""
+"""Losses of rows of scores and the gradients of the scores, of rows that stay in the shared memory of a cluster in
+between."""
 
 from __future__ import annotations
 

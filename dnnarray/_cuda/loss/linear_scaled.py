@@ -33,9 +33,15 @@ class LinearScaledArguments(Arguments, restrict=True):
     size: Extent
 
 
-def linear_scaled(grad: Array, tape: Array, begin: int, out: Array, size: int, dtype: np.dtype, item: int, aligned: bool) -> Plan:
+def linear_scaled(
+    grad: Array, tape: Array, begin: int, out: Array, size: int, dtype: np.dtype, item: int, aligned: bool
+) -> Plan:
     """A part of the tape, from the element `begin` on, times the gradient of the loss."""
     vector = 16 // dtype.itemsize if aligned and begin * item % 16 == 0 else 1
-    kernel = Kernel("loss/linear_scaled.cu", f"linear_scaled_{SHORT[dtype]}x{vector}", LinearScaledConfig(TYPES[dtype], vector, _THREADS))
+    kernel = Kernel(
+        "loss/linear_scaled.cu",
+        f"linear_scaled_{SHORT[dtype]}x{vector}",
+        LinearScaledConfig(TYPES[dtype], vector, _THREADS),
+    )
     arguments = LinearScaledArguments(advanced(tape, begin, item), grad, out, size=size)
     return planned(kernel, (blocks_of(size, _THREADS * vector), 1, 1), _THREADS, arguments)

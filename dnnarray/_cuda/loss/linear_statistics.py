@@ -22,7 +22,8 @@ class LinearStatisticsConfig(Config):
 
 @frozen(kw_only=True)
 class LinearStatisticsArguments(Arguments, restrict=("z", "bias", "weight", "target")):
-    """What ``kernels/loss/linear_statistics.cu`` is called with: `count` classes from `first` on, rows `pitch` apart; absent is what is not wanted."""
+    """What ``kernels/loss/linear_statistics.cu`` is called with: `count` classes from `first` on, rows `pitch` apart;
+    absent is what is not wanted."""
 
     z: InArithmetic
     bias: In

@@ -1,8 +1,9 @@
-"""`linear_cross_entropy` with a tape: the gradients are taken in the forward, while all scores of a block of rows are there, and scaled in the backward.
+"""`linear_cross_entropy` with a tape: the gradients are taken in the forward, while all scores of a block of rows are
+there, and scaled in the backward.
 
-The scores of a block of rows stand in scratch memory for all classes, in the dtype of the arithmetic, so that their gradients are rounded once; the gradients of
-several such blocks are held together, in the dtype of x and for no more rows than the tape has bytes for, so that the sums over rows are long products.
-"""
+The scores of a block of rows stand in scratch memory for all classes, in the dtype of the arithmetic, so that their
+gradients are rounded once; the gradients of several such blocks are held together, in the dtype of x and for no more
+rows than the tape has bytes for, so that the sums over rows are long products."""
 
 from __future__ import annotations
 
@@ -49,7 +50,10 @@ class _Room:
 
 def _room(problem: LinearProblem, layer: Layer, scratch: Scratch) -> _Room:
     size, item, terms = layer.computed.itemsize, layer.x.dtype.itemsize, 1 + layer.split
-    z, dz = scratch.take(layer.block_rows * layer.width, size), scratch.take(terms * layer.held_rows * layer.width, item)
+    z, dz = (
+        scratch.take(layer.block_rows * layer.width, size),
+        scratch.take(terms * layer.held_rows * layer.width, item),
+    )
     state, ones = scratch.take(5 * layer.block_rows, size), scratch.take(terms * layer.held_rows, item)
     lse, losses, weights = (scratch.take(layer.rows, size) for _ in range(3))
     sums, total, shares = (scratch.take(count, size) for count in (label_blocks(layer.rows), 1, 1))
@@ -70,7 +74,8 @@ def sums(scratch: Scratch, layer: Layer, count: int) -> Array:
 
 
 def forward(problem: LinearProblem, device: Device, aligned: bool, precision: str, parts: bool) -> Program:
-    """Per block of rows their scores, the losses and the gradients of the scores; per block of those the products with them; then the reduction of the losses."""
+    """Per block of rows their scores, the losses and the gradients of the scores; per block of those the products with
+    them; then the reduction of the losses."""
     (inputs, outputs, last), layer = pointers(problem), Layer.of(problem, precision, parts, aligned)
     loss, tape = outputs[0], outputs[-1]
     if not layer.rows:
@@ -79,7 +84,10 @@ def forward(problem: LinearProblem, device: Device, aligned: bool, precision: st
     scratch, (x, w, *rest) = Scratch(last), inputs
     of, room = Labelled(problem, layer, *rest), _room(problem, layer, scratch)
     first, total, shares = totals(of, room.sums, room.total, room.shares)
-    weights, lse = room.weights if problem.reduction == "mean" else NOTHING, outputs[1] if problem.return_lse else room.lse
+    weights, lse = (
+        room.weights if problem.reduction == "mean" else NOTHING,
+        outputs[1] if problem.return_lse else room.lse,
+    )
     found = Rows(room.losses, weights, lse, room.state, TYPES[layer.computed])
     of_scores = ScoreGradients(of, NOTHING, lse, total, shares)
     take = partial(sums, scratch, layer)
@@ -92,27 +100,47 @@ def forward(problem: LinearProblem, device: Device, aligned: bool, precision: st
         for rows in layer.row_blocks(held):
             steps += _of_rows(of_scores, products, room, found, rows, held, share)
         for classes in layer.class_blocks():
-            steps += products.gradients(results.reading(_place(room.dz, layer, held, classes)), held, classes, 1 / of.factor)
+            steps += products.gradients(
+                results.reading(_place(room.dz, layer, held, classes)), held, classes, 1 / of.factor
+            )
     return Program((*steps, *finish), workspace=products.workspace)
 
 
 def _share(layer: Layer, device: Device) -> RowShare | None:
-    """How a row's scores of all classes are spread over a cluster that holds them; None where there is none, or they do not stand beside each other."""
-    if layer.dense or layer.computed == FLOAT64 or layer.classes < _CLUSTER_FROM or (device.capability or (0, 0)) < COPIES_FROM:
+    """How a row's scores of all classes are spread over a cluster that holds them; None where there is none, or they do
+    not stand beside each other."""
+    if (
+        layer.dense
+        or layer.computed == FLOAT64
+        or layer.classes < _CLUSTER_FROM
+        or (device.capability or (0, 0)) < COPIES_FROM
+    ):
         return None
     return smallest_share(-(-layer.classes // 4), 1, device)
 
 
 def _of_rows(
-    of_scores: ScoreGradients, products: Products, room: _Room, found: Rows, rows: Block, held: Block, share: RowShare | None
+    of_scores: ScoreGradients,
+    products: Products,
+    room: _Room,
+    found: Rows,
+    rows: Block,
+    held: Block,
+    share: RowShare | None,
 ) -> list[Step]:
     """The scores of a block of rows, over all classes, and their gradients."""
     of, layer = of_scores.of, of_scores.of.layer
     if share is not None:
         every = (0, layer.classes)
-        return [*products.scores(room.z, rows, every), of_scores.at_once(room.z, rows, held, room.dz, room.ones, found, share)]
+        return [
+            *products.scores(room.z, rows, every),
+            of_scores.at_once(room.z, rows, held, room.dz, room.ones, found, share),
+        ]
     steps: list[Step] = []
-    blocks = [(classes, advanced(room.z, layer.block_rows * classes[0], layer.computed.itemsize)) for classes in layer.class_blocks()]
+    blocks = [
+        (classes, advanced(room.z, layer.block_rows * classes[0], layer.computed.itemsize))
+        for classes in layer.class_blocks()
+    ]
     for classes, z in blocks:
         steps += [*products.scores(z, rows, classes), of.statistics(z, rows, classes, found)]
     for classes, z in blocks:

@@ -8,7 +8,15 @@ from dnnarray._cuda.core.arguments import Arguments, Extent, In, OutArithmetic
 from dnnarray._cuda.core.extents import arithmetic_of, blocks_of
 from dnnarray._cuda.core.plan import INTEGERS, SHORT, TYPES, Config, Kernel, Program
 from dnnarray._cuda.core.planner import Planner
-from dnnarray._cuda.loss.scores import THREADS, arrangement, finish, forward_bytes, forward_scratch, memory_orders, nothing_to_do
+from dnnarray._cuda.loss.scores import (
+    THREADS,
+    arrangement,
+    finish,
+    forward_bytes,
+    forward_scratch,
+    memory_orders,
+    nothing_to_do,
+)
 from dnnarray._cuda.loss.shared import Loss, Target
 from dnnarray._problems.loss import ScoresProblem
 from dnnarray._records import frozen
@@ -54,7 +62,15 @@ def run(problem: ScoresProblem, device: Device, aligned: bool) -> Program:
     kernel = Kernel("loss/nll.cu", name, NllConfig(TYPES[scores.dtype], INTEGERS[target.dtype], loss, THREADS))
     z, labels, weight = planner.inputs
     arguments = NllArguments(
-        z, labels, weight, losses, weights, rows=lie.rows, classes=problem.classes, inner=lie.inner, ignore=problem.ignore_index
+        z,
+        labels,
+        weight,
+        losses,
+        weights,
+        rows=lie.rows,
+        classes=problem.classes,
+        inner=lie.inner,
+        ignore=problem.ignore_index,
     )
     planner.launch(kernel, (blocks_of(lie.rows, THREADS), 1, 1), THREADS, arguments)
     finish(problem, planner, losses, weights, lie.rows)

@@ -1,4 +1,5 @@
-"""The algorithm ``nll_backward``: the sum of the labels' weights where the mean needs it, then zeros but for what stands at the labels."""
+"""The algorithm ``nll_backward``: the sum of the labels' weights where the mean needs it, then zeros but for what
+stands at the labels."""
 
 from __future__ import annotations
 
@@ -59,7 +60,9 @@ def run(problem: ScoresProblem, device: Device, aligned: bool) -> Program:
     vector = vector_length(scores.dtype, aligned, lie.inner if columns else 0)
     ragged = not columns and problem.classes % vector != 0
     lanes = 32 if columns else next((n for n, most in _LANES if problem.classes <= most * vector), THREADS)
-    config = NllBackwardConfig(TYPES[scores.dtype], INTEGERS[target.dtype], own, columns, ragged, vector, lanes, THREADS)
+    config = NllBackwardConfig(
+        TYPES[scores.dtype], INTEGERS[target.dtype], own, columns, ragged, vector, lanes, THREADS
+    )
     shape = "_columns" if columns else f"_{lanes}{'_ragged' * ragged}"
     name = f"nll_backward_{SHORT[scores.dtype]}x{vector}_{target.dtype.name}{shape}{'_rows' * own}"
     part = max(_PART, blocks_of(problem.classes, 65_535))

@@ -19,7 +19,8 @@ THREADS = 128
 
 @frozen
 class Arrangement:
-    """The scores in memory: `order` of their axes, that of the axes of the rows, the extents before and behind the classes."""
+    """The scores in memory: `order` of their axes, that of the axes of the rows, the extents before and behind the
+    classes."""
 
     order: tuple[int, ...]
     row_order: tuple[int, ...]
@@ -38,7 +39,9 @@ def _class_axis(problem: ScoresProblem, scores: Spec) -> int:
     return next(
         i
         for i, n in enumerate(scores.shape)
-        if n == problem.classes and math.prod(scores.shape[:i]) == problem.shape[0] and math.prod(scores.shape[i + 1 :]) == problem.shape[2]
+        if n == problem.classes
+        and math.prod(scores.shape[:i]) == problem.shape[0]
+        and math.prod(scores.shape[i + 1 :]) == problem.shape[2]
     )
 
 

@@ -1,4 +1,5 @@
-"""What the losses share: arrays of other types than the scores', and the reduction of the rows' losses in a fixed order."""
+"""What the losses share: arrays of other types than the scores', and the reduction of the rows' losses in a fixed
+order."""
 
 from __future__ import annotations
 
@@ -23,9 +24,16 @@ IntegersOut = Annotated[Array, Pointer("int", False)]
 
 
 def reduced(
-    values: Array, weights: Array | None, n: int, divisor: float, dtype: np.dtype, take: Callable[[int], Array], out: Array
+    values: Array,
+    weights: Array | None,
+    n: int,
+    divisor: float,
+    dtype: np.dtype,
+    take: Callable[[int], Array],
+    out: Array,
 ) -> list[Plan]:
-    """The launches that reduce the losses of n rows to `out`; long arrays in two steps, with memory from `take` for the sums of the first."""
+    """The launches that reduce the losses of n rows to `out`; long arrays in two steps, with memory from `take` for the
+    sums of the first."""
     if n <= _DIRECT:
         return [mean(values, weights, n, divisor, dtype, out)]
     blocks, computed, plans = blocks_for(n), arithmetic_of(dtype), []

@@ -52,7 +52,9 @@ def partial_sums(values: Array, n: int, dtype: np.dtype, out: Array) -> Plan:
     """`blocks_for(n)` sums of numbers of the arithmetic dtype."""
     kernel = Kernel("loss/sums.cu", f"loss_sums_{SHORT[dtype]}", SumsConfig(TYPES[dtype], TYPES[dtype], False, 256))
     blocks = blocks_for(n)
-    return planned(kernel, (blocks, 1, 1), 256, SumsArguments(values, None, out, size=n, part=blocks_of(n, blocks)), early=True)
+    return planned(
+        kernel, (blocks, 1, 1), 256, SumsArguments(values, None, out, size=n, part=blocks_of(n, blocks)), early=True
+    )
 
 
 def label_blocks(n: int) -> int:
@@ -60,11 +62,15 @@ def label_blocks(n: int) -> int:
     return max(1, min(_LABELS_BLOCKS, blocks_of(n, _LABELS_PART)))
 
 
-def label_weights(target: Array, spec: Spec, weight: Array | None, dtype: np.dtype, out: Array, classes: int, ignore: int) -> Plan:
+def label_weights(
+    target: Array, spec: Spec, weight: Array | None, dtype: np.dtype, out: Array, classes: int, ignore: int
+) -> Plan:
     """`label_blocks(rows)` sums of the weights of labels."""
     source, blocks = INTEGERS[spec.dtype], label_blocks(spec.size)
     threads = 256 if spec.size <= _LABELS_BLOCKS * _LABELS_PART else 1024
     name = f"loss_sums_{SHORT[dtype]}_labels_{spec.dtype.name}_{threads}"
     kernel = Kernel("loss/sums.cu", name, SumsConfig(TYPES[dtype], source, True, threads))
-    arguments = SumsArguments(target, weight, out, size=spec.size, part=blocks_of(spec.size, blocks), classes=classes, ignore=ignore)
+    arguments = SumsArguments(
+        target, weight, out, size=spec.size, part=blocks_of(spec.size, blocks), classes=classes, ignore=ignore
+    )
     return planned(kernel, (blocks, 1, 1), threads, arguments)

@@ -33,7 +33,8 @@ class Walk(NamedTuple):
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """As ``struct Axes`` (``kernels/norm/axes.cuh``) has them: three extents and four strides, filled with axes of extent 1 in front."""
+        """As ``struct Axes`` (``kernels/norm/axes.cuh``) has them: three extents and four strides, filled with axes of
+        extent 1 in front."""
         missing = AXES - len(self.extents)
         extents = (1,) * missing + self.extents
         return (*extents[1:], *(0,) * missing, *self.strides)

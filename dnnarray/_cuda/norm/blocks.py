@@ -1,6 +1,5 @@
-"""Batch, group and instance norm of small arrays: a block or a cluster has a statistic, or those of neighbouring channels, in registers. How the plans
-for either share them out.
-"""
+"""Batch, group and instance norm of small arrays: a block or a cluster has a statistic, or those of neighbouring
+channels, in registers. How the plans for either share them out."""
 
 from __future__ import annotations
 
@@ -19,24 +18,47 @@ from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
 from dnnarray._spec import FLOAT64, Spec
 
-_SMALL, _PIECES = 1 << 20, 1 << 17  # bytes of x, or vectors that each have a line of memory, up to which latency is what counts
+_SMALL, _PIECES = (
+    1 << 20,
+    1 << 17,
+)  # bytes of x, or vectors that each have a line of memory, up to which latency is what counts
 _THREADS = 512  # of a block, at the most
-_EACH = (1, 2, 4, 8, 16)  # vectors of a thread; of groups, where each may have a weight and sums of its own, at most _APART
+_EACH = (
+    1,
+    2,
+    4,
+    8,
+    16,
+)  # vectors of a thread; of groups, where each may have a weight and sums of its own, at most _APART
 _APART = 4
-_WORD, _WIDEST = 4, 4  # channels last: bytes of the least vector, and neighbours whose statistics a block has at the most
-_BLOCKS, _APART_BLOCKS = 16, 128  # blocks that are enough, with narrow vectors; in gradients of few rows of batch indices apart
-_LINES, _LARGEST, _AT_ONCE = 400, 8, 132  # rows that are worth a block of a cluster, its blocks at the most, and of all clusters
+_WORD, _WIDEST = (
+    4,
+    4,
+)  # channels last: bytes of the least vector, and neighbours whose statistics a block has at the most
+_BLOCKS, _APART_BLOCKS = (
+    16,
+    128,
+)  # blocks that are enough, with narrow vectors; in gradients of few rows of batch indices apart
+_LINES, _LARGEST, _AT_ONCE = (
+    400,
+    8,
+    132,
+)  # rows that are worth a block of a cluster, its blocks at the most, and of all clusters
 _PLACES = 112  # blocks of _THREADS in clusters of _LARGEST, one a multiprocessor, that find a place at once
 _MANY, _MOVED, _SECTOR = (
     4096,
     2048,
     32,
 )  # rows that three launches take as fast, where a block moves more than so many, longer than so many bytes
-# Rows of a block, from which two launches that share them out are faster: batch norm; in clusters, or its gradient; that with a residual.
+# Rows of a block, from which two launches that share them out are faster: batch norm; in clusters, or its gradient;
+# that with a residual.
 _ALONE_ROWS = 1000, 600, 300
 _ALONE = 1024  # rows of single elements of a group in a gradient, at the most
 _CLUSTERS_FROM, _GRID_Y = (9, 0), 65_535
-_VALUES, _FEW = 16, 8  # of a thread, of each array: at the most, and up to which more threads are not worth their meeting
+_VALUES, _FEW = (
+    16,
+    8,
+)  # of a thread, of each array: at the most, and up to which more threads are not worth their meeting
 
 
 @frozen
@@ -54,7 +76,8 @@ class BlockConfig(Config):
 
 
 class Share(NamedTuple):
-    """How a statistic is spread: elements of a vector, vectors of a thread, threads of it, how many a block has, blocks of a cluster."""
+    """How a statistic is spread: elements of a vector, vectors of a thread, threads of it, how many a block has, blocks
+    of a cluster."""
 
     vector: int
     vectors: int
@@ -74,7 +97,8 @@ def several(v: View) -> bool:
 
 
 def _vector(v: View, x: Spec, gradient: bool, aligned: bool) -> int:
-    """Elements that a thread moves at once: of an image, of the channels of a group, or of as many channels as keep blocks few."""
+    """Elements that a thread moves at once: of an image, of the channels of a group, or of as many channels as keep
+    blocks few."""
     if not several(v):
         return vector_length(x.dtype, aligned, v.channels // v.groups if v.last else v.inner)
     widest = min(vector_length(x.dtype, aligned, v.channels), _WIDEST)
@@ -94,7 +118,8 @@ def _vectors(v: View, vector: int) -> tuple[int, int]:
 
 
 def _share(v: View, x: Spec, gradient: bool, aligned: bool, clusters: bool) -> Share | None:
-    """As few threads as take few values each; None where the largest block does not hold a statistic (gradient: of every batch index)."""
+    """As few threads as take few values each; None where the largest block does not hold a statistic (gradient: of
+    every batch index)."""
     rows, vector = 1 << (v.batch - 1).bit_length() if gradient else 1, _vector(v, x, gradient, aligned)
     if several(v):
         return _share_of_neighbours(v, vector, rows, clusters)
@@ -113,7 +138,8 @@ def _share(v: View, x: Spec, gradient: bool, aligned: bool, clusters: bool) -> S
 
 
 def _share_of_neighbours(v: View, vector: int, rows: int, clusters: bool) -> Share | None:
-    """The same where statistics are neighbours. Each vector is a line of memory, 1 ns of its block: a cluster shares out many rows."""
+    """The same where statistics are neighbours. Each vector is a line of memory, 1 ns of its block: a cluster shares
+    out many rows."""
     blocks, tiles = 1, v.channels // vector
     if v.batch == 1 and clusters:
         while blocks < _LARGEST and v.inner > blocks * _LINES and 2 * blocks * tiles <= _AT_ONCE:
@@ -135,7 +161,10 @@ def _fits(problem: NormProblem, device: Device) -> str | None:
     if v is None:
         return MIXED
     if x.dtype == FLOAT64 or v.size == 0 or _large(v, x, is_gradient(problem)):
-        return f"only float and half types, up to {_SMALL:,} bytes or {_PIECES:,} vectors of neighbouring channels, and not nothing"
+        return (
+            f"only float and half types, up to {_SMALL:,} bytes or {_PIECES:,} vectors of neighbouring channels, "
+            "and not nothing"
+        )
     if several(v) and is_gradient(problem) and channel_tile.holds(problem, device) is None:
         return "so many channels that blocks with whole sectors of each row fill the card"
     if v.batch > _GRID_Y:
@@ -161,7 +190,8 @@ def rejects_of(problem: NormProblem, device: Device, cluster: bool) -> str | Non
         return reason
     if not device.aligned and _falls_back(problem, _clusters(device)):
         return (
-            "an array begins at an address that is no multiple of 16, and vectors of one element are more than a block holds in registers"
+            "an array begins at an address that is no multiple of 16, and vectors of one element are more than a "
+            "block holds in registers"
         )
     shared_out = share_of(problem, device, device.aligned).blocks > 1
     if cluster:
@@ -175,7 +205,8 @@ def _large(v: View, x: Spec, gradient: bool) -> bool:
 
 
 def _slow(problem: NormProblem, v: View, share: Share) -> bool:
-    """Whether blocks have more rows than are worth one launch, or clusters of the largest blocks are more than find a place at once."""
+    """Whether blocks have more rows than are worth one launch, or clusters of the largest blocks are more than find a
+    place at once."""
     specs, blocks = specs_of(problem), share.blocks * (v.channels // share.vector)
     if is_gradient(problem):
         return share.blocks == _LARGEST and share.lanes * share.rows == _THREADS and blocks > _PLACES
@@ -184,7 +215,8 @@ def _slow(problem: NormProblem, v: View, share: Share) -> bool:
 
 
 def _shared(problem: NormProblem, device: Device, v: View, share: Share) -> bool:
-    """Whether all blocks of the card that share out the rows, in two launches, are faster than blocks with so many rows each."""
+    """Whether all blocks of the card that share out the rows, in two launches, are faster than blocks with so many rows
+    each."""
     specs, gradient = specs_of(problem), is_gradient(problem)
     most = _ALONE_ROWS[2 if gradient and specs.residual is not None else int(gradient or share.blocks > 1)]
     long = v.channels * specs.x.dtype.itemsize > _SECTOR
@@ -212,9 +244,8 @@ def cost(problem: NormProblem, device: Device) -> Cost:
 
 
 class Launch(NamedTuple):
-    """What a launch begins with: the settings that kernels have in common, the end of their names, blocks of a batch index, threads, and the fields that
-    records have in common.
-    """
+    """What a launch begins with: the settings that kernels have in common, the end of their names, blocks of a batch
+    index, threads, and the fields that records have in common."""
 
     share: Share
     settings: tuple[Any, ...]
@@ -230,18 +261,34 @@ def begun(problem: NormProblem, device: Device, aligned: bool, words: str = "") 
     share, how = share_of(problem, device, aligned), formula(problem.activation, x.dtype)
     threads, group = share.lanes * share.rows, v.per_batch and not several(v)
     settings = (TYPES[x.dtype], how.type, group, v.last, share.vector, share.vectors, threads, share.blocks)
-    tail = f"{'group' if group else 'batch'}{'_last' * v.last}{words}_{SHORT[x.dtype]}_{'x'.join(map(str, share))}_{how.name}"
+    tail = (
+        f"{'group' if group else 'batch'}{'_last' * v.last}{words}_{SHORT[x.dtype]}_{'x'.join(map(str, share))}"
+        f"_{how.name}"
+    )
     vectors, each = _vectors(v, share.vector)
     members = share.vector if several(v) else v.channels // v.groups  # of a block
-    span, pitch = members * (1 if v.last else v.inner), v.channels if v.last else v.inner if group else v.channels * v.inner
+    span, pitch = (
+        members * (1 if v.last else v.inner),
+        v.channels if v.last else v.inner if group else v.channels * v.inner,
+    )
     arguments = {
-        "vectors": vectors, "each": each, "each_divisor": divisor(each), "pitch": pitch, "span": span, "members": members,
-        "share": shares(problem)[1], "eps": float(problem.eps), "p": how.p, "q": how.q,
-    }  # fmt: skip
+        "vectors": vectors,
+        "each": each,
+        "each_divisor": divisor(each),
+        "pitch": pitch,
+        "span": span,
+        "members": members,
+        "share": shares(problem)[1],
+        "eps": float(problem.eps),
+        "p": how.p,
+        "q": how.q,
+    }
     return Launch(share, settings, tail, v.channels // members * share.blocks, threads, arguments)
 
 
-def launched(problem: NormProblem, stem: str, launch: Launch, config: Config, arguments: Arguments, batches: int = 1) -> Program:
+def launched(
+    problem: NormProblem, stem: str, launch: Launch, config: Config, arguments: Arguments, batches: int = 1
+) -> Program:
     """The launch of a kernel."""
     kernel = Kernel(f"norm/{stem}.cu", f"norm_{stem}_{launch.tail}", config, ("activation",))
     plan = ahead_if_small(planned(kernel, (launch.blocks, batches, 1), launch.threads, arguments))

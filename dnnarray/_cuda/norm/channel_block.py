@@ -1,4 +1,5 @@
-"""The algorithm ``channel_block``: batch, group and instance norm of small arrays, with a statistic in the registers of a block."""
+"""The algorithm ``channel_block``: batch, group and instance norm of small arrays, with a statistic in the registers of
+a block."""
 
 from __future__ import annotations
 
@@ -21,9 +22,8 @@ class ChannelBlockConfig(BlockConfig):
 
 @frozen(kw_only=True)
 class ChannelBlockArguments(Arguments, restrict=("x", "y", "residual")):
-    """What ``kernels/norm/channel_block.cu`` is called with; `wide` has a bit for each of weight, bias, running mean and variance. What is read by few comes
-    last.
-    """
+    """What ``kernels/norm/channel_block.cu`` is called with; `wide` has a bit for each of weight, bias, running mean
+    and variance. What is read by few comes last."""
 
     x: In
     y: Out
@@ -60,14 +60,28 @@ def run(problem: NormProblem, device: Device, aligned: bool) -> Program:
     return launch(problem, device, aligned, "channel_block", ChannelBlockArguments)
 
 
-def launch(problem: NormProblem, device: Device, aligned: bool, stem: str, record: type[ChannelBlockArguments]) -> Program:
+def launch(
+    problem: NormProblem, device: Device, aligned: bool, stem: str, record: type[ChannelBlockArguments]
+) -> Program:
     """The launch of the kernel for a block, or of that for a cluster."""
     specs, arrays = specs_of(problem), Arrays(problem)
     g, begin, found = operands(problem, arrays.inputs), begun(problem, device, aligned), view_of(problem)
     y, mean, rstd, next_mean, next_var = (*arrays.outputs, None, None, None, None)[:5]
     arguments = record(
-        **begin.arguments, x=g.x, y=y, residual=g.residual, weight=g.weight, bias=g.bias, mean_of=mean, rstd_of=rstd,
-        wide=wide_bits(specs.x, specs.weight, specs.bias, specs.running_mean, specs.running_var), running_mean=g.running_mean,
-        running_var=g.running_var, next_mean=next_mean, next_var=next_var, count=shares(problem)[0], momentum=float(problem.momentum),
-    )  # fmt: skip
+        **begin.arguments,
+        x=g.x,
+        y=y,
+        residual=g.residual,
+        weight=g.weight,
+        bias=g.bias,
+        mean_of=mean,
+        rstd_of=rstd,
+        wide=wide_bits(specs.x, specs.weight, specs.bias, specs.running_mean, specs.running_var),
+        running_mean=g.running_mean,
+        running_var=g.running_var,
+        next_mean=next_mean,
+        next_var=next_var,
+        count=shares(problem)[0],
+        momentum=float(problem.momentum),
+    )
     return launched(problem, stem, begin, ChannelBlockConfig(*begin.settings), arguments, found.batch)

@@ -1,4 +1,5 @@
-"""The algorithm ``channel_block_backward``: gradients of batch, group and instance norm of small arrays, with a statistic in the registers of a block."""
+"""The algorithm ``channel_block_backward``: gradients of batch, group and instance norm of small arrays, with a
+statistic in the registers of a block."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ class ChannelBlockBackwardConfig(BlockConfig):
 
 @frozen(kw_only=True)
 class ChannelBlockBackwardArguments(Arguments, restrict=("grad", "x", "dx", "residual", "dresidual")):
-    """What ``kernels/norm/channel_block_backward.cu`` is called with; `wide` has a bit for each of weight, bias, mean and rstd."""
+    """What ``kernels/norm/channel_block_backward.cu`` is called with; `wide` has a bit for each of weight, bias, mean
+    and rstd."""
 
     grad: In
     x: In
@@ -62,16 +64,34 @@ def run(problem: NormProblem, device: Device, aligned: bool) -> Program:
     return launch(problem, device, aligned, "channel_block_backward", ChannelBlockBackwardArguments)
 
 
-def launch(problem: NormProblem, device: Device, aligned: bool, stem: str, record: type[ChannelBlockBackwardArguments]) -> Program:
+def launch(
+    problem: NormProblem, device: Device, aligned: bool, stem: str, record: type[ChannelBlockBackwardArguments]
+) -> Program:
     """The launch of the kernel for a block, or of that for a cluster."""
-    specs, arrays, found, share = specs_of(problem), Arrays(problem), view_of(problem), share_of(problem, device, aligned)
+    specs, arrays, found, share = (
+        specs_of(problem),
+        Arrays(problem),
+        view_of(problem),
+        share_of(problem, device, aligned),
+    )
     apart = share.blocks > 1 and found.batch > 1  # a cluster shares out batch indices
     g, begin = operands(problem, arrays.inputs), begun(problem, device, aligned, "_apart" * apart)
     dx, dweight, dbias, dresidual = (*arrays.outputs, None)[:4]
     arguments = record(
-        **begin.arguments, grad=g.grad, x=g.x, dx=dx, residual=g.residual if problem.activation else None, dresidual=dresidual,
-        weight=g.weight, bias=g.bias, given_mean=g.mean, given_rstd=g.rstd, dweight=dweight, dbias=dbias,
-        wide=wide_bits(specs.x, specs.weight, specs.bias, specs.mean, specs.rstd), rows=found.batch,
-    )  # fmt: skip
+        **begin.arguments,
+        grad=g.grad,
+        x=g.x,
+        dx=dx,
+        residual=g.residual if problem.activation else None,
+        dresidual=dresidual,
+        weight=g.weight,
+        bias=g.bias,
+        given_mean=g.mean,
+        given_rstd=g.rstd,
+        dweight=dweight,
+        dbias=dbias,
+        wide=wide_bits(specs.x, specs.weight, specs.bias, specs.mean, specs.rstd),
+        rows=found.batch,
+    )
     settings: tuple[Any, ...] = (*begin.settings, share.rows, apart)
     return launched(problem, stem, begin, ChannelBlockBackwardConfig(*settings), arguments)

@@ -1,4 +1,5 @@
-"""The algorithm ``channel_block_backward_cluster``: as ``channel_block_backward``, with the rows of neighbouring channels shared out to a cluster."""
+"""The algorithm ``channel_block_backward_cluster``: as ``channel_block_backward``, with the rows of neighbouring
+channels shared out to a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The algorithm ``channel_block_cluster``: as ``channel_block``, with the rows of neighbouring channels shared out to a cluster of blocks."""
+"""The algorithm ``channel_block_cluster``: as ``channel_block``, with the rows of neighbouring channels shared out to a
+cluster of blocks."""
 
 from __future__ import annotations
 

@@ -21,9 +21,8 @@ class ChannelFinishConfig(Config):
 
 @frozen(kw_only=True)
 class ChannelFinishArguments(Arguments, restrict=("x", "partial", "coefficients")):
-    """What ``kernels/norm/channel_finish.cu`` is called with; the first value of a statistic is its batch times `batch_pitch` plus its channel times
-    `channel_pitch` elements from `x`.
-    """
+    """What ``kernels/norm/channel_finish.cu`` is called with; the first value of a statistic is its batch times
+    `batch_pitch` plus its channel times `channel_pitch` elements from `x`."""
 
     x: In
     partial: SharesIn
@@ -60,19 +59,49 @@ class ChannelFinishArguments(Arguments, restrict=("x", "partial", "coefficients"
 
 
 def channel_finish(c: Launches, found: bool, results: tuple[Pointer, ...] = ()) -> Plan:
-    """Coefficients, and `results`: mean, rstd and the next running statistics; `found` says that the parts of x were summed."""
+    """Coefficients, and `results`: mean, rstd and the next running statistics; `found` says that the parts of x were
+    summed."""
     v, g, specs, x = c.view, c.given, c.specs, c.x
     members, parts, (count, share) = v.channels // v.groups, c.parts, c.count
     each = lanes(parts * members if found else 1, v.statistics)
-    kernel = Kernel("norm/channel_finish.cu", f"norm_channel_finish_{SHORT[x.dtype]}_{each}", ChannelFinishConfig(TYPES[x.dtype], each))
+    kernel = Kernel(
+        "norm/channel_finish.cu",
+        f"norm_channel_finish_{SHORT[x.dtype]}_{each}",
+        ChannelFinishConfig(TYPES[x.dtype], each),
+    )
     mean, rstd, next_mean, next_var = (*results, None, None, None, None)[:4]
     arguments = ChannelFinishArguments(
-        x=g.x, partial=c.partial if found else None, coefficients=c.coefficients, weight=g.weight, bias=g.bias, given_mean=g.mean,
-        given_rstd=g.rstd, variance=g.variance, running_mean=g.running_mean, running_var=g.running_var, mean_of=mean, rstd_of_statistic=rstd,
-        next_mean=next_mean, next_var=next_var, wide_weight=wide(specs.weight, x), wide_bias=wide(specs.bias, x),
-        wide_mean=wide(specs.mean, x), wide_rstd=wide(specs.rstd, x), wide_variance=wide(specs.variance, x),
-        wide_running_mean=wide(specs.running_mean, x), wide_running_var=wide(specs.running_var, x), last=int(v.last), statistics=v.statistics,
-        parts=parts, channels=v.channels, members=members, batch_pitch=v.channels * v.inner, channel_pitch=1 if v.last else v.inner,
-        count=count, share=share, momentum=float(c.problem.momentum), eps=float(c.problem.eps),
-    )  # fmt: skip
+        x=g.x,
+        partial=c.partial if found else None,
+        coefficients=c.coefficients,
+        weight=g.weight,
+        bias=g.bias,
+        given_mean=g.mean,
+        given_rstd=g.rstd,
+        variance=g.variance,
+        running_mean=g.running_mean,
+        running_var=g.running_var,
+        mean_of=mean,
+        rstd_of_statistic=rstd,
+        next_mean=next_mean,
+        next_var=next_var,
+        wide_weight=wide(specs.weight, x),
+        wide_bias=wide(specs.bias, x),
+        wide_mean=wide(specs.mean, x),
+        wide_rstd=wide(specs.rstd, x),
+        wide_variance=wide(specs.variance, x),
+        wide_running_mean=wide(specs.running_mean, x),
+        wide_running_var=wide(specs.running_var, x),
+        last=int(v.last),
+        statistics=v.statistics,
+        parts=parts,
+        channels=v.channels,
+        members=members,
+        batch_pitch=v.channels * v.inner,
+        channel_pitch=1 if v.last else v.inner,
+        count=count,
+        share=share,
+        momentum=float(c.problem.momentum),
+        eps=float(c.problem.eps),
+    )
     return planned(kernel, (blocks_of(v.statistics, FINISH // each), 1, 1), FINISH, arguments, early=True)

@@ -22,9 +22,8 @@ class ChannelFinishBackwardConfig(Config):
 
 @frozen(kw_only=True)
 class ChannelFinishBackwardArguments(Arguments, restrict=("x", "partial", "coefficients", "slopes")):
-    """What ``kernels/norm/channel_finish_backward.cu`` is called with; `fixed` says that the statistics were given, `blocks` how many blocks are of
-    statistics.
-    """
+    """What ``kernels/norm/channel_finish_backward.cu`` is called with; `fixed` says that the statistics were given,
+    `blocks` how many blocks are of statistics."""
 
     x: In
     partial: SharesIn
@@ -54,23 +53,46 @@ class ChannelFinishBackwardArguments(Arguments, restrict=("x", "partial", "coeff
     share: Double
 
 
-def channel_finish_backward(c: Launches, results: tuple[Pointer, Pointer, Pointer, Pointer], both: bool = False) -> Plan:
-    """Coefficients of the gradient of x, and `results`, the gradients of weight, bias, mean and variance that are wanted; `both` says what the sums are
-    around.
-    """
+def channel_finish_backward(
+    c: Launches, results: tuple[Pointer, Pointer, Pointer, Pointer], both: bool = False
+) -> Plan:
+    """Coefficients of the gradient of x, and `results`, the gradients of weight, bias, mean and variance that are
+    wanted; `both` says what the sums are around."""
     v, g, specs, x = c.view, c.given, c.specs, c.x
     parts, members = c.parts if v.size else 0, v.channels // v.groups
     each, over = lanes(parts * members, v.statistics), lanes(parts * v.batch, v.channels)
     config = ChannelFinishBackwardConfig(TYPES[x.dtype], each, over)
-    kernel = Kernel("norm/channel_finish_backward.cu", f"norm_channel_finish_backward_{SHORT[x.dtype]}_{each}_{over}", config)
+    kernel = Kernel(
+        "norm/channel_finish_backward.cu", f"norm_channel_finish_backward_{SHORT[x.dtype]}_{each}_{over}", config
+    )
     blocks, (dweight, dbias, dmean, dvariance) = blocks_of(v.statistics, FINISH // each), results
     arguments = ChannelFinishBackwardArguments(
-        x=g.x if both else None, partial=c.partial_gradient, coefficients=c.coefficients, slopes=c.slopes, weight=g.weight,
-        given_mean=g.mean if c.direct else None, given_rstd=g.rstd if c.direct else None, dweight=dweight, dbias=dbias, dmean=dmean,
-        dvariance=dvariance, wide_weight=wide(specs.weight, x), wide_bias=wide(specs.bias, x), wide_mean=wide(specs.mean, x),
-        wide_rstd=wide(specs.rstd, x), wide_variance=wide(specs.variance, x), fixed=int(specs.variance is not None), last=int(v.last),
-        statistics=v.statistics, parts=parts, channels=v.channels, members=members, batch_pitch=v.channels * v.inner,
-        channel_pitch=1 if v.last else v.inner, blocks=blocks, share=c.count[1],
-    )  # fmt: skip
+        x=g.x if both else None,
+        partial=c.partial_gradient,
+        coefficients=c.coefficients,
+        slopes=c.slopes,
+        weight=g.weight,
+        given_mean=g.mean if c.direct else None,
+        given_rstd=g.rstd if c.direct else None,
+        dweight=dweight,
+        dbias=dbias,
+        dmean=dmean,
+        dvariance=dvariance,
+        wide_weight=wide(specs.weight, x),
+        wide_bias=wide(specs.bias, x),
+        wide_mean=wide(specs.mean, x),
+        wide_rstd=wide(specs.rstd, x),
+        wide_variance=wide(specs.variance, x),
+        fixed=int(specs.variance is not None),
+        last=int(v.last),
+        statistics=v.statistics,
+        parts=parts,
+        channels=v.channels,
+        members=members,
+        batch_pitch=v.channels * v.inner,
+        channel_pitch=1 if v.last else v.inner,
+        blocks=blocks,
+        share=c.count[1],
+    )
     grid = (blocks + (blocks_of(v.channels, FINISH // over) if any(results) else 0), 1, 1)
     return planned(kernel, grid, FINISH, arguments, early=True)

@@ -1,4 +1,5 @@
-"""What the launches of the algorithm ``channels`` share: the parts of the sums, where results lie in the scratch memory, and what is computed at all."""
+"""What the launches of the algorithm ``channels`` share: the parts of the sums, where results lie in the scratch
+memory, and what is computed at all."""
 
 from __future__ import annotations
 
@@ -13,11 +14,21 @@ from dnnarray._problems.checks import statistics_dtype
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._spec import Spec
 
-_SUM_BLOCKS = 132 * 8, 132 * 16  # blocks that a pass of sums is split into: of x, of the gradient (smaller ones, two rounds of them)
-_LAST_BLOCKS = 132 * 4, 132 * 5  # and channels last, where they are all to be at work at once; with statistics per batch index
+_SUM_BLOCKS = (
+    132 * 8,
+    132 * 16,
+)  # blocks that a pass of sums is split into: of x, of the gradient (smaller ones, two rounds of them)
+_LAST_BLOCKS = (
+    132 * 4,
+    132 * 5,
+)  # and channels last, where they are all to be at work at once; with statistics per batch index
 _PART = 8192  # elements that are worth a block
 SHARES = 16  # bytes of the result of a part
-FINISH, _TASKS, _FEW = 128, 2048, 8  # threads of a block; tasks that are enough for the card with a warp each, or with so few threads
+FINISH, _TASKS, _FEW = (
+    128,
+    2048,
+    8,
+)  # threads of a block; tasks that are enough for the card with a warp each, or with so few threads
 COEFFICIENTS = 4  # mean, scale, shift, rstd; weight, average, slope and one unused
 
 
@@ -39,7 +50,9 @@ def split(v: View, x: Spec, gradient: bool) -> Split:
     vector = vector_length(x.dtype, True, v.channels)
     alone = v.per_batch or v.last  # an outer index a part
     columns = blocks_of(v.channels, 32 * vector) if v.last else v.channels
-    wanted = _LAST_BLOCKS[v.per_batch] // max(columns, 1) if v.last else blocks_of(_SUM_BLOCKS[gradient], max(columns, 1))
+    wanted = (
+        _LAST_BLOCKS[v.per_batch] // max(columns, 1) if v.last else blocks_of(_SUM_BLOCKS[gradient], max(columns, 1))
+    )
     wanted = max(min(wanted, blocks_of(v.outer * v.inner * (min(v.channels, 32 * vector) if v.last else 1), _PART)), 1)
     outer_step = 1 if alone else blocks_of(v.outer, min(wanted, max(v.outer, 1)))
     outer_parts = blocks_of(v.outer, max(outer_step, 1))
@@ -89,7 +102,8 @@ class Launches:
 
     @property
     def direct(self) -> bool:
-        """Whether the sums of the gradient take the means as they were saved, and nobody need write coefficients before."""
+        """Whether the sums of the gradient take the means as they were saved, and nobody need write coefficients
+        before."""
         v, specs = self.view, self.specs
         saved = specs.rstd is not None and wide(specs.mean, self.x) and not v.per_batch
         return bool(saved) and self.problem.activation is None and v.size > 0
@@ -121,9 +135,8 @@ class Launches:
 
 
 def settles(problem: NormProblem) -> bool:
-    """Whether the sums write the gradient of the residual, which the last pass then reads in place of grad and residual: one pass of bytes less. It must be
-    what would have been found anew, not its rounding.
-    """
+    """Whether the sums write the gradient of the residual, which the last pass then reads in place of grad and
+    residual: one pass of bytes less. It must be what would have been found anew, not its rounding."""
     specs = specs_of(problem)
     wanted = specs.residual is not None and specs.grad is not None and problem.outputs[-1] is not None
     return wanted and problem.activation is not None and exact_gradient(problem) and sums_up(problem)

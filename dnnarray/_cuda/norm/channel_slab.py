@@ -1,6 +1,5 @@
-"""The algorithm ``channel_slab``: batch, group and instance norm whose statistics fit on chip: a block holds whole channels in shared memory and reads them
-once.
-"""
+"""The algorithm ``channel_slab``: batch, group and instance norm whose statistics fit on chip: a block holds whole
+channels in shared memory and reads them once."""
 
 from __future__ import annotations
 
@@ -33,7 +32,9 @@ _WORK = (
     (1.7, 2.6),
 )  # times that the arithmetic of channels last takes: forward and gradient of float32 (and wider), of half types
 _GROUPED = 1.75  # times longer still that half types take where the statistics are of several channels of a batch index
-_PER_THREAD = 200  # bytes of shared memory: so many hide the latency of memory when registers leave room for 1024 threads
+_PER_THREAD = (
+    200  # bytes of shared memory: so many hide the latency of memory when registers leave room for 1024 threads
+)
 
 
 @frozen
@@ -112,7 +113,8 @@ def _memory(problem: NormProblem, v: View, specs: Inputs, channels: int) -> int:
 
 
 def tile(problem: NormProblem, v: View, device: Device) -> Tile | None:
-    """As few channels as give whole groups and, if they fit, the widest loads and long rows; more where a block would have little to do."""
+    """As few channels as give whole groups and, if they fit, the widest loads and long rows; more where a block would
+    have little to do."""
     specs = specs_of(problem)
     itemsize, members, limit = specs.x.dtype.itemsize, v.channels // v.groups, device.shared_memory - _RESERVED
     run = 1 if v.last else v.inner
@@ -158,7 +160,8 @@ def rejects(problem: NormProblem, device: Device) -> str | None:
     held = tile(problem, v, device)
     if held is None:
         return (
-            f"the {_rows(v):,} values of each channel, with as many channels as make a group and rows that are worth reading, "
+            f"the {_rows(v):,} values of each channel, with as many channels as make a group and rows that are "
+            "worth reading, "
             f"do not fit in {device.shared_memory:,} bytes of shared memory"
         )
     blocks = blocks_of(v.channels, held.channels) * v.batch
@@ -174,10 +177,11 @@ def workspace(problem: NormProblem) -> int:
 
 
 def _slower(v: View, held: Tile, itemsize: int, gradient: bool, device: Device) -> float:
-    """How many times longer than memory alone a slab takes, channels last: fitted to 96 measurements (docs/development/measured.md).
+    """How many times longer than memory alone a slab takes, channels last: fitted to 96 measurements
+    (docs/development/measured.md).
 
-    Rows shorter than the sectors that they are read by, multiprocessors without a block, and one block whose phases nothing else overlaps.
-    """
+    Rows shorter than the sectors that they are read by, multiprocessors without a block, and one block whose phases
+    nothing else overlaps."""
     if not v.last:
         return 1.0
     blocks = blocks_of(v.channels, held.channels) * v.batch
@@ -211,7 +215,8 @@ class Launch:
 
     def _threads(self) -> int:
         threads, most = 64, 256 if self.x.dtype == FLOAT64 else 512
-        alone = blocks_of(self.view.channels, self.tile.channels) * self.view.batch <= self.units  # a multiprocessor for every block
+        # a multiprocessor for every block
+        alone = blocks_of(self.view.channels, self.tile.channels) * self.view.batch <= self.units
         while threads < most and threads * (_ALONE if alone else _PER_THREAD) * 1.5 < self.tile.memory:
             threads *= 2
         return threads
@@ -230,14 +235,30 @@ class Launch:
         while side < units and side < (32 if v.last else threads // 2):
             side *= 2
         config = ChannelSlabConfig(TYPES[x.dtype], self.formula.type, v.last, vector, copy, side, threads)
-        name = f"{stem}_{'last' if v.last else 'first'}{side}_{SHORT[x.dtype]}x{vector}x{copy}_{threads}_{self.formula.name}"
+        name = (
+            f"{stem}_{'last' if v.last else 'first'}{side}_{SHORT[x.dtype]}x{vector}x{copy}_{threads}"
+            f"_{self.formula.name}"
+        )
         kernel = Kernel(f"norm/{stem}.cu", f"norm_{name}", config, ("activation",))
         tiles, (count, share) = blocks_of(v.channels, held), shares(self.problem)
         arguments = record(
-            **arrays, wide_weight=wide(self.specs.weight, x), wide_bias=wide(self.specs.bias, x), per_batch=int(v.per_batch), outer=v.outer,
-            channels=v.channels, inner=v.inner, tile=held, tiles=tiles, members=v.channels // v.groups, groups=v.groups, count=count,
-            share=share, eps=float(self.problem.eps), p=self.formula.p, q=self.formula.q,
-        )  # fmt: skip
+            **arrays,
+            wide_weight=wide(self.specs.weight, x),
+            wide_bias=wide(self.specs.bias, x),
+            per_batch=int(v.per_batch),
+            outer=v.outer,
+            channels=v.channels,
+            inner=v.inner,
+            tile=held,
+            tiles=tiles,
+            members=v.channels // v.groups,
+            groups=v.groups,
+            count=count,
+            share=share,
+            eps=float(self.problem.eps),
+            p=self.formula.p,
+            q=self.formula.q,
+        )
         memory = self.tile.memory if self.tile.memory + _RESERVED <= _STATIC else max(self.tile.memory, _STATIC + 1)
         return planned(kernel, (tiles * v.batch, 1, 1), threads, arguments, shared_memory=memory)
 

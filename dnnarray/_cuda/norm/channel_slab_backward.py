@@ -1,4 +1,5 @@
-"""The algorithm ``channel_slab_backward``: gradients of batch, group and instance norm, with whole channels in the shared memory of a block."""
+"""The algorithm ``channel_slab_backward``: gradients of batch, group and instance norm, with whole channels in the
+shared memory of a block."""
 
 from __future__ import annotations
 
@@ -65,11 +66,24 @@ def run(problem: NormProblem, device: Device, aligned: bool) -> Program:
         half = v.instances * statistics_dtype(x).itemsize
         parts = (launch.arrays.scratch() if dweight else None, launch.arrays.scratch(half) if dbias else None)
     arrays = {
-        "grad": g.grad, "x": g.x, "residual": g.residual if problem.activation else None, "dx": dx, "dresidual": dresidual,
-        "weight": g.weight, "bias": g.bias, "given_mean": g.mean, "given_rstd": g.rstd, "variance": g.variance, "dweight": parts[0],
-        "dbias": parts[1], "dmean": dmean, "dvariance": dvariance, "wide_mean": wide(specs.mean, x), "wide_rstd": wide(specs.rstd, x),
+        "grad": g.grad,
+        "x": g.x,
+        "residual": g.residual if problem.activation else None,
+        "dx": dx,
+        "dresidual": dresidual,
+        "weight": g.weight,
+        "bias": g.bias,
+        "given_mean": g.mean,
+        "given_rstd": g.rstd,
+        "variance": g.variance,
+        "dweight": parts[0],
+        "dbias": parts[1],
+        "dmean": dmean,
+        "dvariance": dvariance,
+        "wide_mean": wide(specs.mean, x),
+        "wide_rstd": wide(specs.rstd, x),
         "wide_variance": wide(specs.variance, x),
-    }  # fmt: skip
+    }
     plans = [launch.plan("channel_slab_backward", ChannelSlabBackwardArguments, arrays)]
     if v.per_batch and (dweight or dbias):
         plans.append(fold(x, parts, (dweight, dbias), v.batch, v.channels, (specs.weight, specs.bias)))

@@ -33,9 +33,8 @@ class ChannelSumsConfig(Config):
 
 @frozen(kw_only=True)
 class ChannelSumsArguments(Arguments, restrict=True):
-    """What ``kernels/norm/channel_sums.cu`` is called with: `more` takes the gradient before the activation, `partial` the sums of x, `gradients` those of
-    the gradient; means are `mean_step` numbers apart in `coefficients`.
-    """
+    """What ``kernels/norm/channel_sums.cu`` is called with: `more` takes the gradient before the activation, `partial`
+    the sums of x, `gradients` those of the gradient; means are `mean_step` numbers apart in `coefficients`."""
 
     x: In
     grad: In
@@ -70,15 +69,32 @@ def channel_sums(c: Launches, gradient: bool, both: bool = False, more: Pointer 
     residual = c.given.residual if gradient and c.problem.activation else None
     settings = (gradient, both, bool(residual), bool(more), v.last, vector, side, threads)
     words = {"both": both, "backward": gradient and not both, "residual": residual, "more": more}
-    name = f"{''.join(f'{w}_' for w, on in words.items() if on)}{layout(v, side)}_{SHORT[x.dtype]}x{vector}_{threads}_{activation.name}"
+    name = (
+        f"{''.join(f'{w}_' for w, on in words.items() if on)}{layout(v, side)}_{SHORT[x.dtype]}x{vector}"
+        f"_{threads}_{activation.name}"
+    )
     config = ChannelSumsConfig(TYPES[x.dtype], activation.type, *settings)
     kernel = Kernel("norm/channel_sums.cu", f"norm_channel_sums_{name}", config, ("activation",))
     tiles = blocks_of(v.channels // vector, side) if v.last else v.channels
     means = c.given.mean if c.direct else c.coefficients
     arguments = ChannelSumsArguments(
-        x=c.given.x, grad=c.given.grad if gradient else None, residual=residual, coefficients=means if gradient else None, more=more,
-        partial=c.partial, gradients=c.partial_gradient, outer=v.outer, channels=v.channels, inner=v.inner, outer_step=s.outer_step,
-        inner_step=s.inner_step, inner_parts=s.inner_parts, members=v.channels // v.groups, mean_step=1 if c.direct else COEFFICIENTS,
-        per_batch=int(v.per_batch), p=c.formula.p, q=c.formula.q,
-    )  # fmt: skip
+        x=c.given.x,
+        grad=c.given.grad if gradient else None,
+        residual=residual,
+        coefficients=means if gradient else None,
+        more=more,
+        partial=c.partial,
+        gradients=c.partial_gradient,
+        outer=v.outer,
+        channels=v.channels,
+        inner=v.inner,
+        outer_step=s.outer_step,
+        inner_step=s.inner_step,
+        inner_parts=s.inner_parts,
+        members=v.channels // v.groups,
+        mean_step=1 if c.direct else COEFFICIENTS,
+        per_batch=int(v.per_batch),
+        p=c.formula.p,
+        q=c.formula.q,
+    )
     return planned(kernel, (s.parts * tiles, 1, 1), threads, arguments, early=gradient)

@@ -1,6 +1,5 @@
-"""The algorithm ``channel_tile``: batch norm of half types whose channels fit the registers of a block, read once: images that are no whole vectors, or
-channels last.
-"""
+"""The algorithm ``channel_tile``: batch norm of half types whose channels fit the registers of a block, read once:
+images that are no whole vectors, or channels last."""
 
 from __future__ import annotations
 
@@ -28,7 +27,8 @@ _SHARED = 3  # multiprocessors for each block, at the most
 _MOST = 128  # channels of a block
 # Bytes of x, channels last, for which all blocks of the card are faster, in two launches; of any size with a residual.
 _MEDIUM = 1 << 20, 4 << 20
-_WALKED = 4  # elements: as large as a vector of an image has to be for blocks with channels in shared memory to walk them as fast
+# elements: as large as a vector of an image has to be for blocks with channels in shared memory to walk them as fast
+_WALKED = 4
 
 
 @frozen
@@ -45,7 +45,8 @@ class ChannelTileConfig(Config):
 
 @frozen(kw_only=True)
 class ChannelTileArguments(Arguments, restrict=("x", "residual", "y")):
-    """What ``kernels/norm/channel_tile.cu`` is called with; `wide` has a bit for each of weight, bias, running mean and variance."""
+    """What ``kernels/norm/channel_tile.cu`` is called with; `wide` has a bit for each of weight, bias, running mean and
+    variance."""
 
     x: In
     residual: In
@@ -141,20 +142,45 @@ def holds(problem: NormProblem, device: Device) -> str | None:
 def run(problem: NormProblem, device: Device, aligned: bool) -> Program:
     """One launch."""
     specs, arrays, c = specs_of(problem), Arrays(problem), columns_of(view_of(problem))
-    x, g, curve, how = specs.x, operands(problem, arrays.inputs), formula(problem.activation, specs.x.dtype), tile_of(c, False)
+    x, g, curve, how = (
+        specs.x,
+        operands(problem, arrays.inputs),
+        formula(problem.activation, specs.x.dtype),
+        tile_of(c, False),
+    )
     assert how is not None
     residual = specs.residual is not None
     config = ChannelTileConfig(TYPES[x.dtype], curve.type, residual, VECTOR, how.vectors, how.threads)
-    name = f"norm_channel_tile_{'residual_' * residual}{SHORT[x.dtype]}x{VECTOR}x{how.vectors}x{how.threads}_{curve.name}"
+    name = (
+        f"norm_channel_tile_{'residual_' * residual}{SHORT[x.dtype]}x{VECTOR}x{how.vectors}x{how.threads}_{curve.name}"
+    )
     y, mean, rstd, next_mean, next_var = (*arrays.outputs, None, None, None, None)[:5]
     count, share = shares(problem)
     arguments = ChannelTileArguments(
-        x=g.x, residual=g.residual, y=y, weight=g.weight, bias=g.bias, running_mean=g.running_mean, running_var=g.running_var, mean_of=mean,
-        rstd_of=rstd, next_mean=next_mean, next_var=next_var,
-        wide=wide_bits(x, specs.weight, specs.bias, specs.running_mean, specs.running_var), pieces=c.pieces, columns=c.total,
-        tile=how.columns, width_of=c.width, width_divisor=divisor(c.width), count=count, share=share, momentum=float(problem.momentum),
-        eps=float(problem.eps), p=curve.p, q=curve.q,
-    )  # fmt: skip
+        x=g.x,
+        residual=g.residual,
+        y=y,
+        weight=g.weight,
+        bias=g.bias,
+        running_mean=g.running_mean,
+        running_var=g.running_var,
+        mean_of=mean,
+        rstd_of=rstd,
+        next_mean=next_mean,
+        next_var=next_var,
+        wide=wide_bits(x, specs.weight, specs.bias, specs.running_mean, specs.running_var),
+        pieces=c.pieces,
+        columns=c.total,
+        tile=how.columns,
+        width_of=c.width,
+        width_divisor=divisor(c.width),
+        count=count,
+        share=share,
+        momentum=float(problem.momentum),
+        eps=float(problem.eps),
+        p=curve.p,
+        q=curve.q,
+    )
     kernel = Kernel("norm/channel_tile.cu", name, config, ("activation",))
     plan = planned(kernel, (blocks_of(c.total, how.columns), 1, 1), how.threads, arguments)
     return Program((plan,), orders(problem, x))

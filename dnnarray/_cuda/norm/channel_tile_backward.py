@@ -1,4 +1,5 @@
-"""The algorithm ``channel_tile_backward``: gradients of batch norm of half types by saved statistics, with whole channels in the registers of a block."""
+"""The algorithm ``channel_tile_backward``: gradients of batch norm of half types by saved statistics, with whole
+channels in the registers of a block."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ class ChannelTileBackwardConfig(Config):
 
 @frozen(kw_only=True)
 class ChannelTileBackwardArguments(Arguments, restrict=("grad", "x", "dx")):
-    """What ``kernels/norm/channel_tile_backward.cu`` is called with; `wide` has a bit for each of weight, bias, mean and rstd."""
+    """What ``kernels/norm/channel_tile_backward.cu`` is called with; `wide` has a bit for each of weight, bias, mean
+    and rstd."""
 
     grad: In
     x: In
@@ -53,13 +55,28 @@ def run(problem: NormProblem, device: Device, aligned: bool) -> Program:
     specs, arrays, c = specs_of(problem), Arrays(problem), columns_of(view_of(problem))
     x, g, how = specs.x, operands(problem, arrays.inputs), tile_of(c, True)
     assert how is not None
-    name = f"norm_channel_tile_backward_{SHORT[x.dtype]}x{VECTOR}x{how.vectors}x{how.threads}_{formula(problem.activation, x.dtype).name}"
+    name = (
+        f"norm_channel_tile_backward_{SHORT[x.dtype]}x{VECTOR}x{how.vectors}x{how.threads}"
+        f"_{formula(problem.activation, x.dtype).name}"
+    )
     dx, dweight, dbias = (*arrays.outputs, None)[:3]
     arguments = ChannelTileBackwardArguments(
-        grad=g.grad, x=g.x, dx=dx, weight=g.weight, mean_of=g.mean, rstd_of=g.rstd, dweight=dweight, dbias=dbias,
-        wide=wide_bits(x, specs.weight, specs.bias, specs.mean, specs.rstd), pieces=c.pieces, columns=c.total, tile=how.columns,
-        width_of=c.width, width_divisor=divisor(c.width), share=shares(problem)[1],
-    )  # fmt: skip
+        grad=g.grad,
+        x=g.x,
+        dx=dx,
+        weight=g.weight,
+        mean_of=g.mean,
+        rstd_of=g.rstd,
+        dweight=dweight,
+        dbias=dbias,
+        wide=wide_bits(x, specs.weight, specs.bias, specs.mean, specs.rstd),
+        pieces=c.pieces,
+        columns=c.total,
+        tile=how.columns,
+        width_of=c.width,
+        width_divisor=divisor(c.width),
+        share=shares(problem)[1],
+    )
     config = ChannelTileBackwardConfig(TYPES[x.dtype], VECTOR, how.vectors, how.threads)
     kernel = Kernel("norm/channel_tile_backward.cu", name, config, ("activation",))
     plan = planned(kernel, (blocks_of(c.total, how.columns), 1, 1), how.threads, arguments)

@@ -1,4 +1,5 @@
-"""Norms over channels: the arrays of a problem by name, and how x lies in memory as (outer, channels, inner). What all their algorithms share."""
+"""Norms over channels: the arrays of a problem by name, and how x lies in memory as (outer, channels, inner). What all
+their algorithms share."""
 
 from __future__ import annotations
 
@@ -10,7 +11,13 @@ from dnnarray._problems.norm_base import NormProblem
 from dnnarray._spec import HALF
 
 MIXED = "in the memory of x the axes of batch, channels and space are interleaved; copy x to C order"
-_EXACT = ("relu", "relu6", "clipped_relu", "hard_tanh", "threshold")  # activations whose gradient is grad or 0, which half types hold
+_EXACT = (
+    "relu",
+    "relu6",
+    "clipped_relu",
+    "hard_tanh",
+    "threshold",
+)  # activations whose gradient is grad or 0, which half types hold
 
 
 class Inputs(NamedTuple):
@@ -48,7 +55,8 @@ def specs_of(problem: NormProblem) -> Inputs:
 
 
 class View(NamedTuple):
-    """x in memory: (outer, channels, inner), or with `last` (outer, inner, channels); statistics per outer index if `per_batch`."""
+    """x in memory: (outer, channels, inner), or with `last` (outer, inner, channels); statistics per outer index if
+    `per_batch`."""
 
     outer: int
     channels: int

@@ -1,8 +1,8 @@
-"""The algorithm ``channels``: sums per channel, coefficients per channel, one pass that applies them; in both memory layouts.
+"""The algorithm ``channels``: sums per channel, coefficients per channel, one pass that applies them; in both memory
+layouts.
 
-Forward: sums of x, ``channel_finish``, ``channel_apply``. Gradient: the same statistics where they were not saved, sums of the gradient,
-``channel_finish_backward``, ``channel_apply``. Given statistics leave the first sums out.
-"""
+Forward: sums of x, ``channel_finish``, ``channel_apply``. Gradient: the same statistics where they were not saved, sums
+of the gradient, ``channel_finish_backward``, ``channel_apply``. Given statistics leave the first sums out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def rejects(problem: NormProblem, device: Device) -> str | None:
     if v is None:
         return MIXED
     specs = specs_of(problem)
-    blocks = split(v, specs.x, specs.grad is not None).parts * (1 if v.last else v.channels)  # of the sums, at the least
+    blocks = split(v, specs.x, specs.grad is not None).parts * (
+        1 if v.last else v.channels
+    )  # of the sums, at the least
     return f"{blocks:,} blocks are more than a grid has" if blocks >= 1 << 31 else None
 
 
@@ -44,7 +46,9 @@ def cost(problem: NormProblem, device: Device) -> Cost:
     if not is_gradient(problem):
         return Cost(problem.flops, problem.bytes + specs_of(problem).x.nbytes, launches=3)
     again = sums_up(problem) and passes(problem)
-    return Cost(problem.flops, problem.bytes + (2 * specs_of(problem).x.nbytes if again else 0), launches=5 if again else 4)
+    return Cost(
+        problem.flops, problem.bytes + (2 * specs_of(problem).x.nbytes if again else 0), launches=5 if again else 4
+    )
 
 
 def run(problem: NormProblem, device: Device, aligned: bool) -> Program:

@@ -68,7 +68,8 @@ class Spread(NamedTuple):
 
 
 def _spread(vectors: int, arrays: int, device: Device) -> Spread | None:
-    """Blocks small enough that several are at work on a multiprocessor; None where the row does not fit into the largest cluster."""
+    """Blocks small enough that several are at work on a multiprocessor; None where the row does not fit into the
+    largest cluster."""
     most = LARGEST if (device.capability or (0, 0)) >= CLUSTERS_FROM else 1
     limit = device.shared_memory - 2 * STATIC
     how = Spread(1, 128 if vectors <= 512 else 256 if vectors <= 1024 else 512)
@@ -122,9 +123,18 @@ def run(problem: NormProblem, device: Device, aligned: bool) -> Program:
     y, total, mean, rstd = results(problem, arrays)
     vectors = columns * x.dtype.itemsize // 16
     arguments = ClusterRowsArguments(
-        x=given.x, residual=given.residual, weight=given.weight, bias=given.bias, y=y, sum=total, mean_of=mean, rstd_of_row=rstd,
-        columns=columns, count=how.count(vectors), eps=float(problem.eps),
-    )  # fmt: skip
+        x=given.x,
+        residual=given.residual,
+        weight=given.weight,
+        bias=given.bias,
+        y=y,
+        sum=total,
+        mean_of=mean,
+        rstd_of_row=rstd,
+        columns=columns,
+        count=how.count(vectors),
+        eps=float(problem.eps),
+    )
     memory = how.memory(vectors, arrays_held(problem))
     plan = planned(kernel, (rows * how.blocks, 1, 1), how.threads, arguments, shared_memory=memory)
     return Program((plan,), orders(problem, x))

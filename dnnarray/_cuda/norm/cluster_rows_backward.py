@@ -1,4 +1,5 @@
-"""The algorithm ``cluster_rows_backward``: gradients of layer and RMS norm over rows in the shared memory of clusters of blocks that stay."""
+"""The algorithm ``cluster_rows_backward``: gradients of layer and RMS norm over rows in the shared memory of clusters
+of blocks that stay."""
 
 from __future__ import annotations
 
@@ -58,8 +59,11 @@ class ClusterRowsBackwardConfig(Config):
 
 
 @frozen(kw_only=True)
-class ClusterRowsBackwardArguments(Arguments, restrict=("grad_sum", "weight", "mean_of", "rstd_of_row", "dx", "dresidual")):
-    """What ``kernels/norm/cluster_rows_backward.cu`` is called with; `dweight` and `dbias` are the parts of the clusters."""
+class ClusterRowsBackwardArguments(
+    Arguments, restrict=("grad_sum", "weight", "mean_of", "rstd_of_row", "dx", "dresidual")
+):
+    """What ``kernels/norm/cluster_rows_backward.cu`` is called with; `dweight` and `dbias` are the parts of the
+    clusters."""
 
     grad: In
     grad_sum: In
@@ -78,10 +82,9 @@ class ClusterRowsBackwardArguments(Arguments, restrict=("grad_sum", "weight", "m
 
 
 class Share(NamedTuple):
-    """How the gradient spreads rows: threads of a row within a warp (0: all of the cluster), blocks of a row, blocks that add up their sums
-    before they write them, threads of a block, vectors of 16 bytes of each; groups of rows on the chip; blocks a multiprocessor; whether the sums
-    of a row are under way while others are worked on.
-    """
+    """How the gradient spreads rows: threads of a row within a warp (0: all of the cluster), blocks of a row, blocks
+    that add up their sums before they write them, threads of a block, vectors of 16 bytes of each; groups of rows on
+    the chip; blocks a multiprocessor; whether the sums of a row are under way while others are worked on."""
 
     lanes: int
     blocks: int
@@ -112,7 +115,9 @@ def _share(columns: int, problem: NormProblem, device: Device) -> Share | None:
             continue
         resident = _RESIDENT // threads if most == 8 else 1
         if blocks > 1 and half and _splits(each * threads, problem, device):
-            return Share(0, blocks, _fold(blocks, resident, problem, device), threads, each, _SPLIT_STAGES, resident, True)
+            return Share(
+                0, blocks, _fold(blocks, resident, problem, device), threads, each, _SPLIT_STAGES, resident, True
+            )
         wanted = 2 if half else 1
         stages = min(_stages(each * threads, resident, problem, device), wanted)
         if stages > 0:
@@ -127,7 +132,8 @@ def _stages(vectors: int, resident: int, problem: NormProblem, device: Device) -
 
 
 def _splits(vectors: int, problem: NormProblem, device: Device) -> bool:
-    """Whether a third row of so many vectors fits beside a weight that is not widened, so that nobody need wait for a row's sums."""
+    """Whether a third row of so many vectors fits beside a weight that is not widened, so that nobody need wait for a
+    row's sums."""
     room = device.shared_memory - _TABLES
     return _given(problem) and (_SPLIT_STAGES * arrays_held(problem) + _kept(problem, True)) * vectors * 16 <= room
 
@@ -135,9 +141,9 @@ def _splits(vectors: int, problem: NormProblem, device: Device) -> bool:
 def _ways(device: Device) -> list[tuple[int, int, int]]:
     """(blocks of a cluster, threads of a block, most columns of a thread), best first.
 
-    The sums for eight columns, and what is computed with them, fit 64 registers; those for 32 always fit 128. Sixteen columns fit 64 too where
-    mean and rstd are given, but half as many blocks at work then hide less: 10 to 14% slower for rows of 4096 and 8192.
-    """
+    The sums for eight columns, and what is computed with them, fit 64 registers; those for 32 always fit 128. Sixteen
+    columns fit 64 too where mean and rstd are given, but half as many blocks at work then hide less: 10 to 14% slower
+    for rows of 4096 and 8192."""
     ways = [(1, threads, 8) for threads in (128, 256, 512, 1024)] + [(1, 512, 32)]
     if (device.capability or (0, 0)) >= CLUSTERS_FROM:
         ways += [(blocks, 512, 32) for blocks in (2, 4, LARGEST)]
@@ -155,9 +161,8 @@ def _warp_share(columns: int, problem: NormProblem, device: Device) -> Share:
 
 
 def _fold(blocks: int, resident: int, problem: NormProblem, device: Device) -> int:
-    """Blocks that add up their sums in shared memory, so that half of them goes through device memory: of one that has not more than another
-    beside it on its multiprocessor, since of larger clusters not all are placed at once.
-    """
+    """Blocks that add up their sums in shared memory, so that half of them goes through device memory: of one that has
+    not more than another beside it on its multiprocessor, since of larger clusters not all are placed at once."""
     large = specs_of(problem).x.size >= _LARGE and (device.capability or (0, 0)) >= CLUSTERS_FROM
     return 2 if large and blocks == 1 and resident <= 2 and wants_parameters(problem) else 1
 
@@ -188,7 +193,8 @@ def rejects(problem: NormProblem, device: Device) -> str | None:
 
 
 def _clusters(share: Share, rows: int) -> int:
-    """As many as are at work at once: of larger clusters, a card places 15 of 16. No more than share the rows evenly, or a last round would be few."""
+    """As many as are at work at once: of larger clusters, a card places 15 of 16. No more than share the rows evenly,
+    or a last round would be few."""
     units = _UNITS if share.blocks <= 2 else _UNITS * 10 // 11
     groups, placed = blocks_of(rows, share.rows * share.fold), units * share.resident // (share.blocks * share.fold)
     return max(blocks_of(groups, blocks_of(groups, placed)), 1) if groups else 1
@@ -219,10 +225,21 @@ def run(problem: NormProblem, device: Device, aligned: bool) -> Program:
     name += "".join(f"_{short(s, x)}" for s in (specs.weight, specs.mean, specs.rstd))
     name += f"{'_parameters' * wanted}{'_given' * _given(problem)}{'_split' * share.split}"
     arguments = ClusterRowsBackwardArguments(
-        grad=given.grad, grad_sum=given.grad_sum, x=given.x, residual=given.residual, weight=given.weight, mean_of=given.mean,
-        rstd_of_row=given.rstd, dx=dx, dresidual=dresidual, dweight=parts[0], dbias=parts[1], rows=rows, columns=columns,
+        grad=given.grad,
+        grad_sum=given.grad_sum,
+        x=given.x,
+        residual=given.residual,
+        weight=given.weight,
+        mean_of=given.mean,
+        rstd_of_row=given.rstd,
+        dx=dx,
+        dresidual=dresidual,
+        dweight=parts[0],
+        dbias=parts[1],
+        rows=rows,
+        columns=columns,
         eps=float(problem.eps),
-    )  # fmt: skip
+    )
     kernel, grid = Kernel("norm/cluster_rows_backward.cu", name, config), (clusters * share.blocks * share.fold, 1, 1)
     memory = share.memory(arrays_held(problem), _kept(problem, share.split))
     plans = [planned(kernel, grid, share.threads, arguments, shared_memory=memory)]

@@ -29,7 +29,8 @@ class ColumnSumsConfig(Config):
 
 @frozen
 class ColumnSumsArguments(Arguments, restrict=True):
-    """What ``kernels/norm/column_sums.cu`` is called with; `mean` is absent in an RMS norm, the results where they are not wanted."""
+    """What ``kernels/norm/column_sums.cu`` is called with; `mean` is absent in an RMS norm, the results where they are
+    not wanted."""
 
     grad: In
     x: In
@@ -50,7 +51,11 @@ def rows_step(rows: int, columns: int) -> int:
 
 
 def column_sums(
-    problem: NormProblem, given: Operands, statistics: tuple[Pointer, Pointer], parts: tuple[Pointer, Pointer], aligned: bool
+    problem: NormProblem,
+    given: Operands,
+    statistics: tuple[Pointer, Pointer],
+    parts: tuple[Pointer, Pointer],
+    aligned: bool,
 ) -> Plan:
     """The launch that takes mean and rstd of the rows and writes the parts of the gradients of weight and bias."""
     x, add, (rows, columns) = specs_of(problem).x, given.residual is not None, rows_of(problem)

@@ -25,7 +25,8 @@ class FoldConfig(Config):
 
 @frozen
 class FoldArguments(Arguments, restrict=("dweight_parts", "dbias_parts")):
-    """What ``kernels/norm/fold.cu`` is called with; the results are absent where they are not wanted, the parts where there are none."""
+    """What ``kernels/norm/fold.cu`` is called with; the results are absent where they are not wanted, the parts where
+    there are none."""
 
     dweight_parts: InArithmetic
     dbias_parts: InArithmetic
@@ -42,9 +43,13 @@ def fold(
     parameters: tuple[Spec | None, Spec | None], aligned: bool = False,
 ) -> Plan:  # fmt: skip
     """The sum of `count` parts of the gradients of weight and bias (`parameters`)."""
-    vector = next((n for n in (4, 2) if columns % n == 0 and columns >= n * _WIDE and aligned and x.dtype != FLOAT64), 1)
+    vector = next(
+        (n for n in (4, 2) if columns % n == 0 and columns >= n * _WIDE and aligned and x.dtype != FLOAT64), 1
+    )
     rows = 8 if columns >= _FEW else 32
-    kernel = Kernel("norm/fold.cu", f"norm_fold_{SHORT[x.dtype]}x{vector}x{rows}", FoldConfig(TYPES[x.dtype], vector, rows))
+    kernel = Kernel(
+        "norm/fold.cu", f"norm_fold_{SHORT[x.dtype]}x{vector}x{rows}", FoldConfig(TYPES[x.dtype], vector, rows)
+    )
     weight, bias = parameters
     arguments = FoldArguments(*parts, *results, count, columns, wide(weight, x), wide(bias, x))
     return planned(kernel, (blocks_of(columns, 32 * vector), 2, 1), 32 * rows, arguments, early=True)

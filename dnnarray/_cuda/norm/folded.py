@@ -1,6 +1,5 @@
-"""The algorithm ``folded``: batch norm of medium arrays, channels last, in two launches that overlap: rows folded until vectors are whole, whatever the
-number of channels.
-"""
+"""The algorithm ``folded``: batch norm of medium arrays, channels last, in two launches that overlap: rows folded until
+vectors are whole, whatever the number of channels."""
 
 from __future__ import annotations
 
@@ -35,7 +34,10 @@ def fits(problem: NormProblem, device: Device) -> str | None:
         return "a gradient only where the statistics were saved"
     fold = fold_of(v, x)
     if fold.rows < 2 or fold.columns < fold.lanes * vector_of(x) or fold.parts * fold.columns > _SHARES * v.channels:
-        return "a single row, rows shorter than a block reads at a time, or so few channels that too many blocks have a share of each"
+        return (
+            "a single row, rows shorter than a block reads at a time, or so few channels that too many blocks "
+            "have a share of each"
+        )
     return channels.rejects(problem, device)  # which takes what is not aligned
 
 
@@ -53,7 +55,8 @@ def workspace(problem: NormProblem) -> int:
 
 
 def cost(problem: NormProblem, device: Device) -> Cost:
-    """Everything once from memory, in launches of which the second begins with the first: no slower than one that leaves multiprocessors idle."""
+    """Everything once from memory, in launches of which the second begins with the first: no slower than one that
+    leaves multiprocessors idle."""
     return Cost(problem.flops, problem.bytes, launches=1)
 
 

@@ -15,9 +15,8 @@ from dnnarray._records import frozen
 
 @frozen(kw_only=True)
 class FoldedApplyArguments(FoldedArguments):
-    """What ``kernels/norm/folded_apply.cu`` is called with: `out` is y or dx, `more` the gradient of the residual, `first` and `second` mean and rstd, or
-    the gradients of weight and bias.
-    """
+    """What ``kernels/norm/folded_apply.cu`` is called with: `out` is y or dx, `more` the gradient of the residual,
+    `first` and `second` mean and rstd, or the gradients of weight and bias."""
 
     partial: InArithmetic
     out: Out
@@ -38,8 +37,19 @@ def folded_apply(problem: NormProblem, given: Inputs, partial: Array, outputs: t
     out, more, first, second, next_mean, next_var = outputs
     count, share = shares(problem)
     arguments = FoldedApplyArguments(
-        **arguments_of(problem, given, fold), partial=partial, out=out, more=more, first=first, second=second, next_mean=next_mean,
-        next_var=next_var, run=fold.run, count=count, share=share, momentum=float(problem.momentum), eps=float(problem.eps),
-    )  # fmt: skip
+        **arguments_of(problem, given, fold),
+        partial=partial,
+        out=out,
+        more=more,
+        first=first,
+        second=second,
+        next_mean=next_mean,
+        next_var=next_var,
+        run=fold.run,
+        count=count,
+        share=share,
+        momentum=float(problem.momentum),
+        eps=float(problem.eps),
+    )
     made, grid = kernel(problem, "folded_apply", fold, plain=False), (fold.slices, blocks_of(fold.rows, fold.run), 1)
     return planned(made, grid, fold.threads, arguments, early=True)

@@ -37,7 +37,8 @@ class FoldedConfig(Config):
 
 @frozen(kw_only=True)
 class FoldedArguments(Arguments):
-    """What both kernels are called with; `wide` has a bit for each of weight, bias, mean and rstd (forward: running mean and variance)."""
+    """What both kernels are called with; `wide` has a bit for each of weight, bias, mean and rstd (forward: running
+    mean and variance)."""
 
     x: In
     grad: In
@@ -58,7 +59,8 @@ class FoldedArguments(Arguments):
 
 
 class Settings(NamedTuple):
-    """Threads of a block, vectors of a slice at the least (half a line of memory, or a line), blocks of the sums and of the last pass."""
+    """Threads of a block, vectors of a slice at the least (half a line of memory, or a line), blocks of the sums and of
+    the last pass."""
 
     threads: int
     lanes: int
@@ -88,7 +90,8 @@ def _settings(v: View, x: Spec) -> Settings:
 
 
 class Fold(NamedTuple):
-    """Folded rows: columns of one, how many, columns of the last; threads; lanes of a slice; slices; rows of a part of the sums, of a block of the last pass."""
+    """Folded rows: columns of one, how many, columns of the last; threads; lanes of a slice; slices; rows of a part of
+    the sums, of a block of the last pass."""
 
     columns: int
     rows: int
@@ -115,7 +118,9 @@ def fold_of(v: View, x: Spec) -> Fold:
     def each(blocks: int) -> int:
         return max(blocks_of(rows, max(blocks // slices, 1)), min(step, rows))
 
-    return Fold(columns, rows, v.size - (rows - 1) * columns, how.threads, lanes, slices, each(how.sums), each(how.apply))
+    return Fold(
+        columns, rows, v.size - (rows - 1) * columns, how.threads, lanes, slices, each(how.sums), each(how.apply)
+    )
 
 
 def vector_of(x: Spec) -> int:
@@ -128,7 +133,9 @@ def kernel(problem: NormProblem, stem: str, fold: Fold, plain: bool) -> Kernel:
     x, how = specs.x, formula(None if plain else problem.activation, specs.x.dtype)
     residual = specs.residual is not None and (problem.activation is not None or not gradient)
     vectors = _FEW if residual and gradient else _VECTORS
-    config = FoldedConfig(TYPES[x.dtype], how.type, gradient, residual and not plain, fold.lanes, vector_of(x), vectors, fold.threads)
+    config = FoldedConfig(
+        TYPES[x.dtype], how.type, gradient, residual and not plain, fold.lanes, vector_of(x), vectors, fold.threads
+    )
     words = f"{'backward_' * gradient}{'residual_' * config.residual}"
     name = f"norm_{stem}_{words}{SHORT[x.dtype]}x{vectors}x{fold.lanes}x{fold.threads}_{how.name}"
     return Kernel(f"norm/{stem}.cu", name, config, ("activation",))
@@ -144,8 +151,20 @@ def arguments_of(problem: NormProblem, given: Inputs, fold: Fold) -> dict[str, A
         residual, types = given.residual, (specs.running_mean, specs.running_var)
         statistics = (given.running_mean, given.running_var)
     return {
-        "x": given.x, "grad": given.grad, "residual": residual, "weight": given.weight, "bias": given.bias, "mean_of": statistics[0],
-        "rstd_of": statistics[1], "wide": wide_bits(specs.x, specs.weight, specs.bias, *types), "columns": fold.columns,
-        "channels": specs.x.shape[problem.geometry.kept[-1]], "rows": fold.rows, "left": fold.left, "parts": fold.parts, "part": fold.part,
-        "p": curve.p, "q": curve.q,
-    }  # fmt: skip
+        "x": given.x,
+        "grad": given.grad,
+        "residual": residual,
+        "weight": given.weight,
+        "bias": given.bias,
+        "mean_of": statistics[0],
+        "rstd_of": statistics[1],
+        "wide": wide_bits(specs.x, specs.weight, specs.bias, *types),
+        "columns": fold.columns,
+        "channels": specs.x.shape[problem.geometry.kept[-1]],
+        "rows": fold.rows,
+        "left": fold.left,
+        "parts": fold.parts,
+        "part": fold.part,
+        "p": curve.p,
+        "q": curve.q,
+    }

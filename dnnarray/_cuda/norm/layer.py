@@ -48,7 +48,8 @@ def specs_of(problem: NormProblem) -> Operands:
 
 
 def extents(problem: NormProblem) -> tuple[int, int] | None:
-    """(rows, columns) where the normalised axes are the fastest in memory and each group of axes stands in the order of x, else None."""
+    """(rows, columns) where the normalised axes are the fastest in memory and each group of axes stands in the order of
+    x, else None."""
     x, axes = specs_of(problem).x, problem.geometry.axes
     order = tuple(i for i in order_of(x) if x.shape[i] != 1)
     along = tuple(i for i in sorted(axes) if x.shape[i] != 1)

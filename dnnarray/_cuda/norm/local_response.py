@@ -1,4 +1,5 @@
-"""The algorithm ``local_response``: local response norm by a thread for each element, with the window from the cache; the gradient in two launches."""
+"""The algorithm ``local_response``: local response norm by a thread for each element, with the window from the cache;
+the gradient in two launches."""
 
 from __future__ import annotations
 
@@ -61,9 +62,19 @@ def _stage(problem: LocalResponseProblem, stage: int, arrays: Arrays, out: Point
     kernel = Kernel("norm/local_response.cu", name, LocalResponseConfig(TYPES[x.dtype], stage, _THREADS))
     k, alpha_size, beta = numbers_of(problem)
     arguments = LocalResponseArguments(
-        grad=grad[0] if grad else None, x=there, out=out, terms=terms, size=x.size, channels=x.shape[problem.axis], inner=inner_of(problem),
-        before=problem.before, after=problem.after, k=k, alpha_size=alpha_size, beta=beta,
-    )  # fmt: skip
+        grad=grad[0] if grad else None,
+        x=there,
+        out=out,
+        terms=terms,
+        size=x.size,
+        channels=x.shape[problem.axis],
+        inner=inner_of(problem),
+        before=problem.before,
+        after=problem.after,
+        k=k,
+        alpha_size=alpha_size,
+        beta=beta,
+    )
     return planned(kernel, (blocks_of(x.size, _THREADS), 1, 1), _THREADS, arguments)
 
 

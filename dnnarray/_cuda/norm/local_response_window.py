@@ -43,7 +43,8 @@ class LocalResponseWindowConfig(Config):
 
 @frozen(kw_only=True)
 class LocalResponseWindowArguments(Arguments, restrict=("grad", "x", "out")):
-    """What ``kernels/norm/local_response_window.cu`` is called with; the divisors are 0 where indices are wider than 32 bits."""
+    """What ``kernels/norm/local_response_window.cu`` is called with; the divisors are 0 where indices are wider than 32
+    bits."""
 
     grad: In
     x: In
@@ -64,7 +65,11 @@ def _vector(problem: LocalResponseProblem, aligned: bool) -> int:
     x, inner = problem.inputs[-1], inner_of(problem)
     if inner == 1:
         return vector_length(x.dtype, True, x.shape[problem.axis])
-    most = 1 if x.dtype == FLOAT64 else (_BACKWARD if is_gradient(problem) else _FORWARD) * (2 if x.dtype.itemsize == 2 else 1)
+    most = (
+        1
+        if x.dtype == FLOAT64
+        else (_BACKWARD if is_gradient(problem) else _FORWARD) * (2 if x.dtype.itemsize == 2 else 1)
+    )
     return min(vector_length(x.dtype, aligned, inner), most)
 
 
@@ -92,14 +97,27 @@ def run(problem: LocalResponseProblem, device: Device, aligned: bool) -> Program
     threads = x.size // vector if last else columns * parts
     tiny, wide = problem.k < _TINY or problem.alpha < 0, threads > (1 << 31) - _THREADS
     settings = (gradient, last, apart, problem.size, quarters, tiny, wide, vector, _STAGES, _THREADS)
-    name = f"{'backward' if gradient else 'forward'}_{'last' if last else 'first'}_{SHORT[x.dtype]}x{vector}_{problem.size}"
+    name = (
+        f"{'backward' if gradient else 'forward'}_{'last' if last else 'first'}_{SHORT[x.dtype]}x{vector}"
+        f"_{problem.size}"
+    )
     symbol = f"norm_local_response_window_{name}_{quarters}{'_apart' * apart}{'_tiny' * tiny}{'_wide' * wide}"
     kernel = Kernel("norm/local_response_window.cu", symbol, LocalResponseWindowConfig(TYPES[x.dtype], *settings))
     *grad, there = arrays.inputs
     by_vectors, by_parts = (0, 0) if wide else (divisor((channels if last else inner) // vector), divisor(parts))
     k, alpha_size, beta = numbers_of(problem)
     arguments = LocalResponseWindowArguments(
-        grad=grad[0] if grad else None, x=there, out=arrays.outputs[0], size=x.size, channels=channels, inner=inner, steps=walk,
-        by_vectors=by_vectors, by_parts=by_parts, k=k, alpha_size=alpha_size, beta=beta,
-    )  # fmt: skip
+        grad=grad[0] if grad else None,
+        x=there,
+        out=arrays.outputs[0],
+        size=x.size,
+        channels=channels,
+        inner=inner,
+        steps=walk,
+        by_vectors=by_vectors,
+        by_parts=by_parts,
+        k=k,
+        alpha_size=alpha_size,
+        beta=beta,
+    )
     return Program((planned(kernel, (blocks_of(threads, _THREADS), 1, 1), _THREADS, arguments),), orders(problem, x))

@@ -1,4 +1,5 @@
-"""The algorithm ``long_rows``: rows of any length, read twice by one block; gradients of parameters by sums over the rows."""
+"""The algorithm ``long_rows``: rows of any length, read twice by one block; gradients of parameters by sums over the
+rows."""
 
 from __future__ import annotations
 
@@ -20,7 +21,20 @@ from dnnarray._cuda.norm.layer import (
     specs_of,
     wants_parameters,
 )
-from dnnarray._cuda.norm.shared import NOTHING, AnyType, Arrays, Bias, Flag, Pointer, Weight, discarded, orders, short, type_of, wide
+from dnnarray._cuda.norm.shared import (
+    NOTHING,
+    AnyType,
+    Arrays,
+    Bias,
+    Flag,
+    Pointer,
+    Weight,
+    discarded,
+    orders,
+    short,
+    type_of,
+    wide,
+)
 from dnnarray._problems.checks import statistics_dtype
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._records import frozen
@@ -45,7 +59,8 @@ class LongRowsConfig(Config):
 
 @frozen(kw_only=True)
 class LongRowsArguments(Arguments, restrict=("grad", "grad_sum", "x", "residual", "weight", "bias", "out")):
-    """What ``kernels/norm/long_rows.cu`` is called with: `out` is y or dx, `more` the sum or the gradient of the residual."""
+    """What ``kernels/norm/long_rows.cu`` is called with: `out` is y or dx, `more` the sum or the gradient of the
+    residual."""
 
     grad: In
     grad_sum: In
@@ -84,7 +99,8 @@ def cost(problem: NormProblem, device: Device) -> Cost:
 
 
 def _sums_alone(problem: NormProblem) -> bool:
-    """Whether the gradients of the parameters are all that is wanted, and the statistics were saved as the sums over the rows take them."""
+    """Whether the gradients of the parameters are all that is wanted, and the statistics were saved as the sums over
+    the rows take them."""
     specs = specs_of(problem)
     saved = wide(specs.rstd, specs.x) and (wide(specs.mean, specs.x) or not problem.centred)
     return bool(discarded(problem)) and bool(saved) and wants_parameters(problem)
@@ -112,15 +128,30 @@ def _rows(problem: NormProblem, arrays: Arrays, aligned: bool, outputs: tuple[Po
     specs, given, gradient = specs_of(problem), operands(problem, arrays.inputs), problem.op.endswith("_backward")
     x, (rows, columns), bias = specs.x, rows_of(problem), None if gradient else specs.bias
     vector, types = vector_length(x.dtype, aligned, columns), (type_of(specs.weight, x), type_of(bias, x))
-    config = LongRowsConfig(TYPES[x.dtype], *types, problem.centred, specs.residual is not None, gradient, vector, _THREADS)
+    config = LongRowsConfig(
+        TYPES[x.dtype], *types, problem.centred, specs.residual is not None, gradient, vector, _THREADS
+    )
     name = f"{name_of(problem)}_long_rows_{'backward_' if gradient else ''}{SHORT[x.dtype]}x{vector}"
     kernel = Kernel("norm/long_rows.cu", f"{name}_{short(specs.weight, x)}_{short(bias, x)}", config)
     out, more, mean, rstd = outputs
     arguments = LongRowsArguments(
-        grad=given.grad, grad_sum=given.grad_sum, x=given.x, residual=given.residual, weight=given.weight,
-        bias=None if gradient else given.bias, given_mean=given.mean, given_rstd=given.rstd, out=out, more=more, mean_of=mean,
-        rstd_of_row=rstd, columns=columns, eps=float(problem.eps), wide_mean=wide(specs.mean, x), wide_rstd=wide(specs.rstd, x),
-    )  # fmt: skip
+        grad=given.grad,
+        grad_sum=given.grad_sum,
+        x=given.x,
+        residual=given.residual,
+        weight=given.weight,
+        bias=None if gradient else given.bias,
+        given_mean=given.mean,
+        given_rstd=given.rstd,
+        out=out,
+        more=more,
+        mean_of=mean,
+        rstd_of_row=rstd,
+        columns=columns,
+        eps=float(problem.eps),
+        wide_mean=wide(specs.mean, x),
+        wide_rstd=wide(specs.rstd, x),
+    )
     return planned(kernel, (rows, 1, 1), _THREADS, arguments)
 
 
@@ -149,7 +180,12 @@ def run_backward(problem: NormProblem, device: Device, aligned: bool) -> Program
     plans = [] if sums_alone else [_rows(problem, arrays, aligned, (dx, dresidual, mean, rstd))]
     if wanted:
         statistics = (given.mean, given.rstd) if sums_alone else (mean, rstd)
-        parts = (arrays.scratch(2 * statistic) if dweight else None, arrays.scratch(2 * statistic + part) if dbias else None)
+        parts = (
+            arrays.scratch(2 * statistic) if dweight else None,
+            arrays.scratch(2 * statistic + part) if dbias else None,
+        )
         plans.append(column_sums(problem, given, statistics, parts, aligned))
-        plans.append(fold(x, parts, (dweight, dbias), blocks_of(rows, rows_step(rows, columns)), columns, parameters, aligned))
+        plans.append(
+            fold(x, parts, (dweight, dbias), blocks_of(rows, rows_step(rows, columns)), columns, parameters, aligned)
+        )
     return Program(tuple(plans), orders(problem, x))

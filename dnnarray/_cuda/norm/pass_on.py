@@ -1,4 +1,5 @@
-"""The algorithm ``pass_on``: where only the sum of an addition has a gradient, both terms get that one, and the parameters get 0."""
+"""The algorithm ``pass_on``: where only the sum of an addition has a gradient, both terms get that one, and the
+parameters get 0."""
 
 from __future__ import annotations
 
@@ -46,7 +47,9 @@ def run(problem: NormProblem, device: Device, aligned: bool) -> Program:
     plans: list[Plan] = []
     if x.size and not discarded(problem):
         vector = vector_length(x.dtype, aligned)
-        kernel = Kernel("norm/pass_on.cu", f"norm_pass_on_{SHORT[x.dtype]}x{vector}", PassOnConfig(TYPES[x.dtype], vector, _THREADS))
+        kernel = Kernel(
+            "norm/pass_on.cu", f"norm_pass_on_{SHORT[x.dtype]}x{vector}", PassOnConfig(TYPES[x.dtype], vector, _THREADS)
+        )
         arguments = PassOnArguments(operands(problem, arrays.inputs).grad_sum, dx, dresidual, x.size)
         plans.append(planned(kernel, (blocks_of(x.size, _THREADS * vector), 1, 1), _THREADS, arguments))
     columns = max((s.size for s in of_parameters(problem) if s is not None), default=0)

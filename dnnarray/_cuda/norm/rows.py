@@ -1,4 +1,5 @@
-"""The algorithm ``rows``: each row in the registers of a warp or a block, read once; of group norm, the values of a group."""
+"""The algorithm ``rows``: each row in the registers of a warp or a block, read once; of group norm, the values of a
+group."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ _LANES = (4, 8, 16, 32, 128, 256, 512, 1024)
 _VECTORS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _THREADS = 128  # of a block whose rows take a warp or less
 _EARLY = 16  # values of a thread with which weight and bias of all of them are read first, as in kernels/norm/rows.cu
-_GROUP_VECTOR = 4  # elements: as large as a vector has to be for a block that holds channels in shared memory to walk them as fast
+_GROUP_VECTOR = (
+    4  # elements: as large as a vector has to be for a block that holds channels in shared memory to walk them as fast
+)
 _GROUP_LANES = 256  # threads of a group up to which one waits for its sums no longer than several groups together do
 
 
@@ -45,7 +48,8 @@ class RowsConfig(Config):
 
 @frozen(kw_only=True)
 class RowsArguments(Arguments, restrict=("x", "weight", "bias", "y", "residual", "sum")):
-    """What ``kernels/norm/rows.cu`` is called with; `mean_of` and `rstd_of_row` are absent where the statistics are not wanted, `share` is 1 / `columns`."""
+    """What ``kernels/norm/rows.cu`` is called with; `mean_of` and `rstd_of_row` are absent where the statistics are not
+    wanted, `share` is 1 / `columns`."""
 
     x: In
     weight: Weight
@@ -130,9 +134,9 @@ def run(problem: NormProblem, device: Device, aligned: bool) -> Program:
 
 
 class Images(NamedTuple):
-    """The rows of a launch, and how images lie in them: how often a border of images falls into a vector (2: any number of times), after how many rows the
-    parameters begin anew, and how many columns an image has. Rows of layer norm are no images.
-    """
+    """The rows of a launch, and how images lie in them: how often a border of images falls into a vector (2: any number
+    of times), after how many rows the parameters begin anew, and how many columns an image has. Rows of layer norm are
+    no images."""
 
     rows: int
     columns: int
@@ -141,22 +145,44 @@ class Images(NamedTuple):
     space: int = 1
 
 
-def _launch(problem: NormProblem, specs: Operands, given: Operands, outputs: tuple[Pointer, ...], how: Rows, images: Images) -> Plan:
+def _launch(
+    problem: NormProblem, specs: Operands, given: Operands, outputs: tuple[Pointer, ...], how: Rows, images: Images
+) -> Plan:
     """The launch; `outputs` are (y, sum, mean, rstd)."""
     rows, columns, borders, groups, space = images
     full = problem.centred and columns == how.columns
-    curve, weight, bias = formula(problem.activation, specs.x.dtype), type_of(specs.weight, specs.x), type_of(specs.bias, specs.x)
+    curve, weight, bias = (
+        formula(problem.activation, specs.x.dtype),
+        type_of(specs.weight, specs.x),
+        type_of(specs.bias, specs.x),
+    )
     settings = (specs.residual is not None, borders, full, *how, how.threads)
     config = RowsConfig(TYPES[specs.x.dtype], weight, bias, curve.type, problem.centred, *settings)
     words = {curve.name: problem.activation is not None, "full": full, f"images{borders}": borders}
     name = f"{problem.op}_rows_{SHORT[specs.x.dtype]}{how.text}{''.join(f'_{w}' for w, on in words.items() if on)}"
-    kernel = Kernel("norm/rows.cu", f"{name}_{short(specs.weight, specs.x)}_{short(specs.bias, specs.x)}", config, ("activation",))
+    kernel = Kernel(
+        "norm/rows.cu", f"{name}_{short(specs.weight, specs.x)}_{short(specs.bias, specs.x)}", config, ("activation",)
+    )
     y, total, mean, rstd = outputs
     arguments = RowsArguments(
-        x=given.x, weight=given.weight, bias=given.bias, y=y, residual=given.residual, sum=total, mean_of=mean, rstd_of_row=rstd, rows=rows,
-        columns=columns, share=1.0 / max(columns, 1), eps=float(problem.eps), p=curve.p, q=curve.q, groups=groups, space=space,
+        x=given.x,
+        weight=given.weight,
+        bias=given.bias,
+        y=y,
+        residual=given.residual,
+        sum=total,
+        mean_of=mean,
+        rstd_of_row=rstd,
+        rows=rows,
+        columns=columns,
+        share=1.0 / max(columns, 1),
+        eps=float(problem.eps),
+        p=curve.p,
+        q=curve.q,
+        groups=groups,
+        space=space,
         space_divisor=divisor(space),
-    )  # fmt: skip
+    )
     plan = planned(kernel, (blocks_of(rows, how.per_block), 1, 1), how.threads, arguments)
     ahead = how.vector * how.vectors <= _EARLY and not borders and specs.residual is None
     return ahead_if_small(plan) if ahead else plan
@@ -178,7 +204,10 @@ def rejects_groups(problem: NormProblem, device: Device) -> str | None:
         return "only groups that are whole vectors, of images that are not"
     how = [_group_rows(problem, v, aligned) for aligned in (True, False)]
     if any(h is None or h.lanes > _GROUP_LANES for h in how) or v.instances >= 1 << 31:
-        return f"the {v.channels // v.groups * v.inner:,} values of a group are more than {_GROUP_LANES} threads hold in registers"
+        return (
+            f"the {v.channels // v.groups * v.inner:,} values of a group are more than {_GROUP_LANES} threads "
+            "hold in registers"
+        )
     return None
 
 
@@ -187,8 +216,12 @@ def run_groups(problem: NormProblem, device: Device, aligned: bool) -> Program:
     v, specs, arrays = channel_view.view_of(problem), channel_view.specs_of(problem), Arrays(problem)
     how, given = _group_rows(problem, v, aligned), channel_view.operands(problem, arrays.inputs)
     assert how is not None
-    images = Images(v.statistics, v.channels // v.groups * v.inner, 1 if v.inner >= how.vector else 2, v.groups, v.inner)
+    images = Images(
+        v.statistics, v.channels // v.groups * v.inner, 1 if v.inner >= how.vector else 2, v.groups, v.inner
+    )
     y, mean, rstd = (*arrays.outputs, None, None)[:3]
     pointers = Operands(x=given.x, weight=given.weight, bias=given.bias)
     parameters = Operands(x=specs.x, weight=specs.weight, bias=specs.bias)
-    return Program((_launch(problem, parameters, pointers, (y, None, mean, rstd), how, images),), orders(problem, specs.x))
+    return Program(
+        (_launch(problem, parameters, pointers, (y, None, mean, rstd), how, images),), orders(problem, specs.x)
+    )

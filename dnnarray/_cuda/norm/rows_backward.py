@@ -1,8 +1,9 @@
-"""The algorithm ``rows_backward``: gradients of layer and RMS norm by rows in the registers of blocks that stay; two further ways for small arrays.
+"""The algorithm ``rows_backward``: gradients of layer and RMS norm by rows in the registers of blocks that stay; two
+further ways for small arrays.
 
-Small arrays have blocks of columns, which read x and grad again for the gradients of the parameters: beside the blocks of rows in one launch
-(``rows_backward_with_columns``), or in a second launch that overlaps with the first (``rows_backward_then_columns``).
-"""
+Small arrays have blocks of columns, which read x and grad again for the gradients of the parameters: beside the blocks
+of rows in one launch (``rows_backward_with_columns``), or in a second launch that overlaps with the first
+(``rows_backward_then_columns``)."""
 
 from __future__ import annotations
 
@@ -26,7 +27,19 @@ from dnnarray._cuda.norm.layer import (
     wants_parameters,
 )
 from dnnarray._cuda.norm.rows import Rows, spread_of
-from dnnarray._cuda.norm.shared import AnyTypeOut, Arrays, Flag, Mean, Pointer, Rstd, Weight, orders, short, type_of, wide
+from dnnarray._cuda.norm.shared import (
+    AnyTypeOut,
+    Arrays,
+    Flag,
+    Mean,
+    Pointer,
+    Rstd,
+    Weight,
+    orders,
+    short,
+    type_of,
+    wide,
+)
 from dnnarray._problems.checks import statistics_dtype
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._records import frozen
@@ -61,9 +74,8 @@ class RowsBackwardConfig(Config):
 
 @frozen(kw_only=True)
 class RowsBackwardArguments(Arguments, restrict=("grad", "grad_sum", "x", "residual", "weight", "dx", "dresidual")):
-    """What ``kernels/norm/rows_backward.cu`` is called with: `dweight` and `dbias` are the parts of the blocks, or with blocks of columns the results;
-    `found_mean` and `found_rstd` take the statistics for a launch behind this one.
-    """
+    """What ``kernels/norm/rows_backward.cu`` is called with: `dweight` and `dbias` are the parts of the blocks, or with
+    blocks of columns the results; `found_mean` and `found_rstd` take the statistics for a launch behind this one."""
 
     grad: In
     grad_sum: In
@@ -86,9 +98,8 @@ class RowsBackwardArguments(Arguments, restrict=("grad", "grad_sum", "x", "resid
 
 
 class Blocks(NamedTuple):
-    """The blocks of a launch: how many there are, how many are at work on a multiprocessor at once, how many vectors a block of columns has beside each
-    other (0: no block is of columns), and whether all blocks are of columns.
-    """
+    """The blocks of a launch: how many there are, how many are at work on a multiprocessor at once, how many vectors a
+    block of columns has beside each other (0: no block is of columns), and whether all blocks are of columns."""
 
     number: int
     resident: int
@@ -132,7 +143,10 @@ def run(problem: NormProblem, device: Device, aligned: bool) -> Program:
     _, _, dweight, dbias = gradients(problem, arrays)
     blocks = _staying(how, problem, rows)
     size = blocks * columns * statistics_dtype(x).itemsize
-    parts = (arrays.scratch() if dweight and size else None, arrays.scratch(size if dweight else 0) if dbias and size else None)
+    parts = (
+        arrays.scratch() if dweight and size else None,
+        arrays.scratch(size if dweight else 0) if dbias and size else None,
+    )
     plans = []
     if x.size:
         plans.append(_launch(problem, how, Blocks(blocks, _resident(how, problem)), parts))
@@ -143,30 +157,71 @@ def run(problem: NormProblem, device: Device, aligned: bool) -> Program:
 
 
 def _launch(
-    problem: NormProblem, how: Rows, blocks: Blocks, parameters: tuple[Pointer, Pointer], found: tuple[Pointer, Pointer] = (None, None)
+    problem: NormProblem,
+    how: Rows,
+    blocks: Blocks,
+    parameters: tuple[Pointer, Pointer],
+    found: tuple[Pointer, Pointer] = (None, None),
 ) -> Plan:
-    """A launch; `parameters` take the parts of the gradients of the parameters, or with blocks of columns these gradients, `found` the statistics,
-    which blocks of columns behind such a launch take from there.
-    """
+    """A launch; `parameters` take the parts of the gradients of the parameters, or with blocks of columns these
+    gradients, `found` the statistics, which blocks of columns behind such a launch take from there."""
     specs, arrays, side = specs_of(problem), Arrays(problem), blocks.side
     given, x, (rows, columns) = operands(problem, arrays.inputs), specs.x, rows_of(problem)
     if blocks.behind:
-        specs, given, found = specs._replace(mean=None, rstd=None), given._replace(mean=found[0], rstd=found[1]), (None, None)
+        specs, given, found = (
+            specs._replace(mean=None, rstd=None),
+            given._replace(mean=found[0], rstd=found[1]),
+            (None, None),
+        )
     dx, dresidual, _, _ = gradients(problem, arrays)
     add, shares = specs.residual is not None, bool(parameters[0] or parameters[1]) and not side
-    alone = blocks.number * how.per_block >= rows and x.dtype != FLOAT64  # a weight in double is more than registers hold
+    # a weight in double is more than registers hold
+    alone = blocks.number * how.per_block >= rows and x.dtype != FLOAT64
     once = side > 0 or alone
     types = (type_of(specs.weight, x), type_of(specs.mean, x), type_of(specs.rstd, x))
-    settings: tuple[Any, ...] = (problem.centred, add, shares, *how, how.threads, blocks.resident, once, side, blocks.behind)
+    settings: tuple[Any, ...] = (
+        problem.centred,
+        add,
+        shares,
+        *how,
+        how.threads,
+        blocks.resident,
+        once,
+        side,
+        blocks.behind,
+    )
     config = RowsBackwardConfig(TYPES[x.dtype], *types, *settings)
-    words = {"parameters": shares, "once": once, f"columns{side}": side > 0, "behind": blocks.behind, "found": any(found)}
+    words = {
+        "parameters": shares,
+        "once": once,
+        f"columns{side}": side > 0,
+        "behind": blocks.behind,
+        "found": any(found),
+    }
     name = f"{name_of(problem)}_rows_backward_{SHORT[x.dtype]}{how.text}"
-    name = "_".join([name, *(short(s, x) for s in (specs.weight, specs.mean, specs.rstd)), *(w for w, on in words.items() if on)])
+    name = "_".join(
+        [name, *(short(s, x) for s in (specs.weight, specs.mean, specs.rstd)), *(w for w, on in words.items() if on)]
+    )
     arguments = RowsBackwardArguments(
-        grad=given.grad, grad_sum=given.grad_sum, x=given.x, residual=given.residual, weight=given.weight, dx=dx, dresidual=dresidual,
-        mean_of=given.mean, rstd_of_row=given.rstd, dweight=parameters[0], dbias=parameters[1], found_mean=found[0], found_rstd=found[1],
-        rows=rows, columns=columns, eps=float(problem.eps), wide_weight=wide(specs.weight, x), wide_bias=wide(specs.bias, x),
-    )  # fmt: skip
+        grad=given.grad,
+        grad_sum=given.grad_sum,
+        x=given.x,
+        residual=given.residual,
+        weight=given.weight,
+        dx=dx,
+        dresidual=dresidual,
+        mean_of=given.mean,
+        rstd_of_row=given.rstd,
+        dweight=parameters[0],
+        dbias=parameters[1],
+        found_mean=found[0],
+        found_rstd=found[1],
+        rows=rows,
+        columns=columns,
+        eps=float(problem.eps),
+        wide_weight=wide(specs.weight, x),
+        wide_bias=wide(specs.bias, x),
+    )
     kernel = Kernel("norm/rows_backward.cu", name, config)
     return planned(kernel, (blocks.number, 1, 1), how.threads, arguments, early=blocks.behind)
 

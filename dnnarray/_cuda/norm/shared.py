@@ -1,4 +1,5 @@
-"""What the plans of all norms share: where the arrays stand among those of a call, how they lie in memory, and the types that kernels read."""
+"""What the plans of all norms share: where the arrays stand among those of a call, how they lie in memory, and the
+types that kernels read."""
 
 from __future__ import annotations
 
@@ -19,12 +20,13 @@ _LINE = 256  # bytes that parts of the scratch memory begin at multiples of
 
 Pointer = Array | None  # None is an array that is absent: a null pointer in the kernel
 
-# Parameters and statistics, which have the dtype of x or that of its arithmetic; a kernel is told which by a number, ...
+# Parameters and statistics, which have the dtype of x or that of its arithmetic; a kernel is told which by a number,
+# ...
 AnyType = Annotated[Array | None, arguments.Pointer("void", True)]
 AnyTypeOut = Annotated[Array | None, arguments.Pointer("void", False)]
-Flag = (
-    arguments.Extent
-)  # 64 bits: by one of 32 bits the compiler does not tell loops over parameters of either dtype apart, which it does for these
+# 64 bits: by one of 32 bits the compiler does not tell loops over parameters of either dtype apart, which it does for
+# these
+Flag = arguments.Extent
 # ... or by its settings.
 Weight = Annotated[Array | None, arguments.Pointer("Config::Weight", True)]
 Bias = Annotated[Array | None, arguments.Pointer("Config::Bias", True)]
@@ -37,11 +39,12 @@ SharesOut = Annotated[Array | None, arguments.Pointer("dnnarray::Shares", False)
 
 
 class Arrays:
-    """The arrays of a problem: `inputs` and `outputs` as in the problem, None where one is absent, then the scratch memory.
+    """The arrays of a problem: `inputs` and `outputs` as in the problem, None where one is absent, then the scratch
+    memory.
 
-    Kernels of a gradient write that of x whether or not it is wanted. Where it is not, it goes to the beginning of the scratch memory (`discarded`),
-    unless no such kernel is launched (`beside` is False). Behind an addition there are two of them, which are equal: one may stand for both.
-    """
+    Kernels of a gradient write that of x whether or not it is wanted. Where it is not, it goes to the beginning of the
+    scratch memory (`discarded`), unless no such kernel is launched (`beside` is False). Behind an addition there are
+    two of them, which are equal: one may stand for both."""
 
     def __init__(self, problem: Problem, beside: bool = True) -> None:
         self._count = 0
@@ -97,12 +100,17 @@ def with_discarded(method: Method) -> Method:
 
 
 def orders(problem: Problem, x: Spec) -> tuple[tuple[int, ...], ...]:
-    """`Program.orders`: gradients, x itself and residuals lie as x does, parameters and statistics in C order, even where they have the shape of x."""
-    own, each_channel = order_of(x), problem.op.startswith("batch_norm")  # its residual comes after the parameters, which have one axis
+    """`Program.orders`: gradients, x itself and residuals lie as x does, parameters and statistics in C order, even
+    where they have the shape of x."""
+    own, each_channel = (
+        order_of(x),
+        problem.op.startswith("batch_norm"),
+    )  # its residual comes after the parameters, which have one axis
     end = max(i for i, s in enumerate(problem.inputs) if s is x) + 1 + problem.op.startswith("add_")
     first = len(leaves(problem.inputs[:end]))
     return tuple(
-        own if i < first or (each_channel and s.shape == x.shape) else tuple(range(s.ndim)) for i, s in enumerate(leaves(problem.inputs))
+        own if i < first or (each_channel and s.shape == x.shape) else tuple(range(s.ndim))
+        for i, s in enumerate(leaves(problem.inputs))
     )
 
 

@@ -1,4 +1,5 @@
-"""The algorithm ``staying_rows``: long rows of layer and RMS norm, by clusters of blocks that stay and keep weight and bias in registers."""
+"""The algorithm ``staying_rows``: long rows of layer and RMS norm, by clusters of blocks that stay and keep weight and
+bias in registers."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ class StayingRowsArguments(Arguments, restrict=("x", "residual", "weight", "bias
 
 
 def _blocks(vectors: int) -> int | None:
-    """Blocks of the cluster whose threads hold a row of so many vectors of 16 bytes; None where rows are shorter, or longer."""
+    """Blocks of the cluster whose threads hold a row of so many vectors of 16 bytes; None where rows are shorter, or
+    longer."""
     room = _THREADS * _VECTORS
     fitting = next((blocks for blocks in _BLOCKS if vectors <= blocks * room), None)
     return fitting if vectors > _BLOCKS[0] // 2 * room else None
@@ -99,9 +101,18 @@ def run(problem: NormProblem, device: Device, aligned: bool) -> Program:
     kernel = Kernel("norm/staying_rows.cu", f"{name_of(problem)}_staying_rows_{SHORT[x.dtype]}_{blocks}x{each}", config)
     y, total, mean, rstd = results(problem, arrays)
     arguments = StayingRowsArguments(
-        x=given.x, residual=given.residual, weight=given.weight, bias=given.bias, y=y, sum=total, mean_of=mean, rstd_of_row=rstd,
-        rows=rows, columns=columns, eps=float(problem.eps),
-    )  # fmt: skip
+        x=given.x,
+        residual=given.residual,
+        weight=given.weight,
+        bias=given.bias,
+        y=y,
+        sum=total,
+        mean_of=mean,
+        rstd_of_row=rstd,
+        rows=rows,
+        columns=columns,
+        eps=float(problem.eps),
+    )
     grid = (min(_clusters(blocks, device), rows) * blocks, 1, 1)
     plan = planned(kernel, grid, _THREADS, arguments, shared_memory=_PLACES * each * _THREADS * 16)
     return Program((plan,), orders(problem, x))

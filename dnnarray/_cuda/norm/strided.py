@@ -32,7 +32,8 @@ class StridedConfig(Config):
 
 @frozen(kw_only=True)
 class StridedArguments(Arguments):
-    """What ``kernels/norm/strided.cu`` is called with: `out` is y or dx, `more` the sum or the gradient of the residual."""
+    """What ``kernels/norm/strided.cu`` is called with: `out` is y or dx, `more` the sum or the gradient of the
+    residual."""
 
     grad: In
     grad_sum: In
@@ -80,15 +81,36 @@ def _launch(problem: NormProblem, given: Operands, outputs: tuple[Pointer, ...])
     specs, (kept, along), gradient = specs_of(problem), walks(problem), problem.op.endswith("_backward")
     x, side = specs.x, 32 if kept.fastest and kept.size > 1 else 1
     config = StridedConfig(TYPES[x.dtype], problem.centred, gradient, side, _THREADS)
-    name = f"{'layer' if problem.centred else 'rms'}_norm_strided_{'backward_' if gradient else ''}{SHORT[x.dtype]}_{side}"
+    name = (
+        f"{'layer' if problem.centred else 'rms'}_norm_strided_{'backward_' if gradient else ''}{SHORT[x.dtype]}_{side}"
+    )
     out, more, mean, rstd = outputs
     arguments = StridedArguments(
-        grad=given.grad, grad_sum=given.grad_sum, x=given.x, residual=given.residual, weight=given.weight,
-        bias=None if gradient else given.bias, given_mean=given.mean, given_rstd=given.rstd, out=out, more=more, mean_of=mean,
-        rstd_of_row=rstd, wide_weight=wide(specs.weight, x), wide_bias=wide(specs.bias, x), wide_mean=wide(specs.mean, x),
-        wide_rstd=wide(specs.rstd, x), eps=float(problem.eps), statistics=kept.size, count=along.size, kept=kept.axes, along=along.axes,
-    )  # fmt: skip
-    return planned(Kernel("norm/strided.cu", name, config, ("norm/axes",)), (blocks_of(kept.size, side), 1, 1), _THREADS, arguments)
+        grad=given.grad,
+        grad_sum=given.grad_sum,
+        x=given.x,
+        residual=given.residual,
+        weight=given.weight,
+        bias=None if gradient else given.bias,
+        given_mean=given.mean,
+        given_rstd=given.rstd,
+        out=out,
+        more=more,
+        mean_of=mean,
+        rstd_of_row=rstd,
+        wide_weight=wide(specs.weight, x),
+        wide_bias=wide(specs.bias, x),
+        wide_mean=wide(specs.mean, x),
+        wide_rstd=wide(specs.rstd, x),
+        eps=float(problem.eps),
+        statistics=kept.size,
+        count=along.size,
+        kept=kept.axes,
+        along=along.axes,
+    )
+    return planned(
+        Kernel("norm/strided.cu", name, config, ("norm/axes",)), (blocks_of(kept.size, side), 1, 1), _THREADS, arguments
+    )
 
 
 def run(problem: NormProblem, device: Device, aligned: bool) -> Program:

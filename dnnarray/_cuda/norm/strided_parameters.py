@@ -26,7 +26,8 @@ class StridedParametersConfig(Config):
 
 @frozen(kw_only=True)
 class StridedParametersArguments(Arguments):
-    """What ``kernels/norm/strided_parameters.cu`` is called with; `mean` is absent in an RMS norm, the results where they are not wanted."""
+    """What ``kernels/norm/strided_parameters.cu`` is called with; `mean` is absent in an RMS norm, the results where
+    they are not wanted."""
 
     grad: In
     x: In
@@ -50,10 +51,22 @@ def strided_parameters(
     specs, (kept, along) = specs_of(problem), walks(problem)
     x, side = specs.x, 32 if along.fastest and along.size > 1 else 1
     config = StridedParametersConfig(TYPES[x.dtype], side, _THREADS)
-    kernel = Kernel("norm/strided_parameters.cu", f"norm_strided_parameters_{SHORT[x.dtype]}_{side}", config, ("norm/axes",))
+    kernel = Kernel(
+        "norm/strided_parameters.cu", f"norm_strided_parameters_{SHORT[x.dtype]}_{side}", config, ("norm/axes",)
+    )
     arguments = StridedParametersArguments(
-        grad=given.grad, x=given.x, residual=given.residual, mean=statistics[0], rstd=statistics[1], dweight=results[0], dbias=results[1],
-        wide_weight=wide(specs.weight, x), wide_bias=wide(specs.bias, x), statistics=kept.size, count=along.size, kept=kept.axes,
+        grad=given.grad,
+        x=given.x,
+        residual=given.residual,
+        mean=statistics[0],
+        rstd=statistics[1],
+        dweight=results[0],
+        dbias=results[1],
+        wide_weight=wide(specs.weight, x),
+        wide_bias=wide(specs.bias, x),
+        statistics=kept.size,
+        count=along.size,
+        kept=kept.axes,
         along=along.axes,
-    )  # fmt: skip
+    )
     return planned(kernel, (blocks_of(along.size, side), 1, 1), _THREADS, arguments)

@@ -35,7 +35,9 @@ from dnnarray._cuda.pool import (
 from dnnarray._cuda.pool.gradient import saved_bytes, taps_bytes
 from dnnarray._select import Method
 
-_STRIDE_ONE = Method("stride_one", stride_one.run, "means of windows of up to 3 x 3 that move by one element", stride_one.rejects)
+_STRIDE_ONE = Method(
+    "stride_one", stride_one.run, "means of windows of up to 3 x 3 that move by one element", stride_one.rejects
+)
 _PIPELINED_ROWS = Method(
     "pipelined_rows",
     pipelined_rows.run,
@@ -44,10 +46,18 @@ _PIPELINED_ROWS = Method(
     cost=pipelined_rows.cost,
 )
 _BULK_ARGMAX = Method(
-    "bulk_argmax", bulk_argmax.run, "runs of rows come into shared memory by TMA", bulk_argmax.rejects, cost=bulk_argmax.cost
+    "bulk_argmax",
+    bulk_argmax.run,
+    "runs of rows come into shared memory by TMA",
+    bulk_argmax.rejects,
+    cost=bulk_argmax.cost,
 )
-_SMALL_WINDOWS = Method("small_windows", small_windows.run, "windows in registers, down the rows", small_windows.rejects)
-_VECTOR_WINDOWS = Method("vector_windows", vector_windows.run, "windows that begin and end with vectors of a row", vector_windows.rejects)
+_SMALL_WINDOWS = Method(
+    "small_windows", small_windows.run, "windows in registers, down the rows", small_windows.rejects
+)
+_VECTOR_WINDOWS = Method(
+    "vector_windows", vector_windows.run, "windows that begin and end with vectors of a row", vector_windows.rejects
+)
 _SEPARABLE_LAST = Method(
     "separable_channels_last",
     separable_channels_last.run,
@@ -56,9 +66,15 @@ _SEPARABLE_LAST = Method(
     cost=separable_channels_last.cost,
 )
 _SEPARABLE = Method("separable", separable.run, "down the columns, then along the rows", separable.rejects)
-_SHARED_PLANES = Method("shared_planes", shared_planes.run, "whole planes in shared memory", shared_planes.rejects, cost=shared_planes.cost)
-_GLOBAL_POOL = Method("global_pool", global_pool.run, "a plane becomes one element", global_pool.rejects, cost=global_pool.cost)
-_DIRECT = Method("direct", direct.run, "every window by itself, neighbours through the cache", direct.rejects, cost=direct.cost)
+_SHARED_PLANES = Method(
+    "shared_planes", shared_planes.run, "whole planes in shared memory", shared_planes.rejects, cost=shared_planes.cost
+)
+_GLOBAL_POOL = Method(
+    "global_pool", global_pool.run, "a plane becomes one element", global_pool.rejects, cost=global_pool.cost
+)
+_DIRECT = Method(
+    "direct", direct.run, "every window by itself, neighbours through the cache", direct.rejects, cost=direct.cost
+)
 
 _ANY = (_SEPARABLE, _SHARED_PLANES, _GLOBAL_POOL, _DIRECT)
 _MAXIMA = (_PIPELINED_ROWS, _SMALL_WINDOWS, _VECTOR_WINDOWS, *_ANY)
@@ -91,12 +107,22 @@ _GATHER_LAST = Method(
     gather_channels_last.cost,
 )
 _GATHER = Method(
-    "gather", gather.run, "for each element a sum over the windows that cover it", gather.rejects, gather.workspace, gather.cost
+    "gather",
+    gather.run,
+    "for each element a sum over the windows that cover it",
+    gather.rejects,
+    gather.workspace,
+    gather.cost,
 )
 
 _MEAN_GRADIENTS = (
     Method("global_gradient", global_gradient.run, "elements of a plane get the same", global_gradient.rejects),
-    Method("stride_one_gradient", stride_one.run_gradient, "sums over windows that move by one element", stride_one.gradient_rejects),
+    Method(
+        "stride_one_gradient",
+        stride_one.run_gradient,
+        "sums over windows that move by one element",
+        stride_one.gradient_rejects,
+    ),
     Method(
         "mean_gradient",
         mean_gradient.run,
@@ -117,7 +143,12 @@ _MEAN_GRADIENTS = (
     _GATHER,
 )
 _MAX_GRADIENTS = (
-    Method("disjoint_gradient", disjoint_gradient.run, "maxima of windows that do not overlap, found again", disjoint_gradient.rejects),
+    Method(
+        "disjoint_gradient",
+        disjoint_gradient.run,
+        "maxima of windows that do not overlap, found again",
+        disjoint_gradient.rejects,
+    ),
     Method(
         "argmax_gradient_tma",
         argmax_gradient_tma.run,
@@ -193,14 +224,27 @@ ALGORITHMS: dict[str, tuple[Method, ...]] = {
     **dict.fromkeys(("max_pool_with_indices", "adaptive_max_pool_with_indices"), _INDICES),
     **dict.fromkeys(("avg_pool", "adaptive_avg_pool"), _MEANS),
     "lp_pool": _NORMS,
-    **dict.fromkeys((f"{kind}max_pool{ending}_backward" for kind in ("", "adaptive_") for ending in ("", "_with_indices")), _MAX_GRADIENTS),
+    **dict.fromkeys(
+        (f"{kind}max_pool{ending}_backward" for kind in ("", "adaptive_") for ending in ("", "_with_indices")),
+        _MAX_GRADIENTS,
+    ),
     **dict.fromkeys(("avg_pool_backward", "adaptive_avg_pool_backward"), _MEAN_GRADIENTS),
     "lp_pool_backward": _NORM_GRADIENTS,
     "max_unpool": (
         Method(
-            "unpool_tiles", unpool_tiles.run, "tiles look for what names their places nearby", unpool_tiles.rejects, unpool_tiles.workspace
+            "unpool_tiles",
+            unpool_tiles.run,
+            "tiles look for what names their places nearby",
+            unpool_tiles.rejects,
+            unpool_tiles.workspace,
         ),
-        Method("unpool_shared", unpool_shared.run, "marks of a plane in shared memory", unpool_shared.rejects, cost=unpool_shared.cost),
+        Method(
+            "unpool_shared",
+            unpool_shared.run,
+            "marks of a plane in shared memory",
+            unpool_shared.rejects,
+            cost=unpool_shared.cost,
+        ),
         Method(
             "unpool_strided",
             unpool_strided.run,

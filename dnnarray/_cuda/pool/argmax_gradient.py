@@ -1,4 +1,5 @@
-"""The algorithm ``argmax_gradient``: maxima over small windows that overlap much, in one launch that finds them again, or is given where they stand."""
+"""The algorithm ``argmax_gradient``: maxima over small windows that overlap much, in one launch that finds them again,
+or is given where they stand."""
 
 from __future__ import annotations
 
@@ -55,9 +56,10 @@ class ArgmaxGradientConfig(Config):
 
 @frozen
 class _Settings:
-    """How threads share the work, as measured: columns of a thread, the most rows of x that it walks down, the blocks a multiprocessor is to hold (0 where
-    that does not matter), the rows that come to the L2 ahead of their turn, and whether the next row is asked for before the maxima are sought; whether strips are
-    as high as fills the card by whole rounds of these blocks instead."""
+    """How threads share the work, as measured: columns of a thread, the most rows of x that it walks down, the blocks a
+    multiprocessor is to hold (0 where that does not matter), the rows that come to the L2 ahead of their turn, and
+    whether the next row is asked for before the maxima are sought; whether strips are as high as fills the card by
+    whole rounds of these blocks instead."""
 
     columns: int
     rows: int = 28
@@ -106,13 +108,20 @@ _GIVEN_LARGE_APART = {
     ("first", False): _Settings(4, ahead=1), ("last", False): _Settings(6),
 }  # fmt: skip
 _TABLES = {  # by whether places are given, windows are large, and they are apart by 2
-    (False, False, False): _SOUGHT, (False, True, False): _SOUGHT_LARGE, (False, False, True): _SOUGHT_APART, (False, True, True): _SOUGHT_LARGE_APART,
-    (True, False, False): _GIVEN, (True, True, False): _GIVEN_LARGE, (True, False, True): _GIVEN_APART, (True, True, True): _GIVEN_LARGE_APART,
-}  # fmt: skip
+    (False, False, False): _SOUGHT,
+    (False, True, False): _SOUGHT_LARGE,
+    (False, False, True): _SOUGHT_APART,
+    (False, True, True): _SOUGHT_LARGE_APART,
+    (True, False, False): _GIVEN,
+    (True, True, False): _GIVEN_LARGE,
+    (True, False, True): _GIVEN_APART,
+    (True, True, True): _GIVEN_LARGE_APART,
+}
 
 
 def many_windows(g: Geometry) -> bool:
-    """Whether so many windows lie over an element that one launch is worth it where places are given and windows move by one."""
+    """Whether so many windows lie over an element that one launch is worth it where places are given and windows move
+    by one."""
     return g.axes[1].cover() * g.axes[2].cover() >= 6
 
 
@@ -127,7 +136,10 @@ def reason(problem: PoolProblem) -> str | None:
         return found
     g, indices = geometry_at(problem), problem.inputs[2]
     if not overlap(g, problem.inputs[1]):
-        return "windows are larger than 5 x 5 or do not overlap along both axes, or elements are not float32, float16 or bfloat16"
+        return (
+            "windows are larger than 5 x 5 or do not overlap along both axes, or elements are not float32, "
+            "float16 or bfloat16"
+        )
     if indices is not None and not is_apart(g) and not many_windows(g):
         return "fewer than six windows lie over an element, and the places of maxima are given"
     return None
@@ -141,7 +153,9 @@ def rejects(problem: PoolProblem, device: Device) -> str | None:
         return "rows have one element"
     if _settings(g, x, indices) is None:
         return "there are no settings for windows of this size and stride, whose gradient takes two launches"
-    if vector_length(x.dtype, device.aligned, g.channels if g.last else g.axes[2].extent) < (wide_of(g, x) if g.last else 4):
+    if vector_length(x.dtype, device.aligned, g.channels if g.last else g.axes[2].extent) < (
+        wide_of(g, x) if g.last else 4
+    ):
         return "elements do not lie side by side in words, or rows in vectors"
     return None
 
@@ -162,19 +176,42 @@ def _plan(problem: PoolProblem, device: Device, aligned: bool, g: Geometry) -> P
         blocks = 1  # what the compiler aims at by itself costs spills
     saved = INT64 if indices is None else indices.dtype  # nothing is read where none are given
     config = ArgmaxGradientConfig(
-        POOL_TYPES[x.dtype], POOL_TYPES[saved], indices is not None, g.last, h.window, h.stride_used, w.window, w.stride_used, w.before, wide,
-        columns, piece, THREADS, blocks, settings.ahead, settings.early, False,
-    )  # fmt: skip
-    words = [f"max_pool_argmax_gradient_{POOL_SHORT[x.dtype]}"] + ([] if indices is None else [f"by_{POOL_SHORT[saved]}"])
+        POOL_TYPES[x.dtype],
+        POOL_TYPES[saved],
+        indices is not None,
+        g.last,
+        h.window,
+        h.stride_used,
+        w.window,
+        w.stride_used,
+        w.before,
+        wide,
+        columns,
+        piece,
+        THREADS,
+        blocks,
+        settings.ahead,
+        settings.early,
+        False,
+    )
+    words = [f"max_pool_argmax_gradient_{POOL_SHORT[x.dtype]}"] + (
+        [] if indices is None else [f"by_{POOL_SHORT[saved]}"]
+    )
     words += [
         f"w{h.window}x{w.window}_by_{h.stride_used}x{w.stride_used}_at{w.before}",
         "last" if g.last else "first",
         f"x{wide}c{columns}p{piece}b{blocks}a{settings.ahead}" + "_early" * settings.early,
     ]
-    inner, groups, rows = g.channels // wide if g.last else 1, -(-w.extent // columns), -(-(h.extent + h.before) // h.stride_used)
+    inner, groups, rows = (
+        g.channels // wide if g.last else 1,
+        -(-w.extent // columns),
+        -(-(h.extent + h.before) // h.stride_used),
+    )
     columns_of_all = g.outer * inner * groups
     if settings.rounds:
-        steps = -(-rows // strips_by_rounds(columns_of_all / THREADS, rows, h.cover() - 1, device.units * settings.blocks))
+        steps = -(
+            -rows // strips_by_rounds(columns_of_all / THREADS, rows, h.cover() - 1, device.units * settings.blocks)
+        )
     else:
         steps = _steps(columns_of_all, rows, settings.rows // h.stride_used)
     strips = -(-rows // steps)
@@ -203,14 +240,19 @@ def _columns(g: Geometry, x: Spec, wanted: int, aligned: bool) -> int:
 
 
 def _sums(g: Geometry, columns: int, given: bool) -> int:
-    """Sums of a thread, for a channel: as many rows as a window has, of its columns and of what stands elsewhere: where maxima are sought, to each side."""
+    """Sums of a thread, for a channel: as many rows as a window has, of its columns and of what stands elsewhere: where
+    maxima are sought, to each side."""
     return g.axes[1].window * (columns + (1 if given else 2))
 
 
 def strips_by_rounds(blocks: float, rows: int, lost: int, slots: int) -> int:
-    """Of how many strips a plane is: those with the shortest time where so many blocks run at once, and each strip does some rows more than it writes."""
+    """Of how many strips a plane is: those with the shortest time where so many blocks run at once, and each strip does
+    some rows more than it writes."""
     fewest = -(-rows // _MOST_ROWS)
-    return min(range(fewest, max(rows // _LEAST_ROWS, fewest) + 1), key=lambda n: math.ceil(blocks * n / slots) * (-(-rows // n) + lost))
+    return min(
+        range(fewest, max(rows // _LEAST_ROWS, fewest) + 1),
+        key=lambda n: math.ceil(blocks * n / slots) * (-(-rows // n) + lost),
+    )
 
 
 def _steps(columns: int, rows: int, most: int) -> int:

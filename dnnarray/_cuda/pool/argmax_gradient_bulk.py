@@ -1,5 +1,5 @@
-"""The algorithm ``argmax_gradient_bulk``: maxima over small windows that overlap, found again, in channels-first memory; blocks that stay fetch long runs of a
-plane's rows, or all of it, by TMA (sm_90)."""
+"""The algorithm ``argmax_gradient_bulk``: maxima over small windows that overlap, found again, in channels-first
+memory; blocks that stay fetch long runs of a plane's rows, or all of it, by TMA (sm_90)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ from dnnarray._cuda.core.arguments import In, Out
 from dnnarray._cuda.core.plan import Array, Kernel, Plan, Program
 from dnnarray._cuda.core.planner import planned
 from dnnarray._cuda.pool.argmax_gradient import reason
-from dnnarray._cuda.pool.bulk import GradientArguments, GradientConfig, Settings, Table, arguments_of, config_of, cut_of, words_of
+from dnnarray._cuda.pool.bulk import (
+    GradientArguments,
+    GradientConfig,
+    Settings,
+    Table,
+    arguments_of,
+    config_of,
+    cut_of,
+    words_of,
+)
 from dnnarray._cuda.pool.geometry import Geometry
 from dnnarray._cuda.pool.gradient import geometry_at, one_launch
 from dnnarray._problems.pool import PoolProblem
@@ -43,7 +52,9 @@ def _plan(problem: PoolProblem, device: Device, g: Geometry) -> Plan:
     cut = cut_of(_TABLE, g, x, None, device)
     assert cut is not None  # rejects
     name = "_".join(words_of("argmax_gradient_bulk", g, x, cut))
-    kernel = Kernel("pool/argmax_gradient_bulk.cu", name, ArgmaxGradientBulkConfig(**asdict(config_of(g, x, cut))), ("pool/window",))
+    kernel = Kernel(
+        "pool/argmax_gradient_bulk.cu", name, ArgmaxGradientBulkConfig(**asdict(config_of(g, x, cut))), ("pool/window",)
+    )
     arguments = ArgmaxGradientBulkArguments(grad=Array(0), x=Array(1), dx=Array(2), **arguments_of(g, cut))
     return planned(kernel, (cut.blocks, 1, 1), cut.settings.threads, arguments, shared_memory=cut.tiles.shared)
 
@@ -64,7 +75,10 @@ def bulk_reason(problem: PoolProblem, device: Device, table: Table) -> str | Non
     if not g.first:
         return "memory is not channels-first"
     if cut_of(table, g, x, indices, device) is None:
-        return "there are no settings for windows of this size and stride, or planes, rows or lanes do not divide into whole runs"
+        return (
+            "there are no settings for windows of this size and stride, or planes, rows or lanes do not divide "
+            "into whole runs"
+        )
     return None
 
 

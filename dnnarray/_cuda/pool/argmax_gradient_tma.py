@@ -1,5 +1,5 @@
-"""The algorithm ``argmax_gradient_tma``: maxima over small windows that overlap much, found again, in channels-last memory; blocks that have all of a row share
-their windows, and TMA (sm_90) brings their rows."""
+"""The algorithm ``argmax_gradient_tma``: maxima over small windows that overlap much, found again, in channels-last
+memory; blocks that have all of a row share their windows, and TMA (sm_90) brings their rows."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class ArgmaxGradientTmaConfig(ArgmaxGradientConfig):
 
 @frozen
 class _Settings:
-    """How threads share the work, as measured: columns of a thread, boxes of the ring, threads that a multiprocessor has registers for, warps of a block, and
-    whether a box gives way before the maxima in it are sought."""
+    """How threads share the work, as measured: columns of a thread, boxes of the ring, threads that a multiprocessor
+    has registers for, warps of a block, and whether a box gives way before the maxima in it are sought."""
 
     columns: int
     stages: int
@@ -98,7 +98,11 @@ def _blocks(g: Geometry, x: Spec, s: _Settings, warps: int) -> _Blocks:
     sums = h.window * _line(columns, seen, h.window) * wide * 4
     box = (h.stride_used * columns + windows) * wide * x.dtype.itemsize
     return _Blocks(
-        warps, _tiles(-(-w.extent // s.columns), warps), columns, windows, _LANES * (sums + s.stages * box) + s.stages * _BARRIER
+        warps,
+        _tiles(-(-w.extent // s.columns), warps),
+        columns,
+        windows,
+        _LANES * (sums + s.stages * box) + s.stages * _BARRIER,
     )
 
 
@@ -107,7 +111,9 @@ def _chosen(g: Geometry, x: Spec, s: _Settings, device: Device) -> _Blocks | Non
     chunk, needed = _LANES * wide_of(g, x), -(-g.axes[2].extent // s.columns)
     if g.channels < _WRITING * -(-g.channels // chunk) * chunk:
         return None
-    warps = sorted((n for n in s.warps if needed >= _WRITING * n * _tiles(needed, n)), key=lambda n: n * _tiles(needed, n))
+    warps = sorted(
+        (n for n in s.warps if needed >= _WRITING * n * _tiles(needed, n)), key=lambda n: n * _tiles(needed, n)
+    )
     return next((b for n in warps if (b := _blocks(g, x, s, n)).shared <= device.shared_memory), None)
 
 
@@ -125,20 +131,30 @@ def rejects(problem: PoolProblem, device: Device) -> str | None:
     g, x = geometry_at(problem), problem.inputs[1]
     w = g.axes[2]
     if not g.last or g.channels * x.dtype.itemsize % 16 or w.before > w.window - w.stride_used:
-        return "memory is not channels-last in vectors of 16 bytes, or a window lies in the padding but for less than a stride"
+        return (
+            "memory is not channels-last in vectors of 16 bytes, or a window lies in the padding but for less "
+            "than a stride"
+        )
     if (s := _settings(g, x)) is None:
         return "there are no settings for windows of this size and stride"
-    half = s.columns // w.stride_used // 2  # of a thread's windows; those of one half must not reach where the neighbour's other half does
+    # of a thread's windows; those of one half must not reach where the neighbour's other half does
+    half = s.columns // w.stride_used // 2
     if (half - 1) * w.stride_used + w.window > s.columns or (half + 1) * w.stride_used < w.window:
         return "windows reach too far along a row for the columns of a thread"
-    return None if _chosen(g, x, s, device) else "too many threads would write nothing, or a row does not fit into shared memory"
+    return (
+        None
+        if _chosen(g, x, s, device)
+        else "too many threads would write nothing, or a row does not fit into shared memory"
+    )
 
 
 def _strips(g: Geometry, x: Spec, s: _Settings, b: _Blocks, device: Device) -> tuple[int, int, int]:
     """(blocks of a strip, rows of windows of a strip, strips)."""
     h = g.axes[1]
     chunks, rows = -(-g.channels // (_LANES * wide_of(g, x))), -(-(h.extent + h.before) // h.stride_used)
-    slots = device.units * max(min((device.shared_memory + RESERVED) // (b.shared + RESERVED), s.room // (b.warps * _LANES)), 1)
+    slots = device.units * max(
+        min((device.shared_memory + RESERVED) // (b.shared + RESERVED), s.room // (b.warps * _LANES)), 1
+    )
     base = g.n * b.tiles * chunks
     steps = -(-rows // strips_by_rounds(base, rows, 2 * h.cover(), slots))
     return base, steps, -(-rows // steps)
@@ -154,7 +170,16 @@ def _plan(problem: PoolProblem, device: Device, g: Geometry) -> Plan:
     chunks = -(-g.channels // (_LANES * wide_of(g, x)))
     grad_map, x_map = _maps(g, x, b, (Array(0), Array(1)))
     arguments = ArgmaxGradientTmaArguments(
-        Array(2), grad_map, x_map, channels=g.channels, chunks=chunks, tiles=b.tiles, strips=strips, steps=steps, h=h.side, w=w.side
+        Array(2),
+        grad_map,
+        x_map,
+        channels=g.channels,
+        chunks=chunks,
+        tiles=b.tiles,
+        strips=strips,
+        steps=steps,
+        h=h.side,
+        w=w.side,
     )
     return planned(_kernel(g, x, s, b), (base * strips, 1, 1), b.warps * _LANES, arguments, shared_memory=b.shared)
 
@@ -191,9 +216,28 @@ def _maps(g: Geometry, x: Spec, b: _Blocks, arrays: tuple[Array, Array]) -> list
 def _kernel(g: Geometry, x: Spec, s: _Settings, b: _Blocks) -> Kernel:
     _, h, w = g.axes
     config = ArgmaxGradientTmaConfig(
-        POOL_TYPES[x.dtype], POOL_TYPES[INT64], False, True, h.window, h.stride_used, w.window, w.stride_used, w.before, wide_of(g, x),
-        s.columns, 1, b.warps * _LANES, 1, 0, s.early, True, s.stages,
-    )  # fmt: skip
+        POOL_TYPES[x.dtype],
+        POOL_TYPES[INT64],
+        False,
+        True,
+        h.window,
+        h.stride_used,
+        w.window,
+        w.stride_used,
+        w.before,
+        wide_of(g, x),
+        s.columns,
+        1,
+        b.warps * _LANES,
+        1,
+        0,
+        s.early,
+        True,
+        s.stages,
+    )
     windows = f"w{h.window}x{w.window}_by_{h.stride_used}x{w.stride_used}_at{w.before}"
-    name = f"max_pool_argmax_gradient_tma_{POOL_SHORT[x.dtype]}_{windows}_c{s.columns}w{b.warps}s{s.stages}" + "_early" * s.early
+    name = (
+        f"max_pool_argmax_gradient_tma_{POOL_SHORT[x.dtype]}_{windows}_c{s.columns}w{b.warps}s{s.stages}"
+        + "_early" * s.early
+    )
     return Kernel("pool/argmax_gradient_tma.cu", name, config, ("tma", "pool/window"))

@@ -1,4 +1,5 @@
-"""Bands: rows of a plane in channels-first memory, or several whole planes, whose gradient a block sums up in shared memory."""
+"""Bands: rows of a plane in channels-first memory, or several whole planes, whose gradient a block sums up in shared
+memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What pooling by bulk copies of a plane's rows shares: the settings of its kernels, and how the lanes of a warp share a row (sm_90)."""
+"""What pooling by bulk copies of a plane's rows shares: the settings of its kernels, and how the lanes of a warp share
+a row (sm_90)."""
 
 from __future__ import annotations
 
@@ -13,7 +14,11 @@ from dnnarray._records import frozen
 from dnnarray._select import Device
 from dnnarray._spec import HALF, Spec
 
-HEAD, LINE, RUN = 128, 128, 16  # bytes of shared memory before the tiles, and what parts of tiles and runs are multiples of
+HEAD, LINE, RUN = (
+    128,
+    128,
+    16,
+)  # bytes of shared memory before the tiles, and what parts of tiles and runs are multiples of
 LANES, WARP = (4, 8, 16, 32), 32  # that may have a row
 BUSY = 0.8  # of the lanes, those that have columns, at the least
 _FEW = 4  # rows of x of a strip, below which too many are read twice
@@ -61,7 +66,8 @@ class GradientConfig(BulkConfig):
 
 @frozen
 class GradientArguments(Arguments, restrict=True):
-    """The numbers of the kernels of gradients: how many tiles there are, and of a plane, rows of windows of a strip, bytes of a stage, both axes."""
+    """The numbers of the kernels of gradients: how many tiles there are, and of a plane, rows of windows of a strip,
+    bytes of a stage, both axes."""
 
     total: Extent
     tiles: Division
@@ -74,8 +80,9 @@ class GradientArguments(Arguments, restrict=True):
 
 @frozen
 class Settings:
-    """How threads share the work, as measured: columns of a thread, threads of a block, the most rows of x of a strip, tiles of a block under way, and blocks of
-    a multiprocessor; whether the loop is unrolled until rows are in the same registers again."""
+    """How threads share the work, as measured: columns of a thread, threads of a block, the most rows of x of a strip,
+    tiles of a block under way, and blocks of a multiprocessor; whether the loop is unrolled until rows are in the same
+    registers again."""
 
     columns: int
     threads: int
@@ -93,13 +100,15 @@ Table = dict[
 def settings_of(table: Table, g: Geometry, x: Spec) -> Settings | None:
     """The settings for a gradient, None where others are faster."""
     s = table.get((is_large(g), is_apart(g)), {}).get(x.dtype in HALF)
-    more = is_apart(g) and not is_large(g) and max(a.window for a in g.axes[1:]) > 3  # registers than three rows and columns take
+    # registers than three rows and columns take
+    more = is_apart(g) and not is_large(g) and max(a.window for a in g.axes[1:]) > 3
     return replace(s, blocks=s.blocks - 1) if s is not None and more else s
 
 
 @frozen
 class Tiles:
-    """How a plane is cut: lanes of a row, rows of windows of a strip, tiles, and bytes of a tile's rows of x (or places), of all of it, and of the block."""
+    """How a plane is cut: lanes of a row, rows of windows of a strip, tiles, and bytes of a tile's rows of x (or
+    places), of all of it, and of the block."""
 
     lanes: int
     steps: int
@@ -110,17 +119,24 @@ class Tiles:
 
 
 def _fitted(s: Settings, w: WindowAxis, rows: int, wider: bool) -> Settings:
-    """The settings for planes of so many rows: more columns where lanes would not do, and of threads that would have no rows other blocks', whose tiles are then small
-    enough that more blocks do instead of a second tile."""
+    """The settings for planes of so many rows: more columns where lanes would not do, and of threads that would have no
+    rows other blocks', whose tiles are then small enough that more blocks do instead of a second tile."""
     columns = s.columns if w.extent <= s.columns * LANES[-1] or not wider else 2 * s.columns
     strips = -(-rows // s.rows)
     threads = min(s.threads, -(-lanes_of(w.extent // columns) * strips // WARP) * WARP)
     stages = s.stages if threads == s.threads else 1
-    return replace(s, columns=columns, threads=threads, stages=stages, blocks=s.blocks * s.stages // stages * s.threads // max(threads, 1))
+    return replace(
+        s,
+        columns=columns,
+        threads=threads,
+        stages=stages,
+        blocks=s.blocks * s.stages // stages * s.threads // max(threads, 1),
+    )
 
 
 def _cut(s: Settings) -> Settings | None:
-    """The settings with tiles half as high, None where they are low. Which rows lie in a tile does not change the order of any sum."""
+    """The settings with tiles half as high, None where they are low. Which rows lie in a tile does not change the order
+    of any sum."""
     if s.threads > WARP and s.threads // 2 % WARP == 0:
         return replace(s, threads=s.threads // 2, blocks=2 * s.blocks)
     return replace(s, rows=s.rows // 2) if s.rows >= 2 * _FEW else None
@@ -137,7 +153,8 @@ def _tiles(s: Settings, g: Geometry, x: Spec, indices: Spec | None) -> Tiles | N
     if lanes == 0:
         return None
     strips, more = s.threads // lanes, (h.window - 1) // h.stride_used
-    rows = -(-(h.extent + h.before) // h.stride_used) - h.before // h.stride_used  # of windows, below which rows of x are written
+    # of windows, below which rows of x are written
+    rows = -(-(h.extent + h.before) // h.stride_used) - h.before // h.stride_used
     steps = -(-rows // (strips * -(-rows // (strips * (s.rows // h.stride_used)))))
     windows = min(strips * steps + more, h.outputs)
     if indices is None:
@@ -169,7 +186,12 @@ def cut_of(table: Table, g: Geometry, x: Spec, indices: Spec | None, device: Dev
     s = _fitted(s, w, h.extent, indices is None)
     source, width, height = (x, w.extent, h.extent) if indices is None else (indices, w.outputs, h.outputs)
     planes = (h.outputs * w.outputs * x.dtype.itemsize, height * width * source.dtype.itemsize)
-    if not spread_evenly(w, s.columns) or h.extent > _ROWS or any(n % RUN for n in planes) or w.extent * x.dtype.itemsize % RUN:
+    if (
+        not spread_evenly(w, s.columns)
+        or h.extent > _ROWS
+        or any(n % RUN for n in planes)
+        or w.extent * x.dtype.itemsize % RUN
+    ):
         return None
     if (t := _tiles(s, g, x, indices)) is None or t.stage < _LEAST or t.shared > device.shared_memory:
         return None
@@ -187,17 +209,33 @@ def config_of(g: Geometry, x: Spec, cut: Cut) -> GradientConfig:
     """The settings that the kernels of gradients have in common."""
     (_, h, w), s = g.axes, cut.settings
     return GradientConfig(
-        POOL_TYPES[x.dtype], h.window, h.stride_used, w.window, w.stride_used, w.before, s.columns, cut.tiles.lanes, s.threads, s.blocks,
-        s.stages, s.turns,
-    )  # fmt: skip
+        POOL_TYPES[x.dtype],
+        h.window,
+        h.stride_used,
+        w.window,
+        w.stride_used,
+        w.before,
+        s.columns,
+        cut.tiles.lanes,
+        s.threads,
+        s.blocks,
+        s.stages,
+        s.turns,
+    )
 
 
 def arguments_of(g: Geometry, cut: Cut) -> dict[str, Any]:
     """The fields of `GradientArguments`."""
     (_, h, w), t = g.axes, cut.tiles
     return {
-        "total": cut.total, "tiles": division(t.count, cut.total), "steps": t.steps, "room": t.room, "stage": t.stage, "h": h.side, "w": w.side,
-    }  # fmt: skip
+        "total": cut.total,
+        "tiles": division(t.count, cut.total),
+        "steps": t.steps,
+        "room": t.room,
+        "stage": t.stage,
+        "h": h.side,
+        "w": w.side,
+    }
 
 
 def words_of(algorithm: str, g: Geometry, x: Spec, cut: Cut) -> list[str]:

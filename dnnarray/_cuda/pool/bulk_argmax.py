@@ -1,5 +1,5 @@
-"""The algorithm ``bulk_argmax``: maxima of small windows that overlap, with their places, in channels-first memory; blocks that stay fetch long runs of a
-plane's rows by TMA (sm_90)."""
+"""The algorithm ``bulk_argmax``: maxima of small windows that overlap, with their places, in channels-first memory;
+blocks that stay fetch long runs of a plane's rows by TMA (sm_90)."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _AT_WORK = 0.8  # of the multiprocessors, those that have a tile, at the least
 
 @frozen
 class Settings:
-    """How threads share the work, as measured: columns of a thread, threads of a block, the most rows of windows of a strip, tiles of a block under way, and blocks
-    of a multiprocessor."""
+    """How threads share the work, as measured: columns of a thread, threads of a block, the most rows of windows of a
+    strip, tiles of a block under way, and blocks of a multiprocessor."""
 
     columns: int
     threads: int
@@ -69,7 +69,8 @@ _SETTINGS = Settings(4, 128, 7, 1, 8), Settings(8, 64, 7, 1, 8)  # the first tha
 
 @frozen
 class Tiles:
-    """How planes are cut: the settings that fit, lanes of a row, rows of windows of a strip, tiles of a plane and of all, bytes of a tile, blocks."""
+    """How planes are cut: the settings that fit, lanes of a row, rows of windows of a strip, tiles of a plane and of
+    all, bytes of a tile, blocks."""
 
     settings: Settings
     lanes: int
@@ -130,14 +131,29 @@ def plan(r: Reduction, device: Device, aligned: bool, arrays: tuple[Array, Array
     assert t is not None  # reason
     s, (_, h, w) = t.settings, r.g.axes
     config = BulkConfig(
-        POOL_TYPES[r.dtype], h.window, h.stride_used, w.window, w.stride_used, w.before, s.columns, t.lanes, s.threads, s.blocks, s.stages
-    )  # fmt: skip
-    words = (
-        f"w{h.window}x{w.window}_by_{h.stride_used}x{w.stride_used}_at{w.before}_c{s.columns}l{t.lanes}t{s.threads}b{s.blocks}s{s.stages}"
+        POOL_TYPES[r.dtype],
+        h.window,
+        h.stride_used,
+        w.window,
+        w.stride_used,
+        w.before,
+        s.columns,
+        t.lanes,
+        s.threads,
+        s.blocks,
+        s.stages,
     )
-    kernel = Kernel("pool/bulk_argmax.cu", f"max_pool_bulk_argmax_{POOL_SHORT[r.dtype]}_{words}", config, ("pool/window",))
+    words = (
+        f"w{h.window}x{w.window}_by_{h.stride_used}x{w.stride_used}_at{w.before}"
+        f"_c{s.columns}l{t.lanes}t{s.threads}b{s.blocks}s{s.stages}"
+    )
+    kernel = Kernel(
+        "pool/bulk_argmax.cu", f"max_pool_bulk_argmax_{POOL_SHORT[r.dtype]}_{words}", config, ("pool/window",)
+    )
     tiles = division(t.count, t.total)
-    arguments = BulkArgmaxArguments(*arrays, total=t.total, tiles=tiles, steps=t.steps, stage=t.stage, h=h.side, w=w.side)
+    arguments = BulkArgmaxArguments(
+        *arrays, total=t.total, tiles=tiles, steps=t.steps, stage=t.stage, h=h.side, w=w.side
+    )
     return planned(kernel, (t.blocks, 1, 1), s.threads, arguments, shared_memory=t.shared)
 
 

@@ -84,17 +84,31 @@ def plan(r: Reduction, device: Device, aligned: bool, arrays: tuple[Array, Array
     place = "long long" if r.kind == INDICES and g.length >= 1 << 31 else "int"
     columns = columns_of(items)
     config = DirectConfig(
-        POOL_TYPES[r.dtype], POOL_TYPES[r.result], place, r.kind, r.magnitude, g.adaptive, window, flight, vector, columns,
+        POOL_TYPES[r.dtype],
+        POOL_TYPES[r.result],
+        place,
+        r.kind,
+        r.magnitude,
+        g.adaptive,
+        window,
+        flight,
+        vector,
+        columns,
         THREADS // columns,
-    )  # fmt: skip
+    )
     words = [*r.words("direct", vector), *["magnitude"] * r.magnitude, *["adaptive"] * g.adaptive]
-    words += [f"w{window}"] * (window > 0) + [f"f{flight}"] * (flight > 0) + ["wide"] * (place != "int") + [f"b{columns}"]
+    words += (
+        [f"w{window}"] * (window > 0) + [f"f{flight}"] * (flight > 0) + ["wide"] * (place != "int") + [f"b{columns}"]
+    )
     arguments = DirectArguments(*arrays, **window_numbers(g, rows, vector, r.padded, r.p))
-    return planned(Kernel("pool/direct.cu", "_".join(words), config, ("pool/window",)), grid_of(items, rows), THREADS, arguments)
+    return planned(
+        Kernel("pool/direct.cu", "_".join(words), config, ("pool/window",)), grid_of(items, rows), THREADS, arguments
+    )
 
 
 def _vector(r: Reduction, aligned: bool, busy: int) -> int:
-    """Channels of a thread: fewer where windows are large, and so few that there would not be threads enough to keep a card `busy`."""
+    """Channels of a thread: fewer where windows are large, and so few that there would not be threads enough to keep a
+    card `busy`."""
     g = r.g
     vector, windows = vector_length(r.dtype, aligned, g.channels), g.outer * math.prod(g.out_space)
     while (

@@ -1,4 +1,5 @@
-"""The algorithm ``disjoint_gradient``: maxima over small windows that do not overlap, found again and given their gradient in one launch."""
+"""The algorithm ``disjoint_gradient``: maxima over small windows that do not overlap, found again and given their
+gradient in one launch."""
 
 from __future__ import annotations
 

@@ -82,15 +82,28 @@ def _plan(problem: PoolProblem, aligned: bool, g: Geometry, known: Known) -> Pla
     cover = most if g.flat and most <= (2 if rule == BY_PLACE else 3) else 0
     columns, small = columns_of(items), rule == BY_TAP and numbered_by_rows(problem)
     config = GatherConfig(
-        POOL_TYPES[x.dtype], POOL_TYPES[known.dtype], rule, magnitude, small, g.adaptive, cover, vector, columns, THREADS // columns
+        POOL_TYPES[x.dtype],
+        POOL_TYPES[known.dtype],
+        rule,
+        magnitude,
+        small,
+        g.adaptive,
+        cover,
+        vector,
+        columns,
+        THREADS // columns,
     )
     words = [f"{RULES[rule]}_pool_gather_{POOL_SHORT[x.dtype]}x{vector}"]
-    words += [f"by_{POOL_SHORT[known.dtype]}"] * (rule in (BY_TAP, BY_PLACE)) + ["magnitude"] * magnitude + ["small"] * small
+    words += (
+        [f"by_{POOL_SHORT[known.dtype]}"] * (rule in (BY_TAP, BY_PLACE)) + ["magnitude"] * magnitude + ["small"] * small
+    )
     words += ["adaptive"] * g.adaptive + [f"c{cover}"] * (cover > 0) + [f"b{columns}"]
     arguments = GatherArguments(
         Array(0), Array(1), known.saved, dx_of(problem), **window_numbers(g, rows, vector, problem.padded, problem.p)
     )
-    return planned(Kernel("pool/gather.cu", "_".join(words), config, ("pool/window",)), grid_of(items, rows), THREADS, arguments)
+    return planned(
+        Kernel("pool/gather.cu", "_".join(words), config, ("pool/window",)), grid_of(items, rows), THREADS, arguments
+    )
 
 
 def rejects(problem: PoolProblem, device: Device) -> str | None:

@@ -1,4 +1,5 @@
-"""The algorithm ``gather_channels_last``: windows of any kind in channels-last memory, fetched once for several columns of a thread."""
+"""The algorithm ``gather_channels_last``: windows of any kind in channels-last memory, fetched once for several columns
+of a thread."""
 
 from __future__ import annotations
 
@@ -66,16 +67,30 @@ def _plan(problem: PoolProblem, aligned: bool, g: Geometry, known: Known) -> Pla
     wide = vector_length(x.dtype, aligned, g.channels)
     inner, groups = g.channels // wide, -(-w.extent // _COLUMNS)
     total = g.outer * d.extent * h.extent * groups * inner
-    config = GatherChannelsLastConfig(POOL_TYPES[x.dtype], POOL_TYPES[known.dtype], rule, g.adaptive, _COLUMNS, wide, THREADS)
+    config = GatherChannelsLastConfig(
+        POOL_TYPES[x.dtype], POOL_TYPES[known.dtype], rule, g.adaptive, _COLUMNS, wide, THREADS
+    )
     words = [f"{RULES[rule]}_pool_gather_channels_last_{POOL_SHORT[x.dtype]}x{wide}"]
     words += [f"by_{POOL_SHORT[known.dtype]}"] * (rule in (BY_TAP, BY_PLACE))
-    kernel = Kernel("pool/gather_channels_last.cu", "_".join([*words, *["adaptive"] * g.adaptive]), config, ("pool/window",))
+    kernel = Kernel(
+        "pool/gather_channels_last.cu", "_".join([*words, *["adaptive"] * g.adaptive]), config, ("pool/window",)
+    )
     by_inner, by_group, by_h, by_d = (division(divisor, total) for divisor in (inner, groups, h.extent, d.extent))
     over_d, over_h, over_w = (axis.numbers(g.adaptive) for axis in g.axes)
     arguments = GatherChannelsLastArguments(
-        Array(0), known.saved, dx_of(problem), total=total, inner=by_inner, groups=by_group, heights=by_h, depths=by_d, d=over_d, h=over_h,
-        w=over_w, padded=int(problem.padded),
-    )  # fmt: skip
+        Array(0),
+        known.saved,
+        dx_of(problem),
+        total=total,
+        inner=by_inner,
+        groups=by_group,
+        heights=by_h,
+        depths=by_d,
+        d=over_d,
+        h=over_h,
+        w=over_w,
+        padded=int(problem.padded),
+    )
     return planned(kernel, (-(-total // THREADS), 1, 1), THREADS, arguments)
 
 
@@ -85,7 +100,9 @@ def rejects(problem: PoolProblem, device: Device) -> str | None:
     g = geometry_at(problem)
     if not g.last or any(a.dilation != 1 for a in g.axes):
         return "memory is not channels-last, or windows are dilated"
-    return "taps of small windows have other numbers" if rule_of(problem) == BY_TAP and numbered_by_rows(problem) else None
+    return (
+        "taps of small windows have other numbers" if rule_of(problem) == BY_TAP and numbered_by_rows(problem) else None
+    )
 
 
 def workspace(problem: PoolProblem) -> int:

@@ -1,4 +1,5 @@
-"""Pooling problems as the kernels see them: three spatial axes, strides in memory, and what is special about the windows."""
+"""Pooling problems as the kernels see them: three spatial axes, strides in memory, and what is special about the
+windows."""
 
 from __future__ import annotations
 
@@ -15,14 +16,16 @@ CODES = 255  # taps that a byte can number, and one code for none
 
 
 def division(divisor: int, largest: int) -> tuple[int, int, int]:
-    """What kernels divide numbers up to `largest` by (``Divider`` in ``pool/window.cuh``): the divisor, a shift, and a multiplier."""
+    """What kernels divide numbers up to `largest` by (``Divider`` in ``pool/window.cuh``): the divisor, a shift, and a
+    multiplier."""
     shift = max((divisor - 1).bit_length() - 1, 0)
     return divisor, shift, 0 if largest >= 1 << 31 or divisor == 1 else -(-(1 << 32 + shift) // divisor)
 
 
 @frozen
 class WindowAxis:
-    """One spatial axis as the kernels take it; for uneven adaptive windows only `extent`, `outputs` and `window` (the longest) count."""
+    """One spatial axis as the kernels take it; for uneven adaptive windows only `extent`, `outputs` and `window` (the
+    longest) count."""
 
     extent: int
     outputs: int
@@ -34,7 +37,8 @@ class WindowAxis:
     uneven: bool = False
 
     def numbers(self, adaptive: bool = False) -> tuple[int, ...]:
-        """The members of ``Axis`` in ``pool/window.cuh``; of windows of uneven length, what dividing by the extents takes."""
+        """The members of ``Axis`` in ``pool/window.cuh``; of windows of uneven length, what dividing by the extents
+        takes."""
         if not adaptive:
             return self.extent, self.outputs, self.window, self.stride, self.dilation, self.before, self.after
         largest = self.extent * self.outputs + self.extent + self.outputs
@@ -124,15 +128,20 @@ class Geometry:
 
     @property
     def small(self) -> bool:
-        """Windows of up to 5 and strides of up to 3 along the last two axes, each with an element of x, and memory in a plain order."""
+        """Windows of up to 5 and strides of up to 3 along the last two axes, each with an element of x, and memory in a
+        plain order."""
         _, *plane = self.axes
         plain = (self.first or self.last) and self.flat and not self.adaptive
-        fits = all(a.window <= 5 and a.stride_used <= 3 and a.dilation == 1 and max(a.before, a.after) < a.window for a in plane)
+        fits = all(
+            a.window <= 5 and a.stride_used <= 3 and a.dilation == 1 and max(a.before, a.after) < a.window
+            for a in plane
+        )
         row = plane[1].reach * (self.channels if self.last else 1)
         return plain and fits and plane[0].reach * plane[1].reach < 1 << 29 and row < 1 << 31
 
     def at_once(self, p: float | None = None) -> bool:
-        """Whether a thread sees all of a window: of small ones; of a norm `p`, which takes more registers, up to 3 x 3."""
+        """Whether a thread sees all of a window: of small ones; of a norm `p`, which takes more registers, up to 3 x
+        3."""
         return self.small and (p is None or (p in (1.0, 2.0) and max(a.window for a in self.axes) <= 3))
 
     @property
@@ -170,7 +179,15 @@ def geometry_of(x: Spec, axes: tuple[Any, ...], layout: str) -> Geometry:
     first = not last and present == [i for i in (0, channel, *spatial) if i in present]
     padded = [WindowAxis(1, 1) for _ in range(missing)] + windows
     return Geometry(
-        n, c, (padded[0], padded[1], padded[2]), order, strides(x.shape), strides(out_shape), first, last, any(a.uneven for a in windows)
+        n,
+        c,
+        (padded[0], padded[1], padded[2]),
+        order,
+        strides(x.shape),
+        strides(out_shape),
+        first,
+        last,
+        any(a.uneven for a in windows),
     )
 
 

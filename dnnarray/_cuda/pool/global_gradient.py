@@ -1,4 +1,5 @@
-"""The algorithm ``global_gradient``: the mean of whole planes in channels-first memory gives every element of a plane the same."""
+"""The algorithm ``global_gradient``: the mean of whole planes in channels-first memory gives every element of a plane
+the same."""
 
 from __future__ import annotations
 
@@ -45,7 +46,9 @@ def _plan(g: Geometry, x: Spec, aligned: bool, arrays: tuple[Array, Array]) -> P
     symbol = f"mean_pool_global_gradient_{POOL_SHORT[x.dtype]}x{wide}" + "_two" * two
     grid = (-(-x.size // (THREADS * wide * _FILLED)), 1, 1)
     arguments = GlobalGradientArguments(*arrays, total=x.size, length=division(g.length, x.size), share=1 / g.length)
-    return ahead_if_small(planned(Kernel("pool/global_gradient.cu", symbol, config, ("pool/window",)), grid, THREADS, arguments))
+    return ahead_if_small(
+        planned(Kernel("pool/global_gradient.cu", symbol, config, ("pool/window",)), grid, THREADS, arguments)
+    )
 
 
 def rejects(problem: PoolProblem, device: Device) -> str | None:

@@ -57,11 +57,17 @@ def plan(r: Reduction, device: Device, aligned: bool, arrays: tuple[Array, Array
     columns = g.outer if along else g.outer * inner // vector
     lanes, taps = _block(columns, g.length // vector if along else g.length, along, r.dtype)
     unroll = 4 if along or r.places or r.kind == NORM else 8
-    config = GlobalPoolConfig(POOL_TYPES[r.dtype], POOL_TYPES[r.result], r.kind, r.magnitude, along, vector, lanes, taps, unroll)
+    config = GlobalPoolConfig(
+        POOL_TYPES[r.dtype], POOL_TYPES[r.result], r.kind, r.magnitude, along, vector, lanes, taps, unroll
+    )
     words = [*r.words("global_pool", vector), *["magnitude"] * r.magnitude, *["along"] * along, f"t{taps}_l{lanes}"]
     grid = (min(-(-columns // lanes), 1 << 30), 1, 1)
-    arguments = GlobalPoolArguments(*arrays, columns=columns, length=g.length, inner=1 if along else inner // vector, p=r.p)
-    return ahead_if_small(planned(Kernel("pool/global_pool.cu", "_".join(words), config), grid, lanes * taps, arguments))
+    arguments = GlobalPoolArguments(
+        *arrays, columns=columns, length=g.length, inner=1 if along else inner // vector, p=r.p
+    )
+    return ahead_if_small(
+        planned(Kernel("pool/global_pool.cu", "_".join(words), config), grid, lanes * taps, arguments)
+    )
 
 
 def _block(columns: int, steps: int, along: bool, dtype: np.dtype) -> tuple[int, int]:

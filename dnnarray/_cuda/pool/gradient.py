@@ -1,4 +1,5 @@
-"""What the plans of gradients share: what a launch is told of each window, and the launch before it that finds that out."""
+"""What the plans of gradients share: what a launch is told of each window, and the launch before it that finds that
+out."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from dnnarray._records import frozen
 from dnnarray._select import Device
 from dnnarray._spec import FLOAT32, HALF, Spec
 
-# What is known of a window: the number of the tap with its maximum, the place of the maximum in the plane, nothing (of a mean), or its norm.
+# What is known of a window: the number of the tap with its maximum, the place of the maximum in the plane, nothing (of
+# a mean), or its norm.
 BY_TAP, BY_PLACE, OF_MEAN, OF_NORM = range(4)
 RULES = ("max", "max_indices", "mean", "norm")
 _CODED = 1 << 20  # windows
@@ -64,15 +66,23 @@ def backward_reason(problem: PoolProblem) -> str | None:
 
 
 def numbered_by_rows(problem: PoolProblem) -> bool:
-    """Whether taps of the problem's windows have numbers of their own, as ``tap_code`` gives them to windows of up to 5 x 5."""
+    """Whether taps of the problem's windows have numbers of their own, as ``tap_code`` gives them to windows of up to 5
+    x 5."""
     g = geometry_at(problem)
     return g.at_once() and not g.whole
 
 
 def worth_taps(problem: PoolProblem) -> bool:
-    """Whether places that are given are made into taps first: of 8 bytes each, they would be read again and again, and there are enough for two launches."""
+    """Whether places that are given are made into taps first: of 8 bytes each, they would be read again and again, and
+    there are enough for two launches."""
     g, indices = geometry_at(problem), problem.inputs[2]
-    return indices is not None and g.last and numbered_by_rows(problem) and g.axes[2].cover() > 2 and indices.size >= _CODED
+    return (
+        indices is not None
+        and g.last
+        and numbered_by_rows(problem)
+        and g.axes[2].cover() > 2
+        and indices.size >= _CODED
+    )
 
 
 # --- launches ---------------------------------------------------------------------------------------------------------
@@ -102,8 +112,11 @@ class Known:
     saved: Array
 
 
-def launches(problem: PoolProblem, device: Device, aligned: bool, plan: Callable[[Geometry, Known], Plan], taps: bool = False) -> Program:
-    """The launch of an algorithm, behind that which finds what it reads of each window; with `taps`, places that are given become taps."""
+def launches(
+    problem: PoolProblem, device: Device, aligned: bool, plan: Callable[[Geometry, Known], Plan], taps: bool = False
+) -> Program:
+    """The launch of an algorithm, behind that which finds what it reads of each window; with `taps`, places that are
+    given become taps."""
     _, x, indices = problem.inputs
     if nothing_to_do(problem):
         return one_launch(problem, aligned, lambda g: plan(g, Known(OF_MEAN, x.dtype, Array(0))))
@@ -114,12 +127,18 @@ def launches(problem: PoolProblem, device: Device, aligned: bool, plan: Callable
     if rule == BY_PLACE and not taps:
         return Program((plan(g, Known(rule, indices.dtype, Array(2))),), orders)
     if rule == BY_PLACE:
-        first, known = indices_to_taps(g, indices, aligned, (Array(2), scratch)), Known(BY_TAP, np.dtype(np.uint8), scratch)
+        first, known = (
+            indices_to_taps(g, indices, aligned, (Array(2), scratch)),
+            Known(BY_TAP, np.dtype(np.uint8), scratch),
+        )
     else:
         known = Known(rule, saved_dtype(problem), scratch)
         kind = NORM if rule == OF_NORM else TAP
         first = _saving(
-            Reduction(g, x.dtype, known.dtype, kind, of_magnitudes(problem), p=problem.p), device, aligned, (Array(1), scratch, scratch)
+            Reduction(g, x.dtype, known.dtype, kind, of_magnitudes(problem), p=problem.p),
+            device,
+            aligned,
+            (Array(1), scratch, scratch),
         )
     return Program((first, plan(g, known)), orders)
 
@@ -146,8 +165,8 @@ def saved_dtype(problem: PoolProblem) -> np.dtype:
 def saved_bytes(problem: PoolProblem) -> int:
     """Scratch memory for what is kept of each window, where the places of maxima are not given.
 
-    Algorithms that take one launch in memory at multiples of 16 bytes need it too, where the one for other memory takes two.
-    """
+    Algorithms that take one launch in memory at multiples of 16 bytes need it too, where the one for other memory takes
+    two."""
     if rule_of(problem) == OF_MEAN:
         return 0
     if problem.inputs[2] is not None:

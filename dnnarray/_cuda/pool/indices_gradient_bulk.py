@@ -1,5 +1,5 @@
-"""The algorithm ``indices_gradient_bulk``: the gradient of maxima over small windows that overlap, from where they stand, in channels-first memory; blocks that
-stay fetch long runs of rows of windows and of places by TMA (sm_90)."""
+"""The algorithm ``indices_gradient_bulk``: the gradient of maxima over small windows that overlap, from where they
+stand, in channels-first memory; blocks that stay fetch long runs of rows of windows and of places by TMA (sm_90)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ from dnnarray._cuda.core.arguments import In, Out
 from dnnarray._cuda.core.plan import Array, Kernel, Plan, Program
 from dnnarray._cuda.core.planner import planned
 from dnnarray._cuda.pool.argmax_gradient_bulk import bulk_reason
-from dnnarray._cuda.pool.bulk import GradientArguments, GradientConfig, Settings, Table, arguments_of, config_of, cut_of, words_of
+from dnnarray._cuda.pool.bulk import (
+    GradientArguments,
+    GradientConfig,
+    Settings,
+    Table,
+    arguments_of,
+    config_of,
+    cut_of,
+    words_of,
+)
 from dnnarray._cuda.pool.geometry import Geometry, division
 from dnnarray._cuda.pool.gradient import one_launch
 from dnnarray._cuda.pool.shared import POOL_SHORT, POOL_TYPES, Division, Saved
@@ -50,7 +59,11 @@ def _plan(problem: PoolProblem, device: Device, g: Geometry) -> Plan:
     config = IndicesGradientBulkConfig(**asdict(config_of(g, x, cut)), saved=POOL_TYPES[indices.dtype])
     kernel = Kernel("pool/indices_gradient_bulk.cu", "_".join(words), config, ("pool/window",))
     arguments = IndicesGradientBulkArguments(
-        grad=Array(0), places=Array(2), dx=Array(3), **arguments_of(g, cut), width=division(w.extent, h.extent * w.extent)
+        grad=Array(0),
+        places=Array(2),
+        dx=Array(3),
+        **arguments_of(g, cut),
+        width=division(w.extent, h.extent * w.extent),
     )
     return planned(kernel, (cut.blocks, 1, 1), cut.settings.threads, arguments, shared_memory=cut.tiles.shared)
 

@@ -1,4 +1,5 @@
-"""Places of maxima, as positions in a plane, to the numbers of their taps: the first launch of gradients that look at each window several times."""
+"""Places of maxima, as positions in a plane, to the numbers of their taps: the first launch of gradients that look at
+each window several times."""
 
 from __future__ import annotations
 
@@ -43,8 +44,19 @@ def indices_to_taps(g: Geometry, indices: Spec, aligned: bool, arrays: tuple[Arr
     config = IndicesToTapsConfig(POOL_TYPES[indices.dtype], wide, THREADS)
     by_inner, by_w, by_h = (division(divisor, total) for divisor in (inner, w.outputs, h.outputs))
     arguments = IndicesToTapsArguments(
-        *arrays, total=total, inner=by_inner, groups=by_w, strips=by_h, extent=division(w.extent, (1 << 31) - 1), h=h.numbers(),
+        *arrays,
+        total=total,
+        inner=by_inner,
+        groups=by_w,
+        strips=by_h,
+        extent=division(w.extent, (1 << 31) - 1),
+        h=h.numbers(),
         w=w.numbers(),
-    )  # fmt: skip
-    kernel = Kernel("pool/indices_to_taps.cu", f"max_pool_indices_to_taps_{POOL_SHORT[indices.dtype]}x{wide}", config, ("pool/window",))
+    )
+    kernel = Kernel(
+        "pool/indices_to_taps.cu",
+        f"max_pool_indices_to_taps_{POOL_SHORT[indices.dtype]}x{wide}",
+        config,
+        ("pool/window",),
+    )
     return planned(kernel, (-(-total // THREADS), 1, 1), THREADS, arguments)

@@ -1,4 +1,5 @@
-"""The algorithm ``mean_gradient``: means where a row lies in two rows of windows at the most; threads walk down and keep what both give."""
+"""The algorithm ``mean_gradient``: means where a row lies in two rows of windows at the most; threads walk down and
+keep what both give."""
 
 from __future__ import annotations
 
@@ -87,7 +88,8 @@ def rejects(problem: PoolProblem, device: Device) -> str | None:
 
 def cost(problem: PoolProblem, device: Device) -> Cost:
     g = geometry_at(problem)
-    # One window over an element, whole planes and small windows: other kernels read each gradient once, too, and walk less.
+    # One window over an element, whole planes and small windows: other kernels read each gradient once, too, and walk
+    # less.
     return overtaken(problem, device) if g.whole or g.small or (g.tiled and g.last) else times(problem, 1.0)
 
 

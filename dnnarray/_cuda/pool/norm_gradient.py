@@ -1,4 +1,5 @@
-"""The algorithm ``norm_gradient``: norms over windows of up to 3 x 3 in channels-first memory, computed again and given back in one launch."""
+"""The algorithm ``norm_gradient``: norms over windows of up to 3 x 3 in channels-first memory, computed again and given
+back in one launch."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ def _plan(problem: PoolProblem, aligned: bool, g: Geometry) -> Plan:
 
 
 def _settings(g: Geometry, dtype: np.dtype) -> tuple[int, bool, int]:
-    """Blocks that registers are kept for, whether a thread asks for all it reads at once, the rows it walks (0: by the common rule)."""
+    """Blocks that registers are kept for, whether a thread asks for all it reads at once, the rows it walks (0: by the
+    common rule)."""
     if dtype == FLOAT64:
         return 2, False, 0
     if any(a.stride_used != 2 for a in g.axes[1:]):  # more sums than registers

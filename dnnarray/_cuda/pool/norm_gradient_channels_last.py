@@ -1,5 +1,5 @@
-"""The algorithm ``norm_gradient_channels_last``: norms over windows of up to 3 x 3 in channels-last memory; threads walk down cells and hand over what they
-found."""
+"""The algorithm ``norm_gradient_channels_last``: norms over windows of up to 3 x 3 in channels-last memory; threads
+walk down cells and hand over what they found."""
 
 from __future__ import annotations
 
@@ -60,14 +60,26 @@ def plan(problem: PoolProblem, aligned: bool, g: Geometry) -> Plan:
     blocks = g.outer * tiles * chunks
     strips = max(-(-down // _WALK), min(-(-down // 2), _ENOUGH // blocks))
     total = blocks * strips
-    config = NormGradientChannelsLastConfig(POOL_TYPES[dtype], exponent, h.window, h.stride_used, w.window, w.stride_used, wide, THREADS)
+    config = NormGradientChannelsLastConfig(
+        POOL_TYPES[dtype], exponent, h.window, h.stride_used, w.window, w.stride_used, wide, THREADS
+    )
     words = f"w{h.window}x{w.window}_by_{h.stride_used}x{w.stride_used}"
     symbol = f"norm_pool_norm_gradient_channels_last_{POOL_SHORT[dtype]}x{wide}_l{exponent}_{words}"
     by_chunk, by_tile, by_strip = (division(divisor, total) for divisor in (chunks, tiles, strips))
     arguments = NormGradientChannelsLastArguments(
-        Array(0), Array(1), Array(2), inner=inner, lanes=division(lanes, THREADS), chunks=by_chunk, tiles=by_tile, strips=by_strip,
-        cells=-(-across // tiles), rows=-(-down // strips), h=h.side, w=w.side,
-    )  # fmt: skip
+        Array(0),
+        Array(1),
+        Array(2),
+        inner=inner,
+        lanes=division(lanes, THREADS),
+        chunks=by_chunk,
+        tiles=by_tile,
+        strips=by_strip,
+        cells=-(-across // tiles),
+        rows=-(-down // strips),
+        h=h.side,
+        w=w.side,
+    )
     kernel = Kernel("pool/norm_gradient_channels_last.cu", symbol, config, ("pool/window",))
     return planned(kernel, (total, 1, 1), THREADS, arguments)
 

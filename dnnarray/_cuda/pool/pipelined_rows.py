@@ -1,4 +1,5 @@
-"""The algorithm ``pipelined_rows``: maxima over small windows that overlap much, in channels-last memory; rows of x pass through a pipeline in shared memory."""
+"""The algorithm ``pipelined_rows``: maxima over small windows that overlap much, in channels-last memory; rows of x
+pass through a pipeline in shared memory."""
 
 from __future__ import annotations
 
@@ -72,7 +73,8 @@ class PipelinedRowsArguments(Arguments, restrict=True):
 
 
 class Shape(NamedTuple):
-    """What a block has: windows of a thread, groups of rows of the pipeline, the most threads, how many such blocks run side by side, rows of windows (0: one round of blocks)."""
+    """What a block has: windows of a thread, groups of rows of the pipeline, the most threads, how many such blocks run
+    side by side, rows of windows (0: one round of blocks)."""
 
     across: int
     groups: int
@@ -82,7 +84,8 @@ class Shape(NamedTuple):
 
 
 class Tiles(NamedTuple):
-    """How blocks share the work: channels and lanes of a vector, chunks of channels, windows of a tile, tiles of a row, rows of a strip, strips."""
+    """How blocks share the work: channels and lanes of a vector, chunks of channels, windows of a tile, tiles of a row,
+    rows of a strip, strips."""
 
     wide: int
     lanes: int
@@ -129,7 +132,9 @@ def _tile(windows: int, across: int, columns: int) -> int:
 def _shared(r: Reduction, shape: Shape, t: Tiles) -> int:
     """Bytes of shared memory of a block."""
     _, h, w = r.g.axes
-    return shape.groups * h.stride_used * ((t.tile - 1) * w.stride_used + w.window) * t.lanes * t.wide * r.dtype.itemsize
+    return (
+        shape.groups * h.stride_used * ((t.tile - 1) * w.stride_used + w.window) * t.lanes * t.wide * r.dtype.itemsize
+    )
 
 
 def reason(r: Reduction, device: Device) -> str | None:
@@ -146,14 +151,20 @@ def reason(r: Reduction, device: Device) -> str | None:
     t = _tiles(r, shape, device)
     if g.n * t.chunks * t.tiles * t.strips >= 1 << 31:
         return "there would be 2^31 blocks or more"
-    return None if _shared(r, shape, t) <= device.shared_memory else "its rows take more shared memory than a block may have"
+    return (
+        None
+        if _shared(r, shape, t) <= device.shared_memory
+        else "its rows take more shared memory than a block may have"
+    )
 
 
 def _idle(r: Reduction, device: Device) -> bool:
     """Whether many lanes would have no channels, or there would be few blocks."""
     h = r.g.axes[1]
     t = _tiles(r, _shape(r.dtype, r.kind, h.stride_used), device)
-    return 4 * (r.g.channels // t.wide) < 3 * t.chunks * t.lanes or r.g.n * t.chunks * t.tiles * h.outputs < _ENOUGH * _FEW
+    return (
+        4 * (r.g.channels // t.wide) < 3 * t.chunks * t.lanes or r.g.n * t.chunks * t.tiles * h.outputs < _ENOUGH * _FEW
+    )
 
 
 def plan(r: Reduction, device: Device, aligned: bool, arrays: tuple[Array, Array, Array]) -> Plan:
@@ -163,15 +174,35 @@ def plan(r: Reduction, device: Device, aligned: bool, arrays: tuple[Array, Array
     t = _tiles(r, shape, device)
     total, threads = g.n * t.chunks * t.tiles * t.strips, -(-t.tile // shape.across * t.lanes // 32) * 32
     config = PipelinedRowsConfig(
-        POOL_TYPES[r.dtype], r.kind, h.window, h.stride_used, w.window, w.stride_used, t.wide, t.lanes, shape.across, shape.groups, threads,
+        POOL_TYPES[r.dtype],
+        r.kind,
+        h.window,
+        h.stride_used,
+        w.window,
+        w.stride_used,
+        t.wide,
+        t.lanes,
+        shape.across,
+        shape.groups,
+        threads,
         shape.blocks,
-    )  # fmt: skip
-    words = f"w{h.window}x{w.window}_by_{h.stride_used}x{w.stride_used}_l{t.lanes}a{shape.across}g{shape.groups}t{threads}b{shape.blocks}"
+    )
+    words = (
+        f"w{h.window}x{w.window}_by_{h.stride_used}x{w.stride_used}"
+        f"_l{t.lanes}a{shape.across}g{shape.groups}t{threads}b{shape.blocks}"
+    )
     name = f"{REDUCTIONS[r.kind]}_pool_pipelined_rows_{POOL_SHORT[r.dtype]}x{t.wide}_{words}"
     arguments = PipelinedRowsArguments(
-        *arrays, channels=g.channels, chunks=division(t.chunks, total), tile=t.tile, tiles=division(t.tiles, total), rows=t.rows,
-        strips=division(t.strips, total), h=h.side, w=w.side,
-    )  # fmt: skip
+        *arrays,
+        channels=g.channels,
+        chunks=division(t.chunks, total),
+        tile=t.tile,
+        tiles=division(t.tiles, total),
+        rows=t.rows,
+        strips=division(t.strips, total),
+        h=h.side,
+        w=w.side,
+    )
     kernel = Kernel("pool/pipelined_rows.cu", name, config, ("pool/window",))
     return planned(kernel, (total, 1, 1), threads, arguments, shared_memory=_shared(r, shape, t))
 

@@ -1,4 +1,5 @@
-"""The algorithm ``separable``: windows of any kind in channels-first memory, first down the columns and then along the rows."""
+"""The algorithm ``separable``: windows of any kind in channels-first memory, first down the columns and then along the
+rows."""
 
 from __future__ import annotations
 
@@ -89,7 +90,9 @@ def plan(r: Reduction, device: Device, aligned: bool, arrays: tuple[Array, Array
     rows = max(_THREADS // vectors // several, 1) * several
     rows = max(1, min(rows, total // _ENOUGH, _SHARED // kept))
     flight = flight_of(h)
-    config = SeparableConfig(POOL_TYPES[r.dtype], POOL_TYPES[r.result], r.kind, r.magnitude, g.adaptive, wide, flight, lanes, row, _THREADS)
+    config = SeparableConfig(
+        POOL_TYPES[r.dtype], POOL_TYPES[r.result], r.kind, r.magnitude, g.adaptive, wide, flight, lanes, row, _THREADS
+    )
     words = [*r.words("separable", wide), *["magnitude"] * r.magnitude, *["adaptive"] * g.adaptive, f"l{lanes}r{row}"]
     words += [f"f{flight}"] * (flight > 8)
     arguments = SeparableArguments(

@@ -1,4 +1,5 @@
-"""The algorithm ``separable_channels_last``: means over windows of any kind, first down the columns of x and then along the rows."""
+"""The algorithm ``separable_channels_last``: means over windows of any kind, first down the columns of x and then along
+the rows."""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ class SeparableChannelsLastArguments(Arguments, restrict=True):
 
 
 def _lanes(g: Geometry, dtype: np.dtype, aligned: bool) -> tuple[int, int, int]:
-    """(channels of a vector, bytes of its sums, vectors of a block), the last 0 where there is no room for a row of x."""
+    """(channels of a vector, bytes of its sums, vectors of a block), the last 0 where there is no room for a row of
+    x."""
     _, h, w = g.axes
     wide = vector_length(dtype, aligned, g.channels)
     inner, size = g.channels // wide, max(dtype.itemsize, 4) * wide
@@ -98,11 +100,19 @@ def plan(r: Reduction, device: Device, aligned: bool, arrays: tuple[Array, Array
     total = g.n * h.outputs * chunks
     flight = h.window if 8 < h.window <= MOST_IN_FLIGHT else min(h.window, 8)
     config = SeparableChannelsLastConfig(POOL_TYPES[r.dtype], g.adaptive, wide, flight, THREADS)
-    words = [f"mean_pool_separable_channels_last_{POOL_SHORT[r.dtype]}x{wide}"] + ["adaptive"] * g.adaptive + [f"f{flight}"]
+    words = (
+        [f"mean_pool_separable_channels_last_{POOL_SHORT[r.dtype]}x{wide}"] + ["adaptive"] * g.adaptive + [f"f{flight}"]
+    )
     arguments = SeparableChannelsLastArguments(
-        *arrays[:2], inner=inner, lanes=division(lanes, vectors), chunks=division(chunks, total), heights=division(h.outputs, total),
-        h=h.numbers(g.adaptive), w=w.numbers(g.adaptive), padded=int(r.padded),
-    )  # fmt: skip
+        *arrays[:2],
+        inner=inner,
+        lanes=division(lanes, vectors),
+        chunks=division(chunks, total),
+        heights=division(h.outputs, total),
+        h=h.numbers(g.adaptive),
+        w=w.numbers(g.adaptive),
+        padded=int(r.padded),
+    )
     kernel = Kernel("pool/separable_channels_last.cu", "_".join(words), config, ("pool/window",))
     return planned(kernel, (total, 1, 1), THREADS, arguments, shared_memory=vectors * size)
 

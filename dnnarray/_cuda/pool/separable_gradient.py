@@ -1,4 +1,5 @@
-"""The algorithm ``separable_gradient``: means in channels-first memory; sums over windows along their rows and then down the columns, in shared memory."""
+"""The algorithm ``separable_gradient``: means in channels-first memory; sums over windows along their rows and then
+down the columns, in shared memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the plans of pooling share: what a launch reduces windows to, how threads share small windows, preconditions and costs."""
+"""What the plans of pooling share: what a launch reduces windows to, how threads share small windows, preconditions and
+costs."""
 
 from __future__ import annotations
 
@@ -25,13 +26,16 @@ THREADS = 128
 RESERVED = 1024  # bytes of shared memory that a block takes beside its own
 _GRID = 65_535  # rows of blocks; a kernel goes on with the next ones
 
-# Structs of numbers in ``kernels/pool/window.cuh``; the numbers are those of `division`, of `WindowAxis.numbers` and `WindowAxis.side`, and steps in memory.
+# Structs of numbers in ``kernels/pool/window.cuh``; the numbers are those of `division`, of `WindowAxis.numbers` and
+# `WindowAxis.side`, and steps in memory.
 Division = Annotated[Sequence[int], Nested("dnnarray::Divider", "3I")]
 Windows = Annotated[Sequence[int], Nested("dnnarray::Axis<Config::kAdaptive>", "7I")]
 PlainWindows = Annotated[Sequence[int], Nested("dnnarray::Axis<false>", "7I")]
 Side = Annotated[Sequence[int], Nested("dnnarray::Side", "4I")]
 Steps = Annotated[Sequence[int], Nested("dnnarray::Strides", "5q")]
-Partition = Annotated[Sequence[int], Nested("dnnarray::Partition", "9I")]  # in ``kernels/pool/strip.cuh``: three divisions
+Partition = Annotated[
+    Sequence[int], Nested("dnnarray::Partition", "9I")
+]  # in ``kernels/pool/strip.cuh``: three divisions
 
 Places = Annotated[Array | None, Pointer("Config::Index", True)]
 Indices = Annotated[Array | None, Pointer("long long", False)]
@@ -46,7 +50,8 @@ Saved = Annotated[Array | None, Pointer("Config::Saved", True)]
 
 @frozen
 class Reduction:
-    """What a launch reduces each window of x to: the maximum, its place or tap, the mean or the norm, of elements or of their magnitudes.
+    """What a launch reduces each window of x to: the maximum, its place or tap, the mean or the norm, of elements or of
+    their magnitudes.
 
     `result` is the dtype of what is written: that of x, or of what a gradient keeps of each window.
     """
@@ -77,7 +82,9 @@ def reduction_of(problem: PoolProblem) -> Reduction:
     kind = NORM if lp and not math.isinf(problem.p) else MEAN if "avg" in problem.op else MAX
     if len([spec for spec in problem.outputs if spec is not None]) == 2:
         kind = INDICES
-    return Reduction(geometry_of(x, problem.axes, problem.layout), x.dtype, x.dtype, kind, lp, problem.padded, problem.p)
+    return Reduction(
+        geometry_of(x, problem.axes, problem.layout), x.dtype, x.dtype, kind, lp, problem.padded, problem.p
+    )
 
 
 ReductionPlan = Callable[[Reduction, Device, bool, tuple[Array, Array, Array]], Plan]
@@ -92,7 +99,9 @@ def forward(problem: PoolProblem, device: Device, aligned: bool, plan: Reduction
     return Program((plan(r, device, aligned, (Array(0), Array(1), Array(len(outputs)))),), (r.g.order,))
 
 
-def forward_reason(problem: PoolProblem, device: Device, reason: Callable[[Reduction, Device], str | None]) -> str | None:
+def forward_reason(
+    problem: PoolProblem, device: Device, reason: Callable[[Reduction, Device], str | None]
+) -> str | None:
     """Why an algorithm does not do a forward, where `reason` says that of a reduction."""
     if problem.outputs[0] is None or problem.outputs[0].size == 0:
         return "there are no windows"
@@ -118,12 +127,14 @@ def too_large(problem: PoolProblem) -> str | None:
 
 
 def times(problem: PoolProblem, factor: float, launches: int = 1, more: int = 0) -> Cost:
-    """The cost of launches that take so many times what it takes to read and write each array once, and `more` bytes."""
+    """The cost of launches that take so many times what it takes to read and write each array once, and `more`
+    bytes."""
     return Cost(factor * problem.flops, factor * (problem.bytes + more), launches=launches)
 
 
 def overtaken(problem: PoolProblem, device: Device) -> Cost:
-    """The cost where blocks or lanes would be idle or memory would be read again and again: above that of all other algorithms of the family.
+    """The cost where blocks or lanes would be idle or memory would be read again and again: above that of all other
+    algorithms of the family.
 
     It is that of reading everything several times, and of the time that several launches take.
     """
@@ -145,7 +156,8 @@ def row_of_threads(items: int) -> int:
 
 
 def partition(inner: int, groups: int, strips: int, total: int) -> tuple[int, ...]:
-    """The members of ``Partition`` in ``pool/strip.cuh``: `total` threads are vectors of channels, then groups along W, then strips along H, then planes."""
+    """The members of ``Partition`` in ``pool/strip.cuh``: `total` threads are vectors of channels, then groups along W,
+    then strips along H, then planes."""
     return *division(inner, total), *division(groups, total), *division(strips, total)
 
 
@@ -161,9 +173,17 @@ def window_numbers(g: Geometry, rows: int, vector: int, padded: bool, p: float) 
     d, h, w = (axis.numbers(g.adaptive) for axis in g.axes)
     planes, inner = 1 if g.last or g.first else g.channels, g.channels // vector if g.last else 1
     return {
-        "rows": rows, "planes": planes, "inner": inner, "x_strides": x_strides, "y_strides": y_strides, "d": d, "h": h, "w": w,
-        "padded": int(padded), "p": p,
-    }  # fmt: skip
+        "rows": rows,
+        "planes": planes,
+        "inner": inner,
+        "x_strides": x_strides,
+        "y_strides": y_strides,
+        "d": d,
+        "h": h,
+        "w": w,
+        "padded": int(padded),
+        "p": p,
+    }
 
 
 def _merged(g: Geometry, strides: tuple[int, ...]) -> tuple[int, ...]:
@@ -173,7 +193,8 @@ def _merged(g: Geometry, strides: tuple[int, ...]) -> tuple[int, ...]:
 
 @frozen
 class StripArguments(Arguments, restrict=True):
-    """The numbers of every kernel whose threads walk down the rows of small windows: how many threads there are, how they share the work, both axes."""
+    """The numbers of every kernel whose threads walk down the rows of small windows: how many threads there are, how
+    they share the work, both axes."""
 
     total: Extent
     among: Partition
@@ -209,9 +230,19 @@ class Strips:
     grid: tuple[int, int, int]
 
 
-def strips_of(g: Geometry, dtype: np.dtype, aligned: bool, rows: int, outputs: int = 0, widest: int = 16, plain: bool = False,
-              norm: bool = False, most: int = 0) -> Strips:  # fmt: skip
-    """How threads share the work for small windows, over `rows` rows; over the windows along W that they give, or over the elements of x.
+def strips_of(
+    g: Geometry,
+    dtype: np.dtype,
+    aligned: bool,
+    rows: int,
+    outputs: int = 0,
+    widest: int = 16,
+    plain: bool = False,
+    norm: bool = False,
+    most: int = 0,
+) -> Strips:
+    """How threads share the work for small windows, over `rows` rows; over the windows along W that they give, or over
+    the elements of x.
 
     Of maxima (`plain`) and norms threads walk down other numbers of rows; or `most` where that is given.
     """
@@ -221,7 +252,8 @@ def strips_of(g: Geometry, dtype: np.dtype, aligned: bool, rows: int, outputs: i
     results = min(vector, widest)  # of a thread
     wide = math.gcd(vector, results * stride) if g.first and outputs else results
     shared = -(-h.window // h.stride_used) - (plain and g.first)
-    # Windows of a thread along W: those under one vector of x where that is a number, which suits stores to x; or as many as a vector holds.
+    # Windows of a thread along W: those under one vector of x where that is a number, which suits stores to x; or as
+    # many as a vector holds.
     narrow = wide // stride if wide % stride == 0 else wide
     group = 1 if g.last else results if outputs else narrow
     piece = wide if g.last else vector_length(dtype, aligned, w.outputs, group)
@@ -232,9 +264,19 @@ def strips_of(g: Geometry, dtype: np.dtype, aligned: bool, rows: int, outputs: i
     strips = -(-count // steps)
     total = g.outer * strips * groups * inner
     settings = {
-        "element": POOL_TYPES[dtype], "last": g.last, "threads": THREADS, "wide": wide, "group": group, "piece": piece, "steps": steps,
-        "window_h": h.window, "stride_h": h.stride_used, "window_w": w.window, "stride_w": stride, "before": w.before,
-    }  # fmt: skip
+        "element": POOL_TYPES[dtype],
+        "last": g.last,
+        "threads": THREADS,
+        "wide": wide,
+        "group": group,
+        "piece": piece,
+        "steps": steps,
+        "window_h": h.window,
+        "stride_h": h.stride_used,
+        "window_w": w.window,
+        "stride_w": stride,
+        "before": w.before,
+    }
     words = [f"w{h.window}x{w.window}_by_{h.stride_used}x{stride}_at{w.before}", "last" if g.last else "first"]
     words += [f"x{wide}" + (f"g{group}p{piece}" if g.first else ""), f"s{steps}"]
     arguments = {"total": total, "among": partition(inner, groups, strips, total), "h": h.side, "w": w.side}
@@ -271,4 +313,6 @@ def is_large(g: Geometry) -> bool:
 
 def windows_overlap(g: Geometry) -> bool:
     """Whether windows are small, several lie over an element along each axis, and none leaves a gap."""
-    return g.at_once() and not g.whole and not any(a.stride_used > min(a.window, 2) or a.cover() < 2 for a in g.axes[1:])
+    return (
+        g.at_once() and not g.whole and not any(a.stride_used > min(a.window, 2) or a.cover() < 2 for a in g.axes[1:])
+    )

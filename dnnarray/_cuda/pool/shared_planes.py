@@ -1,4 +1,5 @@
-"""The algorithm ``shared_planes``: windows of any kind in channels-first memory, out of whole planes in shared memory."""
+"""The algorithm ``shared_planes``: windows of any kind in channels-first memory, out of whole planes in shared
+memory."""
 
 from __future__ import annotations
 
@@ -75,12 +76,14 @@ def reason(r: Reduction, device: Device) -> str | None:
 
 
 def few(r: Reduction, device: Device) -> bool:
-    """Whether there are few whole planes: a warp reduces a short plane in fewer steps than a block that copies it first."""
+    """Whether there are few whole planes: a warp reduces a short plane in fewer steps than a block that copies it
+    first."""
     return r.g.whole and r.g.outer < _FEW
 
 
 def plan(r: Reduction, device: Device, aligned: bool, arrays: tuple[Array, Array, Array]) -> Plan:
-    """The launch, of blocks that take several planes which follow each other; `arrays` are x, the results and the places."""
+    """The launch, of blocks that take several planes which follow each other; `arrays` are x, the results and the
+    places."""
     g, itemsize = r.g, r.dtype.itemsize
     row = WindowAxis(g.length, 1, g.length, g.length)
     h, w = (WindowAxis(1, 1), row) if g.whole else g.axes[1:]
@@ -95,9 +98,24 @@ def plan(r: Reduction, device: Device, aligned: bool, arrays: tuple[Array, Array
         planes, wide = 1, vector_length(r.dtype, aligned, g.length)
     pairs = short and planes % 2 == 0
     config = SharedPlanesConfig(
-        POOL_TYPES[r.dtype], POOL_TYPES[r.result], r.kind, r.magnitude, g.adaptive, g.whole, pairs, wide, lanes, _THREADS
+        POOL_TYPES[r.dtype],
+        POOL_TYPES[r.result],
+        r.kind,
+        r.magnitude,
+        g.adaptive,
+        g.whole,
+        pairs,
+        wide,
+        lanes,
+        _THREADS,
     )
-    words = [*r.words("shared_planes", wide), *["magnitude"] * r.magnitude, *["adaptive"] * g.adaptive, *["whole"] * g.whole, f"l{lanes}"]
+    words = [
+        *r.words("shared_planes", wide),
+        *["magnitude"] * r.magnitude,
+        *["adaptive"] * g.adaptive,
+        *["whole"] * g.whole,
+        f"l{lanes}",
+    ]
     limit = planes * windows
     arguments = SharedPlanesArguments(
         *arrays, total=g.outer, planes=planes, windows=division(windows, limit), outputs=division(w.outputs, limit),
@@ -109,7 +127,8 @@ def plan(r: Reduction, device: Device, aligned: bool, arrays: tuple[Array, Array
 
 
 def _planes_of_a_block(g: Geometry, wide: int, busy: int, itemsize: int) -> int:
-    """How many planes a block takes: as many as keep its threads busy, or more while they are small; whole vectors, and enough blocks."""
+    """How many planes a block takes: as many as keep its threads busy, or more while they are small; whole vectors, and
+    enough blocks."""
     one = g.length * itemsize
     if g.length % wide == 0 and (2 * one > _STAGE or g.outer < _FEW):
         return 1

@@ -1,4 +1,5 @@
-"""The algorithm ``shared_scatter``: maxima in channels-first memory; what a window gets goes to the place of its maximum, in shared memory."""
+"""The algorithm ``shared_scatter``: maxima in channels-first memory; what a window gets goes to the place of its
+maximum, in shared memory."""
 
 from __future__ import annotations
 
@@ -87,10 +88,20 @@ def _plan(problem: PoolProblem, device: Device, aligned: bool, g: Geometry, know
     words += ["place"] * place + ["adaptive"] * g.adaptive
     h_kinds, w_kinds = _kinds(g)
     arguments = SharedScatterArguments(
-        Array(0), known.saved, dx_of(problem), outer=g.outer, planes=bands.planes, rows=bands.rows, bands=bands.bands, room=windows,
-        taps=division(w.extent if place else w.window, (1 << 31) - 1), h_kinds=h_kinds, w_kinds=w_kinds, h=h.numbers(g.adaptive),
+        Array(0),
+        known.saved,
+        dx_of(problem),
+        outer=g.outer,
+        planes=bands.planes,
+        rows=bands.rows,
+        bands=bands.bands,
+        room=windows,
+        taps=division(w.extent if place else w.window, (1 << 31) - 1),
+        h_kinds=h_kinds,
+        w_kinds=w_kinds,
+        h=h.numbers(g.adaptive),
         w=w.numbers(g.adaptive),
-    )  # fmt: skip
+    )
     shared = bands.planes * (width_of(x.dtype) * bands.rows * w.extent + windows * _line(g, x)) + 32
     kernel = Kernel("pool/shared_scatter.cu", "_".join([*words, f"r{row}"]), config, ("pool/window",))
     return planned(kernel, (blocks_of(g, bands), 1, 1), THREADS, arguments, shared_memory=shared)

@@ -51,7 +51,10 @@ class SmallWindowsArguments(StripArguments):
 def reason(r: Reduction, device: Device) -> str | None:
     if r.g.at_once(r.p if r.kind == NORM else None) and not r.g.whole:
         return None
-    return "windows are larger than 5 x 5 (3 x 3 of a norm), apart by more than 3, dilated, uneven, or the only one of a plane"
+    return (
+        "windows are larger than 5 x 5 (3 x 3 of a norm), apart by more than 3, dilated, uneven, or the only one "
+        "of a plane"
+    )
 
 
 def plan(r: Reduction, device: Device, aligned: bool, arrays: tuple[Array, Array, Array]) -> Plan:
@@ -61,17 +64,36 @@ def plan(r: Reduction, device: Device, aligned: bool, arrays: tuple[Array, Array
     # Results of a thread: four positions of 8 bytes each still fill whole sectors of memory by two stores.
     widest = 4 if r.kind == INDICES else 16
     plain, norm = r.kind == MAX, r.kind == NORM
-    strips = strips_of(g, r.dtype, aligned, h.outputs * h.stride_used, w.outputs, widest, plain, norm, most=2 if r.places else 0)
+    strips = strips_of(
+        g, r.dtype, aligned, h.outputs * h.stride_used, w.outputs, widest, plain, norm, most=2 if r.places else 0
+    )
     exponent = int(r.p) if norm else 0
-    # Beside two vectors, three single loads take the first-level cache longer than these do; floats and places are bound by instructions.
+    # Beside two vectors, three single loads take the first-level cache longer than these do; floats and places are
+    # bound by instructions.
     lends = g.first and w.window > 3 and r.dtype in HALF and r.kind in (MAX, MEAN)
     config = SmallWindowsConfig(
-        **strips.settings, result=POOL_TYPES[r.result], reduction=r.kind, magnitude=r.magnitude and not norm, exponent=exponent, lends=lends
+        **strips.settings,
+        result=POOL_TYPES[r.result],
+        reduction=r.kind,
+        magnitude=r.magnitude and not norm,
+        exponent=exponent,
+        lends=lends,
     )
-    words = [*r.words("small_windows"), *["magnitude"] * config.magnitude, *[f"l{exponent}"] * norm, *["lends"] * lends, *strips.words]
+    words = [
+        *r.words("small_windows"),
+        *["magnitude"] * config.magnitude,
+        *[f"l{exponent}"] * norm,
+        *["lends"] * lends,
+        *strips.words,
+    ]
     kernel = Kernel("pool/small_windows.cu", "_".join(words), config, ("pool/strip",))
     x, y, indices = arrays
-    plan = planned(kernel, strips.grid, THREADS, SmallWindowsArguments(x=x, y=y, indices=indices, **strips.arguments, padded=int(r.padded)))
+    plan = planned(
+        kernel,
+        strips.grid,
+        THREADS,
+        SmallWindowsArguments(x=x, y=y, indices=indices, **strips.arguments, padded=int(r.padded)),
+    )
     return ahead_if_small(plan) if config.steps == 1 and not norm else plan
 
 

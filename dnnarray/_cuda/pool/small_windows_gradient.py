@@ -1,4 +1,5 @@
-"""The algorithm ``small_windows_gradient``: windows of up to 5 x 5 in registers, by threads that sum for the tiles under a window or several."""
+"""The algorithm ``small_windows_gradient``: windows of up to 5 x 5 in registers, by threads that sum for the tiles
+under a window or several."""
 
 from __future__ import annotations
 
@@ -22,7 +23,17 @@ from dnnarray._cuda.pool.gradient import (
     taps_bytes,
     worth_taps,
 )
-from dnnarray._cuda.pool.shared import POOL_SHORT, POOL_TYPES, THREADS, Saved, StripArguments, StripConfig, overtaken, strips_of, times
+from dnnarray._cuda.pool.shared import (
+    POOL_SHORT,
+    POOL_TYPES,
+    THREADS,
+    Saved,
+    StripArguments,
+    StripConfig,
+    overtaken,
+    strips_of,
+    times,
+)
 from dnnarray._problems.pool import PoolProblem
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
@@ -66,7 +77,9 @@ def reason(problem: PoolProblem) -> str | None:
         return found or "magnitudes take the sign of x"
     if not geometry_at(problem).at_once():
         return "windows are larger than 5 x 5, apart by more than 3, dilated or uneven"
-    return None if numbered_by_rows(problem) or rule_of(problem) != BY_TAP else "taps of whole planes have other numbers"
+    return (
+        None if numbered_by_rows(problem) or rule_of(problem) != BY_TAP else "taps of whole planes have other numbers"
+    )
 
 
 def rejects(problem: PoolProblem, device: Device) -> str | None:
@@ -104,12 +117,20 @@ def no_taps(problem: PoolProblem) -> str | None:
     """Why places are not made into taps."""
     if problem.inputs[2] is None:
         return "no places are given"
-    return None if geometry_at(problem).last and numbered_by_rows(problem) else "windows are whole planes, or memory is not channels-last"
+    return (
+        None
+        if geometry_at(problem).last and numbered_by_rows(problem)
+        else "windows are whole planes, or memory is not channels-last"
+    )
 
 
 def taps_cost(problem: PoolProblem, device: Device) -> Cost:
     """It pays where threads would read places, of 8 bytes each, again and again."""
-    return times(problem, 1.1, launches=2, more=2 * taps_bytes(problem)) if worth_taps(problem) else overtaken(problem, device)
+    return (
+        times(problem, 1.1, launches=2, more=2 * taps_bytes(problem))
+        if worth_taps(problem)
+        else overtaken(problem, device)
+    )
 
 
 def run_by_taps(problem: PoolProblem, device: Device, aligned: bool) -> Program:

@@ -1,4 +1,5 @@
-"""The algorithm ``small_windows_gradient_mma``: maxima of half types in channels-last memory, two channels at once, summed by matrix products."""
+"""The algorithm ``small_windows_gradient_mma``: maxima of half types in channels-last memory, two channels at once,
+summed by matrix products."""
 
 from __future__ import annotations
 
@@ -33,8 +34,12 @@ def _plan(problem: PoolProblem, aligned: bool, g: Geometry, known: Known) -> Pla
     dtype, h = problem.inputs[1].dtype, g.axes[1]
     strips = strips_of(g, dtype, aligned, h.extent + h.before)
     symbol = "_".join([f"max_pool_small_windows_gradient_mma_{POOL_SHORT[dtype]}", *strips.words])
-    kernel = Kernel("pool/small_windows_gradient_mma.cu", symbol, SmallWindowsGradientMmaConfig(**strips.settings), ("pool/strip",))
-    arguments = SmallWindowsGradientMmaArguments(grad=Array(0), saved=known.saved, dx=dx_of(problem), **strips.arguments)
+    kernel = Kernel(
+        "pool/small_windows_gradient_mma.cu", symbol, SmallWindowsGradientMmaConfig(**strips.settings), ("pool/strip",)
+    )
+    arguments = SmallWindowsGradientMmaArguments(
+        grad=Array(0), saved=known.saved, dx=dx_of(problem), **strips.arguments
+    )
     return planned(kernel, strips.grid, THREADS, arguments)
 
 

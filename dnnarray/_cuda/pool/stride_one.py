@@ -1,4 +1,5 @@
-"""The algorithm ``stride_one``: means over small windows that move by one element, and their gradients, which are sums of the same kind."""
+"""The algorithm ``stride_one``: means over small windows that move by one element, and their gradients, which are sums
+of the same kind."""
 
 from __future__ import annotations
 
@@ -65,7 +66,9 @@ def _reason(g: Geometry, dtype: np.dtype, device: Device) -> str | None:
     return None
 
 
-def _plan(g: Geometry, dtype: np.dtype, gradient: bool, padded: bool, aligned: bool, arrays: tuple[Array, Array]) -> Plan:
+def _plan(
+    g: Geometry, dtype: np.dtype, gradient: bool, padded: bool, aligned: bool, arrays: tuple[Array, Array]
+) -> Plan:
     """The means of the windows, or their gradient; `arrays` are the input and the result."""
     _, h, w = g.axes
     wide = vector_length(dtype, aligned, g.channels if g.last else w.extent)
@@ -77,8 +80,14 @@ def _plan(g: Geometry, dtype: np.dtype, gradient: bool, padded: bool, aligned: b
     across = across if g.last else 1
     groups, strips = -(-out_w // (across if g.last else wide)), -(-out_h // steps)
     total = g.outer * strips * groups * inner
-    config = StrideOneConfig(POOL_TYPES[dtype], gradient, g.last, h.window, top, w.window, before, wide, across, steps, THREADS)
-    words = ["mean_pool_stride_one"] + ["gradient"] * gradient + [f"{POOL_SHORT[dtype]}x{wide}", f"w{h.window}x{w.window}_at{top}x{before}"]
+    config = StrideOneConfig(
+        POOL_TYPES[dtype], gradient, g.last, h.window, top, w.window, before, wide, across, steps, THREADS
+    )
+    words = (
+        ["mean_pool_stride_one"]
+        + ["gradient"] * gradient
+        + [f"{POOL_SHORT[dtype]}x{wide}", f"w{h.window}x{w.window}_at{top}x{before}"]
+    )
     words += ["last" if g.last else "first"] + [f"a{across}"] * (across > 1) + [f"s{steps}"]
     arguments = StrideOneArguments(
         *arrays, total=total, among=partition(inner, groups, strips, total), in_height=in_h,
@@ -94,7 +103,9 @@ def rejects(problem: PoolProblem, device: Device) -> str | None:
 
 
 def run(problem: PoolProblem, device: Device, aligned: bool) -> Program:
-    return forward(problem, device, aligned, lambda r, here, even, arrays: _plan(r.g, r.dtype, False, r.padded, even, arrays[:2]))
+    return forward(
+        problem, device, aligned, lambda r, here, even, arrays: _plan(r.g, r.dtype, False, r.padded, even, arrays[:2])
+    )
 
 
 def gradient_rejects(problem: PoolProblem, device: Device) -> str | None:
@@ -103,4 +114,6 @@ def gradient_rejects(problem: PoolProblem, device: Device) -> str | None:
 
 def run_gradient(problem: PoolProblem, device: Device, aligned: bool) -> Program:
     x = problem.inputs[1]
-    return one_launch(problem, aligned, lambda g: _plan(g, x.dtype, True, problem.padded, aligned, (Array(0), dx_of(problem))))
+    return one_launch(
+        problem, aligned, lambda g: _plan(g, x.dtype, True, problem.padded, aligned, (Array(0), dx_of(problem)))
+    )

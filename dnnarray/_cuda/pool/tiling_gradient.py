@@ -1,4 +1,5 @@
-"""The algorithm ``tiling_gradient``: windows that tile the planes without a gap, or are whole planes; each element takes its part of one window."""
+"""The algorithm ``tiling_gradient``: windows that tile the planes without a gap, or are whole planes; each element
+takes its part of one window."""
 
 from __future__ import annotations
 
@@ -75,7 +76,9 @@ def _plan(problem: PoolProblem, aligned: bool, g: Geometry, known: Known) -> Pla
         wide = min(wide, 1 << g.length.bit_length() - 1)
     # What a vector along memory meets: one window, at most two planes, or anything.
     reach = 0 if g.last or w.stride_used % wide == w.extent % wide == 0 else 1 if g.whole else 2
-    config = TilingGradientConfig(POOL_TYPES[x.dtype], POOL_TYPES[known.dtype], rule, magnitude, g.last, reach, wide, steps, THREADS)
+    config = TilingGradientConfig(
+        POOL_TYPES[x.dtype], POOL_TYPES[known.dtype], rule, magnitude, g.last, reach, wide, steps, THREADS
+    )
     words = [f"{RULES[rule]}_pool_tiling_gradient_{POOL_SHORT[x.dtype]}x{wide}"]
     words += [f"by_{POOL_SHORT[known.dtype]}"] * (rule in (BY_TAP, BY_PLACE)) + ["magnitude"] * magnitude
     words += [f"last_s{steps}" if g.last else f"first_r{reach}"]
@@ -90,9 +93,19 @@ def _plan(problem: PoolProblem, aligned: bool, g: Geometry, known: Known) -> Pla
     grid = (-(-total // (THREADS if g.last else THREADS * wide)), 1, 1)
     kernel = Kernel("pool/tiling_gradient.cu", "_".join(words), config, ("pool/window",))
     arguments = TilingGradientArguments(
-        Array(0), Array(1), known.saved, dx_of(problem), total=total, heights=by_h, widths=by_w, inner=by_inner, h_window=windows[0],
-        w_window=windows[1], **tilings, p=problem.p,
-    )  # fmt: skip
+        Array(0),
+        Array(1),
+        known.saved,
+        dx_of(problem),
+        total=total,
+        heights=by_h,
+        widths=by_w,
+        inner=by_inner,
+        h_window=windows[0],
+        w_window=windows[1],
+        **tilings,
+        p=problem.p,
+    )
     plan = planned(kernel, grid, THREADS, arguments)
     return ahead_if_small(plan) if steps == 1 else plan
 

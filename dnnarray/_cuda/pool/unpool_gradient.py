@@ -47,7 +47,10 @@ def _plan(g: Geometry, x: Spec, indices: Spec) -> Plan:
     most = x.size + THREADS * _FLIGHT
     channels, places = (division(n, most) for n in (g.channels if g.last else 1, math.prod(g.space)))
     symbol = f"max_unpool_gradient_{POOL_SHORT[x.dtype]}_by_{POOL_SHORT[indices.dtype]}"
-    kernel, grid = Kernel("pool/unpool_gradient.cu", symbol, config, ("pool/window",)), (-(-x.size // (THREADS * _FLIGHT)), 1, 1)
+    kernel, grid = (
+        Kernel("pool/unpool_gradient.cu", symbol, config, ("pool/window",)),
+        (-(-x.size // (THREADS * _FLIGHT)), 1, 1),
+    )
     arguments = UnpoolGradientArguments(
         Array(0), Array(2), Array(3), total=x.size, channels=channels, places=places, size=math.prod(g.out_space)
     )

@@ -1,4 +1,5 @@
-"""The algorithm ``unpool_shared``: the last element that names a place goes there, by marks in shared memory; a block has some places of a plane."""
+"""The algorithm ``unpool_shared``: the last element that names a place goes there, by marks in shared memory; a block
+has some places of a plane."""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ def _group(g: Geometry, x: Spec) -> int:
 
 
 def marks_of(g: Geometry, x: Spec, device: Device) -> tuple[int, int]:
-    """(channels of a block, places of a block) whose marks, of two bytes each, are together in shared memory: whole sectors of y, equal parts."""
+    """(channels of a block, places of a block) whose marks, of two bytes each, are together in shared memory: whole
+    sectors of y, equal parts."""
     group = _group(g, x)
     room = min(_MARKS_LAST if g.last else _MARKS_FIRST, device.shared_memory // 2 - 1024) // (2 * group)
     size = math.prod(g.out_space)
@@ -69,18 +71,34 @@ def marks_of(g: Geometry, x: Spec, device: Device) -> tuple[int, int]:
 
 
 def plan(g: Geometry, x: Spec, indices: Spec, aligned: bool, marks: tuple[int, int], parts: int = 0) -> Plan:
-    """One launch for a plain memory order; with `parts`, what that many blocks that looked nearby have left undone, for each of their groups of channels."""
+    """One launch for a plain memory order; with `parts`, what that many blocks that looked nearby have left undone, for
+    each of their groups of channels."""
     (group, places), size = marks, math.prod(g.out_space)
     channels, span = g.channels if g.last else 1, span_of(g, x) if parts else group
     wide = vector_length(x.dtype, aligned, *((channels, group) if g.last else (size,)))
     chunks, items, threads = -(-size // places), items_of(g, span), 512 if g.last else 256
     config = UnpoolSharedConfig(POOL_TYPES[x.dtype], POOL_TYPES[indices.dtype], parts > 0, group, wide, threads)
-    symbol = f"max_unpool_shared_{'repairs_' * (parts > 0)}{POOL_SHORT[x.dtype]}x{wide}_by_{POOL_SHORT[indices.dtype]}_g{group}"
+    symbol = (
+        f"max_unpool_shared_{'repairs_' * (parts > 0)}{POOL_SHORT[x.dtype]}x{wide}_by"
+        f"_{POOL_SHORT[indices.dtype]}_g{group}"
+    )
     own = -(-items // _REPAIRS)
     arguments = UnpoolSharedArguments(
-        Array(0), Array(1), Array(2), Array(3) if parts else None, channels=channels, x_size=math.prod(g.space), y_size=size, chunk=places,
-        chunks=chunks, groups=-(-channels // span), span=span, parts=parts, own=own, total=items,
-    )  # fmt: skip
+        Array(0),
+        Array(1),
+        Array(2),
+        Array(3) if parts else None,
+        channels=channels,
+        x_size=math.prod(g.space),
+        y_size=size,
+        chunk=places,
+        chunks=chunks,
+        groups=-(-channels // span),
+        span=span,
+        parts=parts,
+        own=own,
+        total=items,
+    )
     grid = (-(-items // own) if parts else items * chunks, 1, 1)
     kernel = Kernel("pool/unpool_shared.cu", symbol, config)
     return planned(kernel, grid, threads, arguments, shared_memory=2 * group * places, early=parts > 0)

@@ -1,4 +1,5 @@
-"""The algorithm ``unpool_strided``: unpooling and its gradient in any memory order, with the marks in scratch memory."""
+"""The algorithm ``unpool_strided``: unpooling and its gradient in any memory order, with the marks in scratch
+memory."""
 
 from __future__ import annotations
 
@@ -53,16 +54,32 @@ class UnpoolStridedArguments(Arguments, restrict=True):
     y_size: Extent
 
 
-def _plan(g: Geometry, stage: int, total: int, x: Spec, indices: Spec, arrays: tuple[Array, Array, Array, Array]) -> Plan:
+def _plan(
+    g: Geometry, stage: int, total: int, x: Spec, indices: Spec, arrays: tuple[Array, Array, Array, Array]
+) -> Plan:
     """The launch of a stage; `arrays` are x, the indices, y and the marks, of the gradient that and dx."""
     config = UnpoolStridedConfig(POOL_TYPES[x.dtype], POOL_TYPES[indices.dtype], stage, THREADS)
     symbol = f"max_unpool_strided_{_STAGES[stage]}_{POOL_SHORT[x.dtype]}_by_{POOL_SHORT[indices.dtype]}"
     (_, h, w), (_, p, q) = g.space, g.out_space
     arguments = UnpoolStridedArguments(
-        *arrays, total=total, channels=g.channels, x_strides=g.x_strides, y_strides=g.y_strides, x_height=h, x_width=w, y_height=p,
-        y_width=q, x_size=math.prod(g.space), y_size=math.prod(g.out_space),
-    )  # fmt: skip
-    return planned(Kernel("pool/unpool_strided.cu", symbol, config, ("pool/window",)), (-(-total // THREADS), 1, 1), THREADS, arguments)
+        *arrays,
+        total=total,
+        channels=g.channels,
+        x_strides=g.x_strides,
+        y_strides=g.y_strides,
+        x_height=h,
+        x_width=w,
+        y_height=p,
+        y_width=q,
+        x_size=math.prod(g.space),
+        y_size=math.prod(g.out_space),
+    )
+    return planned(
+        Kernel("pool/unpool_strided.cu", symbol, config, ("pool/window",)),
+        (-(-total // THREADS), 1, 1),
+        THREADS,
+        arguments,
+    )
 
 
 def rejects(problem: UnpoolProblem, device: Device) -> str | None:

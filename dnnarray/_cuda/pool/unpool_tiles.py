@@ -1,4 +1,5 @@
-"""The algorithm ``unpool_tiles``: blocks look for what names the places of their tile nearby; planes where that was not enough are done again."""
+"""The algorithm ``unpool_tiles``: blocks look for what names the places of their tile nearby; planes where that was not
+enough are done again."""
 
 from __future__ import annotations
 
@@ -110,7 +111,8 @@ class Cut:
 
 
 def _cells(x: int, y: int) -> int:
-    """The window that pooling without overlap had, which may have left out the end or taken part of it; 0 where there is none."""
+    """The window that pooling without overlap had, which may have left out the end or taken part of it; 0 where there
+    is none."""
     size = next((n for n in (y // x, -(-y // x)) if n and x in (y // n, -(-y // n))), 0)
     return size if size <= _CELL else 0
 
@@ -119,7 +121,11 @@ def _cuts(g: Geometry, x: Spec) -> tuple[Cut, Cut] | None:
     """How blocks look for what names their places nearby; None where that saves nothing, or numbers are too large."""
     if not g.flat or 0 in (*g.space, *g.out_space):
         return None
-    places, (_, height, width), (_, y_height, y_width) = _NEAR // (2 * x.dtype.itemsize * span_of(g, x)), g.space, g.out_space
+    places, (_, height, width), (_, y_height, y_width) = (
+        _NEAR // (2 * x.dtype.itemsize * span_of(g, x)),
+        g.space,
+        g.out_space,
+    )
     cells = _cells(height, y_height), _cells(width, y_width)
     cell_h, cell_w = cells if 0 not in cells else (0, 0)
     found, whole = [], width if cell_w else y_width
@@ -147,8 +153,11 @@ def _cut(x: int, y: int, cell: int, most: int) -> Cut:
     return Cut(x, y, cell, -(-whole // -(-whole // most)) * max(cell, 1))
 
 
-def _plans(g: Geometry, x: Spec, indices: Spec, aligned: bool, cuts: tuple[Cut, Cut], device: Device) -> tuple[Plan, ...]:
-    """Two launches: blocks that look nearby, and the planes again where that was not enough; one where a block does a plane."""
+def _plans(
+    g: Geometry, x: Spec, indices: Spec, aligned: bool, cuts: tuple[Cut, Cut], device: Device
+) -> tuple[Plan, ...]:
+    """Two launches: blocks that look nearby, and the planes again where that was not enough; one where a block does a
+    plane."""
     h, w = cuts
     span, room, tiles = span_of(g, x), h.longest * w.longest, h.tiles * w.tiles
     if g.last:
@@ -160,30 +169,65 @@ def _plans(g: Geometry, x: Spec, indices: Spec, aligned: bool, cuts: tuple[Cut, 
         piece = vector_length(x.dtype, aligned, w.y, own * max(w.cell, 1))
     flight = 1 if g.last else 2  # that of a tile all is under way at once
     ragged = h.cell * h.x > h.y or w.cell * w.x > w.y
-    lean = not ragged and min(h.cell, w.cell, own) > 1 and x.dtype.itemsize <= 4 and indices.dtype.itemsize == 8  # others would spill
+    # others would spill
+    lean = not ragged and min(h.cell, w.cell, own) > 1 and x.dtype.itemsize <= 4 and indices.dtype.itemsize == 8
     blocks = _BLOCKS if lean else 4 if x.dtype.itemsize <= 4 else 3
     config = UnpoolTilesConfig(
-        POOL_TYPES[x.dtype], POOL_TYPES[indices.dtype], g.last, h.cell, w.cell, ragged, span, own, piece, wide, flight, _THREADS, blocks
-    )  # fmt: skip
-    symbol = f"max_unpool_tiles_{POOL_SHORT[x.dtype]}x{wide}_by_{POOL_SHORT[indices.dtype]}_g{span}_{'last' if g.last else 'first'}"
+        POOL_TYPES[x.dtype],
+        POOL_TYPES[indices.dtype],
+        g.last,
+        h.cell,
+        w.cell,
+        ragged,
+        span,
+        own,
+        piece,
+        wide,
+        flight,
+        _THREADS,
+        blocks,
+    )
+    symbol = (
+        f"max_unpool_tiles_{POOL_SHORT[x.dtype]}x{wide}_by_{POOL_SHORT[indices.dtype]}_g{span}"
+        f"_{'last' if g.last else 'first'}"
+    )
     symbol += f"_cell{h.cell}x{w.cell}o{own}p{piece}" + "_ragged" * ragged
     channels, groups = (g.channels, -(-g.channels // span)) if g.last else (1, 1)
     per_row = max(w.own * span // own, 1)
     arguments = UnpoolTilesArguments(
-        Array(0), Array(1), Array(2), Array(3) if tiles > 1 else None, channels=channels, groups=_multiplier(groups),
-        across=_multiplier(w.tiles), down=_multiplier(h.tiles), h=h.numbers(), w=w.numbers(), room=room, row=_multiplier(per_row),
-        seen=_multiplier(w.seen), width=_multiplier(w.y),
-    )  # fmt: skip
+        Array(0),
+        Array(1),
+        Array(2),
+        Array(3) if tiles > 1 else None,
+        channels=channels,
+        groups=_multiplier(groups),
+        across=_multiplier(w.tiles),
+        down=_multiplier(h.tiles),
+        h=h.numbers(),
+        w=w.numbers(),
+        room=room,
+        row=_multiplier(per_row),
+        seen=_multiplier(w.seen),
+        width=_multiplier(w.y),
+    )
     shared = -(-2 * x.dtype.itemsize * span * room // 16) * 16
     kernel, items = Kernel("pool/unpool_tiles.cu", symbol, config, ("pool/cut",)), items_of(g, span)
     plan = planned(kernel, (items * tiles, 1, 1), _THREADS, arguments, shared_memory=shared)
-    return (plan,) if tiles == 1 else (plan, unpool_shared.plan(g, x, indices, aligned, unpool_shared.marks_of(g, x, device), tiles))
+    return (
+        (plan,)
+        if tiles == 1
+        else (plan, unpool_shared.plan(g, x, indices, aligned, unpool_shared.marks_of(g, x, device), tiles))
+    )
 
 
 def rejects(problem: UnpoolProblem, device: Device) -> str | None:
     if found := unstaged(problem):
         return found
-    return None if _cuts(geometry_at(problem), problem.inputs[0]) else "tiles would look at elements again and again, or have no room"
+    return (
+        None
+        if _cuts(geometry_at(problem), problem.inputs[0])
+        else "tiles would look at elements again and again, or have no room"
+    )
 
 
 def workspace(problem: UnpoolProblem) -> int:

@@ -38,12 +38,20 @@ def unstaged(problem: UnpoolProblem) -> str | None:
     if found := too_large(problem):
         return found
     g = geometry_at(problem)
-    return None if staged(g) else "memory is neither channels-first nor channels-last, or planes are too large for marks of 16 bits"
+    return (
+        None
+        if staged(g)
+        else "memory is neither channels-first nor channels-last, or planes are too large for marks of 16 bits"
+    )
 
 
 def staged(g: Geometry) -> bool:
     """Whether few blocks share a plane, so that each can read all of its indices, and 16 bits number them."""
-    return (g.first or g.last) and math.prod(g.out_space) <= (_PLACES_LAST if g.last else _PLACES_FIRST) and math.prod(g.space) < _NUMBERED
+    return (
+        (g.first or g.last)
+        and math.prod(g.out_space) <= (_PLACES_LAST if g.last else _PLACES_FIRST)
+        and math.prod(g.space) < _NUMBERED
+    )
 
 
 def span_of(g: Geometry, x: Spec) -> int:

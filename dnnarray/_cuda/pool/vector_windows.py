@@ -1,4 +1,5 @@
-"""The algorithm ``vector_windows``: windows that begin and end with vectors of a row, each reduced by one thread or by a few lanes."""
+"""The algorithm ``vector_windows``: windows that begin and end with vectors of a row, each reduced by one thread or by
+a few lanes."""
 
 from __future__ import annotations
 
@@ -7,7 +8,18 @@ from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Program, vecto
 from dnnarray._cuda.core.planner import planned
 from dnnarray._cuda.pool.geometry import division
 from dnnarray._cuda.pool.separable import flight_of
-from dnnarray._cuda.pool.shared import NORM, POOL_TYPES, THREADS, Division, Indices, Reduction, Results, Windows, forward, forward_reason
+from dnnarray._cuda.pool.shared import (
+    NORM,
+    POOL_TYPES,
+    THREADS,
+    Division,
+    Indices,
+    Reduction,
+    Results,
+    Windows,
+    forward,
+    forward_reason,
+)
 from dnnarray._problems.pool import PoolProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device
@@ -45,10 +57,13 @@ class VectorWindowsArguments(Arguments, restrict=True):
 
 
 def _sharing(r: Reduction, aligned: bool) -> tuple[int, int, int] | None:
-    """(elements of a vector, lanes that share a window, windows of a vector) where windows stand beside each other and begin and end with vectors."""
+    """(elements of a vector, lanes that share a window, windows of a vector) where windows stand beside each other and
+    begin and end with vectors."""
     g = r.g
     _, h, w = g.axes
-    apart = not w.uneven and (w.stride_used, w.dilation, w.before) == (w.window, 1, 0) and w.outputs * w.window <= w.extent
+    apart = (
+        not w.uneven and (w.stride_used, w.dilation, w.before) == (w.window, 1, 0) and w.outputs * w.window <= w.extent
+    )
     if not (apart and g.first and g.flat) or g.whole or g.length == 0 or h.outputs * w.outputs == 0:
         return None
     wide = vector_length(r.dtype, aligned, w.extent)
@@ -60,7 +75,11 @@ def _sharing(r: Reduction, aligned: bool) -> tuple[int, int, int] | None:
 def reason(r: Reduction, device: Device) -> str | None:
     if r.kind == NORM:
         return "a norm of its windows may have to be scaled"
-    return None if _sharing(r, device.aligned) else "windows do not begin and end with vectors of a row in channels-first memory"
+    return (
+        None
+        if _sharing(r, device.aligned)
+        else "windows do not begin and end with vectors of a row in channels-first memory"
+    )
 
 
 def plan(r: Reduction, device: Device, aligned: bool, arrays: tuple[Array, Array, Array]) -> Plan:
@@ -73,7 +92,12 @@ def plan(r: Reduction, device: Device, aligned: bool, arrays: tuple[Array, Array
     config = VectorWindowsConfig(
         POOL_TYPES[r.dtype], POOL_TYPES[r.result], r.kind, r.magnitude, g.adaptive, wide, flight, lanes, own, THREADS
     )
-    words = [*r.words("vector_windows", wide), *["magnitude"] * r.magnitude, *["adaptive"] * g.adaptive, f"l{lanes}o{own}f{flight}"]
+    words = [
+        *r.words("vector_windows", wide),
+        *["magnitude"] * r.magnitude,
+        *["adaptive"] * g.adaptive,
+        f"l{lanes}o{own}f{flight}",
+    ]
     arguments = VectorWindowsArguments(
         *arrays, total=total, vectors=division(vectors, total), heights=division(h.outputs, total), width=w.extent,
         h=h.numbers(g.adaptive), padded=int(r.padded),

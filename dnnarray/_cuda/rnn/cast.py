@@ -41,7 +41,8 @@ def cast(
     out: tuple[int, ...],
     lengths: Array | None = None,
 ) -> Launches:
-    """Elements of `source` (zeros where it is None) in the type and order of `target`: three axes with their strides."""
+    """Elements of `source` (zeros where it is None) in the type and order of `target`: three axes with their
+    strides."""
     n = math.prod(extents)
     if n == 0:
         return []

@@ -36,7 +36,14 @@ class ColumnSumsArguments(Arguments, restrict=True):
 
 
 def column_sums(
-    x: Block, x_row: int, rows: int, columns: int, partial: Block, outs: list[Block], y: Block | None = None, y_row: int = 0
+    x: Block,
+    x_row: int,
+    rows: int,
+    columns: int,
+    partial: Block,
+    outs: list[Block],
+    y: Block | None = None,
+    y_row: int = 0,
 ) -> Launches:
     """Sums over the rows of x, or of the products of x and y, into each of `outs`."""
     if not columns or not outs:
@@ -44,7 +51,9 @@ def column_sums(
     part = max(_SUM_ROWS, -(-rows // MOST_PARTS))
     parts = max(1, -(-rows // part))
 
-    def launch(source: Block, other: Array | None, out: Block, count: int, splits: int, length: int, row: int, other_row: int) -> Plan:
+    def launch(
+        source: Block, other: Array | None, out: Block, count: int, splits: int, length: int, row: int, other_row: int
+    ) -> Plan:
         config = ColumnSumsConfig(TYPES[source.dtype], TYPES[out.dtype], THREADS)
         kernel = Kernel("rnn/column_sums.cu", f"rnn_column_sums_{SHORT[source.dtype]}_{SHORT[out.dtype]}", config)
         arguments = ColumnSumsArguments(

@@ -18,7 +18,8 @@ Memory = Annotated[Array | None, Pointer("void", False)]
 
 @frozen(kw_only=True)
 class DescribeArguments(Arguments, restrict=("out",)):
-    """What ``kernels/rnn/describe.cu`` is called with: behind `out` the fields of ``struct Layer`` in ``rnn.cuh``, in their order."""
+    """What ``kernels/rnn/describe.cu`` is called with: behind `out` the fields of ``struct Layer`` in ``rnn.cuh``, in
+    their order."""
 
     out: Words
     b_ih: Memory
@@ -62,7 +63,14 @@ def _dropout(network: Network, number: int) -> dict[str, Any]:
         return {"dropped": 0, "seed": None, "offset": None, "threshold": 0, "scale": 0.0, "first": 0}
     scale = 1 / (1 - p.dropout) if p.dropout < 1 else 0.0
     threshold, first = min(math.floor(p.dropout * _WORDS), _WORDS - 1), number * network.rows * p.width
-    return {"dropped": 1, "seed": Runtime(0), "offset": Runtime(1), "threshold": threshold, "scale": scale, "first": first}
+    return {
+        "dropped": 1,
+        "seed": Runtime(0),
+        "offset": Runtime(1),
+        "threshold": threshold,
+        "scale": scale,
+        "first": first,
+    }
 
 
 def description(network: Network, number: int, output: Array | None, strides: tuple[int, int, int]) -> Plan:
@@ -77,8 +85,18 @@ def description(network: Network, number: int, output: Array | None, strides: tu
     for field in ("product", "before", "projected", "d_state", "d_cell", "lengths"):
         fields[field] = memory[field].array if field in memory else None
     arguments = DescribeArguments(
-        out=memory["layer"].array, output=output, output_strides=strides, steps=p.steps, batch=p.batch, hidden=p.hidden, width=p.state,
-        directions=p.directions, reversed=sum(1 << d for d in range(p.directions) if network.reversed(d)), kept=int(network.kept),
-        clip=math.inf if p.cell.clip is None else p.cell.clip, **fields, **_dropout(network, number),
-    )  # fmt: skip
+        out=memory["layer"].array,
+        output=output,
+        output_strides=strides,
+        steps=p.steps,
+        batch=p.batch,
+        hidden=p.hidden,
+        width=p.state,
+        directions=p.directions,
+        reversed=sum(1 << d for d in range(p.directions) if network.reversed(d)),
+        kept=int(network.kept),
+        clip=math.inf if p.cell.clip is None else p.cell.clip,
+        **fields,
+        **_dropout(network, number),
+    )
     return planned(Kernel("rnn/describe.cu", "rnn_describe", Config()), (1, 1, 1), 1, arguments)

@@ -23,8 +23,8 @@ from dnnarray._spec import BFLOAT16
 class Recurrence:
     """How an algorithm goes through the time steps of a layer whose description is in memory.
 
-    ``forward(layer, output)`` and ``backward(layer, output)`` give the launches; `output` is the C++ type of the output, or of its gradient.
-    """
+    ``forward(layer, output)`` and ``backward(layer, output)`` give the launches; `output` is the C++ type of the
+    output, or of its gradient."""
 
     forward: Callable[..., Launches]
     backward: Callable[..., Launches]
@@ -93,14 +93,17 @@ def _take_x(network: Network) -> tuple[Launches, Block]:
     extents = p.steps, p.batch, p.features
     strides = (p.features, p.steps * p.features, 1) if p.batch_first else (p.batch * p.features, p.features, 1)
     lengths = network.memory["lengths"].array if p.packed else None
-    return cast(x.block, network.memory["x"], extents, strides, (p.batch * p.features, p.features, 1), lengths), network.memory["x"]
+    return cast(
+        x.block, network.memory["x"], extents, strides, (p.batch * p.features, p.features, 1), lengths
+    ), network.memory["x"]
 
 
 # --- forward ----------------------------------------------------------------------------------------------------------
 
 
 def forward(network: Network, recurrence: Recurrence, precision: str) -> Launches:
-    """All layers; with `network.kept` everything the backward needs stays in memory, and nobody wants the last output."""
+    """All layers; with `network.kept` everything the backward needs stays in memory, and nobody wants the last
+    output."""
     launches, rows = _begin(network)
     for number in range(network.problem.layers):
         layer = Layer(network, number, rows, precision)
@@ -132,7 +135,16 @@ def _input_products(layer: Layer) -> Launches:
         b, extents = layer.weight("w_ih", k).matrix(features, transposed=True), (n.rows, n.gate_rows, features)
         for part in range(parts):
             a = layer.x.at(part * features).matrix(parts * features)
-            launches += product(a, b, layer.gates_of(d), extents, n.gate_rows, add=part > 0, precision=layer.precision, dtype=layer.x.dtype)
+            launches += product(
+                a,
+                b,
+                layer.gates_of(d),
+                extents,
+                n.gate_rows,
+                add=part > 0,
+                precision=layer.precision,
+                dtype=layer.x.dtype,
+            )
     return launches
 
 
@@ -162,7 +174,8 @@ def _last_states(layer: Layer) -> Launches:
 
 
 def _into_state(network: Network, source: Block, given: Given, k: int, extent: int) -> Launches:
-    """A dense state (batch, extent) as entry `k` of a result (entries, batch, extent), or as the whole result of a single step."""
+    """A dense state (batch, extent) as entry `k` of a result (entries, batch, extent), or as the whole result of a
+    single step."""
     N, strides = network.problem.batch, (0, *given.strides)[-3:]
     return cast(source, given.block.at(k * strides[0]), (1, N, extent), (0, extent, 1), (0, *strides[1:]))
 
@@ -177,7 +190,11 @@ def backward(network: Network, recurrence: Recurrence, precision: str) -> Launch
     incoming, strides, dtype = (None, (0, 0, 0), network.dtype) if dy is None else (
         dy.block, _sequence_strides(network, dy), dy.block.dtype)  # fmt: skip
     for number in reversed(range(p.layers)):
-        rows = network.memory[network.output_name(number - 1)] if number else (network.memory["x"] if network.moved else network.x.block)
+        rows = (
+            network.memory[network.output_name(number - 1)]
+            if number
+            else (network.memory["x"] if network.moved else network.x.block)
+        )
         layer = Layer(network, number, rows, precision)
         output = None if incoming is None else incoming.array
         launches += _last_gradients(layer)
@@ -237,7 +254,8 @@ class Factor:
 
 
 def _factor(layer: Layer, block: Block, rows: int, columns: int, name: str, low: int = 0) -> tuple[Launches, Factor]:
-    """A matrix of dense rows as the products of the gradients take it: as it is in float32 or float64, in two bfloat16 parts for half types.
+    """A matrix of dense rows as the products of the gradients take it: as it is in float32 or float64, in two bfloat16
+    parts for half types.
 
     `low` says where the second part of a row stands behind its first, 0 if the matrix comes in one part.
     """
@@ -251,7 +269,15 @@ def _factor(layer: Layer, block: Block, rows: int, columns: int, name: str, low:
 
 
 def _multiply(
-    layer: Layer, a: Factor, b: Factor, c: Block, extents: tuple[int, int, int], row: int, *, transposed: bool = False, add: bool = False
+    layer: Layer,
+    a: Factor,
+    b: Factor,
+    c: Block,
+    extents: tuple[int, int, int],
+    row: int,
+    *,
+    transposed: bool = False,
+    add: bool = False,
 ) -> Launches:
     """a b, or a^T b where `transposed`; the product of two second parts is below what the others are rounded to."""
     launches: Launches = []
@@ -295,10 +321,14 @@ def _weight_gradients(layer: Layer, gates: Factor) -> Launches:
         out = n.d_weights[k]
         launches += _outer(layer, [(0, gates.from_row(d * n.rows), x)], out.w_ih)
         more, state = _factor(layer, layer.slab("state", d, int(n.reversed(d))), n.rows, p.state, "state")
-        launches += more + _outer(layer, _state_factors(layer, gates.from_row(d * n.rows), extra.from_row(d * n.rows), state), out.w_hh)
+        launches += more + _outer(
+            layer, _state_factors(layer, gates.from_row(d * n.rows), extra.from_row(d * n.rows), state), out.w_hh
+        )
         if p.projected:
             projected = Factor((n.memory["projected"].at(d * n.rows * p.state),), p.state, p.state)
-            launches += _outer(layer, [(0, projected, Factor((n.memory["before"].at(d * n.rows * H),), H, H))], out.w_hr)
+            launches += _outer(
+                layer, [(0, projected, Factor((n.memory["before"].at(d * n.rows * H),), H, H))], out.w_hr
+            )
         launches += _bias_gradients(layer, d, out)
         if out.peephole is not None:
             launches += _peephole_gradients(layer, d, out.peephole)
@@ -322,7 +352,9 @@ def _outer(layer: Layer, products: list[tuple[int, Factor, Factor]], out: Given)
     for first, left, right in products:
         extents = left.columns, right.columns, n.rows
         launches += _multiply(layer, left, right, target.at(first * columns), extents, columns, transposed=True)
-    return launches if direct else launches + cast(target, out.block, (1, *out.shape), (0, columns, 1), (0, *out.strides))
+    return (
+        launches if direct else launches + cast(target, out.block, (1, *out.shape), (0, columns, 1), (0, *out.strides))
+    )
 
 
 def _bias_gradients(layer: Layer, d: int, out: Any) -> Launches:

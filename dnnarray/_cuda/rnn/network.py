@@ -78,9 +78,8 @@ def _strides(spec: Spec) -> tuple[int, ...]:
 class Network:
     """The problem with its pointers; `backward` says whether it is the gradient that is wanted.
 
-    With `halves` what goes into a layer stays in half types: x as it is, and the output of a layer as two parts that add up to it, the
-    second part of a row behind the first; and so do the weights.
-    """
+    With `halves` what goes into a layer stays in half types: x as it is, and the output of a layer as two parts that
+    add up to it, the second part of a row behind the first; and so do the weights."""
 
     def __init__(self, problem: RecurrentProblem, backward: bool, halves: bool = False) -> None:
         self.problem, self.backward = problem, backward
@@ -98,7 +97,10 @@ class Network:
         self.weights = [RNNWeights(*w) for w in (weights if self.sequence else [weights])]
         self.lengths = rest.pop() if self.sequence else None
         self.states = rest
-        outputs = [None if s is None else Given(Block(Array(next(count)), s.dtype), s.shape, _strides(s)) for s in problem.outputs]
+        outputs = [
+            None if s is None else Given(Block(Array(next(count)), s.dtype), s.shape, _strides(s))
+            for s in problem.outputs
+        ]
         self._sort_outputs(outputs, grad)
         self.scratch = next(count)
         self.memory, self.size = self._carve()
@@ -214,7 +216,9 @@ class Network:
         if p.cell.kind == "gru":
             needs[f"extra{name}"] = D * N * H * (p.steps if self.kept else 1), A
         if number < p.layers - 1:
-            needs[self.output_name(number)] = (2 * self.rows * p.width, self.x.block.dtype) if self.halves else (self.rows * p.width, A)
+            needs[self.output_name(number)] = (
+                (2 * self.rows * p.width, self.x.block.dtype) if self.halves else (self.rows * p.width, A)
+            )
         return needs
 
     def names(self, number: int) -> str:
@@ -249,7 +253,11 @@ class Network:
         features = max(self.features(number) for number in range(p.layers))
         sizes = {"gates": p.directions * self.rows * self.gate_rows, "w_ih": self.gate_rows * features}
         if p.of_weights:
-            sizes |= {"extra": p.directions * self.rows * p.hidden, "x": self.rows * features, "state": self.rows * p.state}
+            sizes |= {
+                "extra": p.directions * self.rows * p.hidden,
+                "x": self.rows * features,
+                "state": self.rows * p.state,
+            }
         return {f"{name}_parts": (2 * size, BFLOAT16) for name, size in sizes.items()}
 
     def direct(self, out: Given | None) -> bool:

@@ -1,4 +1,5 @@
-"""The recurrence in one launch for all time steps of a layer, its weights resident in shared memory: tiles and plans."""
+"""The recurrence in one launch for all time steps of a layer, its weights resident in shared memory: tiles and
+plans."""
 
 from __future__ import annotations
 
@@ -138,7 +139,8 @@ def best_tile(problem: RecurrentProblem, device: Device, back: bool, precision: 
 
 
 def on_tensor_cores(itemsize: int, precision: str) -> bool:
-    """float32 weights are split into two parts for them, which costs 40% more error than sums in float32: not by default."""
+    """float32 weights are split into two parts for them, which costs 40% more error than sums in float32: not by
+    default."""
     return itemsize == 2 or precision == "high"
 
 
@@ -178,9 +180,17 @@ def _launches(layer: Layer, tile: Tile, kernel: Kernel, exchange: Array | None =
     for first in range(0, total, tile.groups):
         groups = min(tile.groups, total - first)
         here = counters.at(first * words)
-        common: dict[str, Any] = {"description": n.memory["layer"].array, "weights": weights[0], "weights_reversed": [*weights, None][1]}
+        common: dict[str, Any] = {
+            "description": n.memory["layer"].array,
+            "weights": weights[0],
+            "weights_reversed": [*weights, None][1],
+        }
         common |= {"counters": here.array, "first_batch": first * tile.batch}
-        arguments = PersistentArguments(**common) if exchange is None else PersistentBackwardArguments(**common, exchange=exchange)
+        arguments = (
+            PersistentArguments(**common)
+            if exchange is None
+            else PersistentBackwardArguments(**common, exchange=exchange)
+        )
         grid = tile.across, groups, p.directions
         launches.append(planned(kernel, grid, _THREADS, arguments, shared_memory=tile.shared, cooperative=True))
     return launches
@@ -204,12 +214,16 @@ def _forward(device: Device, layer: Layer, output: str) -> Launches:
 def _backward(device: Device, layer: Layer, output: str) -> Launches:
     tile = best_tile(layer.network.problem, device, True, layer.precision)
     assert tile is not None
-    return _launches(layer, tile, _kernel(layer, tile, output, "persistent_backward"), layer.network.memory["exchange"].array)
+    return _launches(
+        layer, tile, _kernel(layer, tile, output, "persistent_backward"), layer.network.memory["exchange"].array
+    )
 
 
 def persistent(device: Device) -> Recurrence:
     """The recurrence on this device."""
-    return Recurrence(lambda layer, output: _forward(device, layer, output), lambda layer, output: _backward(device, layer, output))
+    return Recurrence(
+        lambda layer, output: _forward(device, layer, output), lambda layer, output: _backward(device, layer, output)
+    )
 
 
 def run(back: bool, precision: str, problem: RecurrentProblem, device: Device, aligned: bool) -> Program:
@@ -224,4 +238,10 @@ def rejects(precision: str, problem: RecurrentProblem, device: Device) -> str | 
 def cost(back: bool, precision: str, problem: RecurrentProblem, device: Device) -> Cost:
     tiles = [best_tile(problem, device, direction, precision) for direction in (False, True)[: 1 + back]]
     seconds = sum(math.inf if t is None else t.seconds * problem.steps * problem.layers for t in tiles)
-    return Cost(problem.flops, problem.bytes, EFFICIENCY, math.ceil(seconds / device.launch), UNITS[precision].get(itemsize(problem)))
+    return Cost(
+        problem.flops,
+        problem.bytes,
+        EFFICIENCY,
+        math.ceil(seconds / device.launch),
+        UNITS[precision].get(itemsize(problem)),
+    )

@@ -14,7 +14,8 @@ Exchange = Annotated[Array, Pointer("float", False)]
 
 @frozen(kw_only=True)
 class PersistentBackwardArguments(Arguments, restrict=True):
-    """What ``kernels/rnn/persistent_backward.cu`` is called with; through `exchange` blocks give each other terms of the state's gradient."""
+    """What ``kernels/rnn/persistent_backward.cu`` is called with; through `exchange` blocks give each other terms of
+    the state's gradient."""
 
     description: Described
     weights: In

@@ -22,7 +22,8 @@ def product(
     precision: str,
     dtype: np.dtype | None = None,
 ) -> Launches:
-    """c (m, n) = a (m, k) b (k, n), or added to c; `step` lies between the results of a batch, `row` between the rows of one.
+    """c (m, n) = a (m, k) b (k, n), or added to c; `step` lies between the results of a batch, `row` between the rows
+    of one.
 
     `dtype` is of a and b, that of c where it is None.
     """

@@ -15,7 +15,8 @@ def itemsize(problem: RecurrentProblem) -> int:
 
 
 def halves_of(problem: RecurrentProblem) -> bool:
-    """Whether what goes into a layer stays in half types: its parts are of their range, but for float16 behind a relu."""
+    """Whether what goes into a layer stays in half types: its parts are of their range, but for float16 behind a
+    relu."""
     cell, dtype = problem.cell, problem.x.dtype
     return dtype in HALF and not (cell.kind == "rnn" and cell.activation == "relu" and dtype == FLOAT16)
 

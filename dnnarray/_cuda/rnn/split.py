@@ -35,12 +35,24 @@ class SplitArguments(Arguments, restrict=True):
 
 
 def split(source: Block, rows: int, columns: int, row: int, target: Block, low: int = 0) -> Launches:
-    """A matrix as two bfloat16 parts (rows, 2, columns); `low` is where the second part of the source stands behind the first, 0 if none."""
+    """A matrix as two bfloat16 parts (rows, 2, columns); `low` is where the second part of the source stands behind the
+    first, 0 if none."""
     if not rows * columns:
         return []
     scratch = source.array.index == target.array.index  # what lies there is aligned
-    vector = 4 if scratch and not any(n % 4 for n in (columns, row, low, source.array.offset // source.dtype.itemsize)) else 1
+    vector = (
+        4
+        if scratch and not any(n % 4 for n in (columns, row, low, source.array.offset // source.dtype.itemsize))
+        else 1
+    )
     name = f"rnn_split_{SHORT[source.dtype]}x{vector}"
     kernel = Kernel("rnn/split.cu", name, SplitConfig(TYPES[source.dtype], vector, THREADS))
     grid = blocks(rows * columns // vector)
-    return [planned(kernel, grid, THREADS, SplitArguments(source.array, target.array, rows=rows, columns=columns, row=row, low=low))]
+    return [
+        planned(
+            kernel,
+            grid,
+            THREADS,
+            SplitArguments(source.array, target.array, rows=rows, columns=columns, row=row, low=low),
+        )
+    ]

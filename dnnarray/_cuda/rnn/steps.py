@@ -21,8 +21,17 @@ KINDS = {"tanh": 0, "relu": 1, "gru": 2, "gru_reset": 3, "gru_last": 4, "lstm": 
 NAMES = {TYPES[d]: SHORT[d] for d in TYPES} | {f"dnnarray::Parts<{TYPES[d]}>": f"{SHORT[d]}_parts" for d in HALF}
 
 
-def _products(layer: Layer, field: str, a: tuple[Block, Block | None, int], c: tuple[Block, Block | None, int], extents: tuple[int, int, int],
-              *, first: int = 0, transposed: bool, add: bool = False) -> Launches:  # fmt: skip
+def _products(
+    layer: Layer,
+    field: str,
+    a: tuple[Block, Block | None, int],
+    c: tuple[Block, Block | None, int],
+    extents: tuple[int, int, int],
+    *,
+    first: int = 0,
+    transposed: bool,
+    add: bool = False,
+) -> Launches:
     """A product with a matrix of the weights, from its row `first` on, for each direction.
 
     `a` and `c` are the blocks of both directions (None without a second) and the distance between rows.
@@ -33,7 +42,15 @@ def _products(layer: Layer, field: str, a: tuple[Block, Block | None, int], c: t
     b = matrix_batch(held[0], shape[1], held[1] if len(held) > 1 else None, transposed=transposed)
     out: Matrix = matrix_batch(c[0], c[2], c[1])
     return product(
-        matrix_batch(a[0], a[2], a[1]), b, c[0], extents, c[2], batch=len(held), step=out.batch, add=add, precision=layer.precision
+        matrix_batch(a[0], a[2], a[1]),
+        b,
+        c[0],
+        extents,
+        c[2],
+        batch=len(held),
+        step=out.batch,
+        add=add,
+        precision=layer.precision,
     )
 
 
@@ -46,7 +63,10 @@ class _Step:
 
     def gates(self, first: int = 0) -> tuple[Block, Block | None, int]:
         n = self.layer.network
-        both = [self.layer.gates_of(d, n.time(d, self.step)).at(first * n.problem.hidden) for d in range(n.problem.directions)]
+        both = [
+            self.layer.gates_of(d, n.time(d, self.step)).at(first * n.problem.hidden)
+            for d in range(n.problem.directions)
+        ]
         return both[0], both[1] if len(both) > 1 else None, n.gate_rows
 
     def state(self) -> tuple[Block, Block | None, int]:
@@ -66,7 +86,10 @@ class _Step:
         n = self.layer.network
         if not n.kept:
             return block, block.at(n.problem.batch * extent) if n.problem.directions > 1 else None, extent
-        both = [block.at((d * n.rows + n.time(d, self.step) * n.problem.batch) * extent) for d in range(n.problem.directions)]
+        both = [
+            block.at((d * n.rows + n.time(d, self.step) * n.problem.batch) * extent)
+            for d in range(n.problem.directions)
+        ]
         return both[0], both[1] if len(both) > 1 else None, extent
 
 

@@ -1,4 +1,5 @@
-"""Softmax and its relatives: the algorithms, each with its plan in the module and its kernel in the file of the same name."""
+"""Softmax and its relatives: the algorithms, each with its plan in the module and its kernel in the file of the same
+name."""
 
 from dnnarray._cuda.softmax import cluster_columns, cluster_rows, columns, long_rows, rows
 from dnnarray._select import Method
@@ -13,7 +14,13 @@ _METHODS = (
         cost=cluster_rows.cost,
         unfit=cluster_rows.unfit,
     ),
-    Method("long_rows", long_rows.run, "a row of any length, read twice by one block", long_rows.rejects, cost=long_rows.cost),
+    Method(
+        "long_rows",
+        long_rows.run,
+        "a row of any length, read twice by one block",
+        long_rows.rejects,
+        cost=long_rows.cost,
+    ),
     Method(
         "cluster_columns",
         cluster_columns.run,
@@ -21,7 +28,9 @@ _METHODS = (
         cluster_columns.rejects,
         unfit=cluster_columns.unfit,
     ),
-    Method("columns", columns.run, "columns of any length, read twice by one block", columns.rejects, cost=columns.cost),
+    Method(
+        "columns", columns.run, "columns of any length, read twice by one block", columns.rejects, cost=columns.cost
+    ),
 )
 _NAMES = ("softmax", "log_softmax", "softmin")
 ALGORITHMS: dict[str, tuple[Method, ...]] = dict.fromkeys((*_NAMES, *(f"{name}_backward" for name in _NAMES)), _METHODS)

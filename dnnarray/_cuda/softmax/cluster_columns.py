@@ -66,17 +66,22 @@ class Tile(NamedTuple):
 
 
 def _tile(extent: int, arrays: int, itemsize: int, device: Device) -> Tile | None:
-    """A thread per column where the axis is short, else 128 bytes side by side and the smallest cluster of which three blocks fit a multiprocessor.
+    """A thread per column where the axis is short, else 128 bytes side by side and the smallest cluster of which three
+    blocks fit a multiprocessor.
 
-    Where 64 bytes side by side of one array of half types do without a cluster, they are taken: its blocks are busier, and would wait longer for each other.
-    """
+    Where 64 bytes side by side of one array of half types do without a cluster, they are taken: its blocks are busier,
+    and would wait longer for each other."""
     side = _THREADS // arrays
     alone = Tile(1, side, side)
     if extent <= _SHORT_AXIS and alone.memory(extent, arrays) <= device.shared_memory:
         return alone
     limit = room(device, 3, _STATIC)
     narrow = Tile(1, 4, _THREADS)
-    if itemsize == 2 and arrays == 1 and narrow.memory(extent, arrays) <= limit < narrow._replace(columns=8).memory(extent, arrays):
+    if (
+        itemsize == 2
+        and arrays == 1
+        and narrow.memory(extent, arrays) <= limit < narrow._replace(columns=8).memory(extent, arrays)
+    ):
         return narrow
     tile = Tile(1, 8, _THREADS)
     while tile.blocks < largest(device) and tile.memory(extent, arrays) > limit:
@@ -110,5 +115,7 @@ def run(problem: SoftmaxProblem, device: Device, aligned: bool) -> Program:
     kernel = Kernel("softmax/cluster_columns.cu", f"{symbol(problem, 'cluster_columns')}_{text}", config)
     blocks = blocks_of(inner, tile.columns * (16 // problem.result.dtype.itemsize)) * outer * tile.blocks
     arguments = ClusterColumnsArguments(*operands(planner), extent=extent, inner=inner, count=tile.count(extent))
-    planner.launch(kernel, (blocks, 1, 1), tile.threads, arguments, shared_memory=tile.memory(extent, arrays_read(problem)))
+    planner.launch(
+        kernel, (blocks, 1, 1), tile.threads, arguments, shared_memory=tile.memory(extent, arrays_read(problem))
+    )
     return program(problem, planner)

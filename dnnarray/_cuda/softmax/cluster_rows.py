@@ -72,7 +72,9 @@ def run(problem: SoftmaxProblem, device: Device, aligned: bool) -> Program:
     planner, (share, vectors) = Planner(problem, aligned), _share(problem, device)
     assert share is not None
     config = ClusterRowsConfig(*settings(problem), *share)
-    kernel = Kernel("softmax/cluster_rows.cu", f"{symbol(problem, 'cluster_rows')}_{share.blocks}x{share.threads}", config)
+    kernel = Kernel(
+        "softmax/cluster_rows.cu", f"{symbol(problem, 'cluster_rows')}_{share.blocks}x{share.threads}", config
+    )
     arguments = ClusterRowsArguments(*operands(planner), extent=extent, count=share.count(vectors))
     memory = share.memory(vectors, arrays_read(problem))
     planner.launch(kernel, (outer * share.blocks, 1, 1), share.threads, arguments, shared_memory=memory)

@@ -23,7 +23,9 @@ from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
 
 _THREADS = 256
-_VECTOR = 4  # elements side by side for a thread: each has statistics of its own, and more would leave no registers for loads in flight
+# elements side by side for a thread: each has statistics of its own, and more would leave no registers for loads in
+# flight
+_VECTOR = 4
 _BATCH = 4  # elements of a column that a thread loads before it uses the first
 _READ_TWICE = 1.5  # times that two readings and a writing take, relative to one of each
 

@@ -1,4 +1,5 @@
-"""The algorithm ``long_rows``: rows of any length, read twice by one block, as much of them as fits kept in shared memory."""
+"""The algorithm ``long_rows``: rows of any length, read twice by one block, as much of them as fits kept in shared
+memory."""
 
 from __future__ import annotations
 

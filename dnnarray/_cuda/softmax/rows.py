@@ -75,12 +75,18 @@ def rejects(problem: SoftmaxProblem, device: Device) -> str | None:
     if reason := no_rows(problem):
         return reason
     vector = vector_length(problem.result.dtype, device.aligned, extent)
-    return None if _lanes(extent // vector, vector) else f"a row of {extent} elements does not fit the registers of a block"
+    return (
+        None
+        if _lanes(extent // vector, vector)
+        else f"a row of {extent} elements does not fit the registers of a block"
+    )
 
 
 def cost(problem: SoftmaxProblem, device: Device) -> Cost:
     dtype, extent = problem.result.dtype, extents(problem)[1]
-    return times(problem, _NARROW_LOADS if uneven(dtype, extent, device) else 1.0 if short(dtype, extent, device) else _LONG_ROW)
+    return times(
+        problem, _NARROW_LOADS if uneven(dtype, extent, device) else 1.0 if short(dtype, extent, device) else _LONG_ROW
+    )
 
 
 def run(problem: SoftmaxProblem, device: Device, aligned: bool) -> Program:

@@ -29,7 +29,8 @@ class SoftmaxConfig(Config):
 
 @frozen
 class SoftmaxArguments(Arguments):
-    """The arrays of all kernels in ``kernels/softmax``; `grad` is absent in a forward, and `x` is the saved result where there is one."""
+    """The arrays of all kernels in ``kernels/softmax``; `grad` is absent in a forward, and `x` is the saved result
+    where there is one."""
 
     grad: In
     x: In
@@ -63,7 +64,13 @@ def _saved(problem: SoftmaxProblem) -> bool:
 def settings(problem: SoftmaxProblem) -> tuple[str, bool, bool, bool, bool]:
     """The fields of `SoftmaxConfig`."""
     op = problem.op
-    return TYPES[problem.result.dtype], op.startswith("log"), op.startswith("softmin"), gradient(problem), _saved(problem)
+    return (
+        TYPES[problem.result.dtype],
+        op.startswith("log"),
+        op.startswith("softmin"),
+        gradient(problem),
+        _saved(problem),
+    )
 
 
 def symbol(problem: SoftmaxProblem, algorithm: str) -> str:

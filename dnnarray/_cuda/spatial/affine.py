@@ -20,7 +20,8 @@ _LONG = 1 << 30  # places from which on indices are long
 
 @frozen
 class AffineConfig(Config):
-    """Compile-time settings of ``kernels/spatial/affine_grid.cu`` and ``affine_grid_backward.cu``, where `rows` is 1."""
+    """Compile-time settings of ``kernels/spatial/affine_grid.cu`` and ``affine_grid_backward.cu``, where `rows` is
+    1."""
 
     element: str
     index: str
@@ -33,14 +34,17 @@ class AffineConfig(Config):
 
 @frozen(kw_only=True)
 class AffineArguments(Arguments):
-    """What both kernels have in common: three axes of the places, their lengths in pixels, from -1 to 1, and the inverses of those."""
+    """What both kernels have in common: three axes of the places, their lengths in pixels, from -1 to 1, and the
+    inverses of those."""
 
     extents: Extents
     lengths: Extents
     inverses: Doubles
 
 
-def affine_kernel(problem: AffineGridProblem, source: str, theta: Spec, aligned: bool, places: int, rows: int = 1) -> Kernel:
+def affine_kernel(
+    problem: AffineGridProblem, source: str, theta: Spec, aligned: bool, places: int, rows: int = 1
+) -> Kernel:
     """A kernel over places, of which a thread owns so many at a time."""
     rank, wide = len(problem.space), theta.shape[0] * math.prod(problem.space) >= _LONG
     vector, index = vector_length(theta.dtype, aligned, places * rank), "long long" if wide else "int"
@@ -50,7 +54,8 @@ def affine_kernel(problem: AffineGridProblem, source: str, theta: Spec, aligned:
 
 
 def neighbours(problem: AffineGridProblem, theta: Spec) -> int:
-    """Neighbours that a thread writes: one whole vector, so that those of a warp lie side by side, or four where a vector ends within a place."""
+    """Neighbours that a thread writes: one whole vector, so that those of a warp lie side by side, or four where a
+    vector ends within a place."""
     rank, vector = len(problem.space), 16 // theta.dtype.itemsize
     places = vector // rank if vector % rank == 0 else 4
     return places if problem.space[-1] % places == 0 else 1

@@ -22,7 +22,8 @@ _THREADS_WANTED = 1 << 19  # a few for each that the largest cards hold at a tim
 
 @frozen(kw_only=True)
 class AffineGridArguments(AffineArguments, restrict=True):
-    """What ``kernels/spatial/affine_grid.cu`` is called with; `divisors` are those of the steps along the axes that threads take."""
+    """What ``kernels/spatial/affine_grid.cu`` is called with; `divisors` are those of the steps along the axes that
+    threads take."""
 
     theta: In
     grid: Out
@@ -42,7 +43,13 @@ def run(problem: AffineGridProblem, device: Device, aligned: bool) -> Program:
     threads = images * shape[1]
     planner = Planner(problem, aligned)
     arguments = AffineGridArguments(
-        theta=planner.inputs[0], grid=planner.outputs[0], threads=threads, divisors=[divisor(n) for n in shape], **axes(problem)
+        theta=planner.inputs[0],
+        grid=planner.outputs[0],
+        threads=threads,
+        divisors=[divisor(n) for n in shape],
+        **axes(problem),
     )
-    planner.launch(affine_kernel(problem, "affine_grid", theta, aligned, places, rows), grid_1d(threads), THREADS, arguments)
+    planner.launch(
+        affine_kernel(problem, "affine_grid", theta, aligned, places, rows), grid_1d(threads), THREADS, arguments
+    )
     return planner.program((tuple(range(theta.ndim)),))

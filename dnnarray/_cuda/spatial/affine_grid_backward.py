@@ -54,7 +54,9 @@ def run(problem: AffineGridProblem, device: Device, aligned: bool) -> Program:
     planner, rank = Planner(problem, aligned), len(problem.space)
     partial = planner.take(arithmetic_of(theta.dtype), parts * theta.size).array
     kernel = affine_kernel(problem, "affine_grid_backward", theta, aligned, 4 if problem.space[-1] % 4 == 0 else 1)
-    arguments = AffineGridBackwardArguments(grad=planner.inputs[0], partial=partial, batch=n, parts=parts, length=length, **axes(problem))
+    arguments = AffineGridBackwardArguments(
+        grad=planner.inputs[0], partial=partial, batch=n, parts=parts, length=length, **axes(problem)
+    )
     planner.launch(kernel, (n * parts, 1, 1), THREADS, arguments)
     planner.add(affine_grid_theta(theta, rank, partial, planner.outputs[0], parts))
     return planner.program(((0, *range(1, theta.ndim + rank - 1)), order_of(theta)))

@@ -34,7 +34,8 @@ class DealConfig(Config):
 
 @frozen
 class DealArguments(Arguments, restrict=True):
-    """What ``kernels/spatial/deal.cu`` is called with: the words (``struct Walk``) and the step in y of each axis, and where in y the places are."""
+    """What ``kernels/spatial/deal.cu`` is called with: the words (``struct Walk``) and the step in y of each axis, and
+    where in y the places are."""
 
     x: Unit
     y: UnitOut
@@ -45,7 +46,8 @@ class DealArguments(Arguments, restrict=True):
 
 @frozen
 class _Deal:
-    """How neighbours in x are dealt out: the axes that are counted along, with the last one in vectors, and where in y the places are."""
+    """How neighbours in x are dealt out: the axes that are counted along, with the last one in vectors, and where in y
+    the places are."""
 
     counted: tuple[Walk, ...]
     places: tuple[int, ...]
@@ -58,7 +60,8 @@ class _Deal:
 
 
 def _deal_of(problem: ShuffleProblem) -> _Deal | None:
-    """The last axis of y has steps of as many elements of x as other axes have places for; None where there are no such axes."""
+    """The last axis of y has steps of as many elements of x as other axes have places for; None where there are no such
+    axes."""
     x: Spec = problem.inputs[0]
     walks, size = in_units(walks_of(problem, input_order(problem)), x.dtype.itemsize, True)
     last, vector, others, places = walks[-1], UNIT // size, walks[:-1], [0]
@@ -67,7 +70,13 @@ def _deal_of(problem: ShuffleProblem) -> _Deal | None:
             places = [place + i * walk.y for i in range(walk.extent) for place in places]
             others.remove(walk)
     steps = (*places, *(n for walk in others for n in (walk.x, walk.y)))
-    if last.x not in _PLACES or len(places) != last.x or last.extent % vector or any(n % vector for n in steps) or vector == 1:
+    if (
+        last.x not in _PLACES
+        or len(places) != last.x
+        or last.extent % vector
+        or any(n % vector for n in steps)
+        or vector == 1
+    ):
         return None
     runs = Walk(last.extent // vector, last.x * vector, vector)
     counted = tuple(walk for walk in (*others, runs) if walk.extent > 1)

@@ -55,6 +55,8 @@ def run(problem: EmbeddingProblem, device: Device, aligned: bool) -> Program:
     config = EmbeddingConfig(TYPES[weight.dtype], INTEGERS[indices.dtype], vector, _VECTORS, _THREADS)
     kernel = Kernel("spatial/embedding.cu", f"embedding_{SHORT[weight.dtype]}x{vector}_by_{indices.dtype.name}", config)
     total, (index, table) = y.size // vector, planner.inputs
-    arguments = EmbeddingArguments(index, table, planner.outputs[0], total=total, vectors=length // vector, rows=problem.rows)
+    arguments = EmbeddingArguments(
+        index, table, planner.outputs[0], total=total, vectors=length // vector, rows=problem.rows
+    )
     planner.launch(kernel, (blocks_of(total, _THREADS * _VECTORS), 1, 1), _THREADS, arguments)
     return planner.program()

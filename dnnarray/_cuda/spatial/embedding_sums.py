@@ -93,10 +93,19 @@ def run(problem: EmbeddingProblem, device: Device, aligned: bool) -> Program:
     sort, vector = _sort(problem), vector_length(weight.dtype, aligned, length)
     lanes, each = _lanes(length // vector)
     pieces, groups, pieces_start, groups_start = _parts(problem)
-    arrays: dict[str, Any] = {"grad": Array(0), "keys": sort.keys, "places": sort.places, "starts": sort.starts, "dweight": Array(3)}
+    arrays: dict[str, Any] = {
+        "grad": Array(0),
+        "keys": sort.keys,
+        "places": sort.places,
+        "starts": sort.starts,
+        "dweight": Array(3),
+    }
     arrays |= {"pieces": Array(4, pieces_start), "groups": Array(4, groups_start)}
     plans = sort.plans(
-        Array(1), INTEGERS[indices.dtype], indices.dtype.name, -1 if problem.padding_index is None else problem.padding_index
+        Array(1),
+        INTEGERS[indices.dtype],
+        indices.dtype.name,
+        -1 if problem.padding_index is None else problem.padding_index,
     )
     for stage, units in enumerate((pieces, groups, rows)):
         if not units or (stage == 1 and groups == 1):

@@ -48,7 +48,8 @@ def split_channels(channels: int, places: int) -> int:
 
 
 def slope_view(problem: GridSampleProblem, y: Spec) -> tuple[int, ...]:
-    """The members of ``struct SlopeView``: extents and strides of the image, of what is sampled from it, and of the grid."""
+    """The members of ``struct SlopeView``: extents and strides of the image, of what is sampled from it, and of the
+    grid."""
     x, grid = problem.x, problem.inputs[-1]
     extents = (*x.shape[:2], *three_extents(x.shape[2:]), *three_extents(y.shape[2:]))
     return (*extents, *five_strides(x), *five_strides(y), *five_strides(grid, grid.ndim - 1))

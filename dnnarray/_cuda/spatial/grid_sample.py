@@ -36,7 +36,8 @@ class GridSampleConfig(GridConfig):
 
 @frozen
 class GridSampleArguments(Arguments, restrict=True):
-    """What ``kernels/spatial/grid_sample.cu`` is called with: how places and channels are shared out, extents of the image, and strides."""
+    """What ``kernels/spatial/grid_sample.cu`` is called with: how places and channels are shared out, extents of the
+    image, and strides."""
 
     x: In
     grid: In
@@ -64,12 +65,21 @@ def run(problem: GridSampleProblem, device: Device, aligned: bool) -> Program:
     once = per == vector
     config = GridSampleConfig(*settings, last, once, vector, THREADS)
     kernel = Kernel(
-        "spatial/grid_sample.cu", f"grid_sample_{name}{f'_last_x{vector}' * last}{'_once' * once}", config, ("spatial/sampling",)
+        "spatial/grid_sample.cu",
+        f"grid_sample_{name}{f'_last_x{vector}' * last}{'_once' * once}",
+        config,
+        ("spatial/sampling",),
     )
     share = shares(x.shape[0], channels, per, y.shape[2:], last)
     (image, places_in), out = planner.inputs, planner.outputs[0]
     arguments = GridSampleArguments(
-        image, places_in, out, shares=share, extents=three_extents(x.shape[2:]), x_strides=five_strides(x), y_strides=five_strides(y)
+        image,
+        places_in,
+        out,
+        shares=share,
+        extents=three_extents(x.shape[2:]),
+        x_strides=five_strides(x),
+        y_strides=five_strides(y),
     )
     plan = planned(kernel, grid_1d(share[0]), THREADS, arguments)
     planner.add(ahead_if_small(plan) if once else plan)

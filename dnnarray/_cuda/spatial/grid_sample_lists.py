@@ -1,4 +1,5 @@
-"""The algorithm ``grid_sample_lists``: the taps of all places sorted by pixel, then a gather for each pixel; no atomics on numbers."""
+"""The algorithm ``grid_sample_lists``: the taps of all places sorted by pixel, then a gather for each pixel; no atomics
+on numbers."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ def run(problem: GridSampleProblem, device: Device, aligned: bool) -> Program:
 
 
 def workspace(problem: GridSampleProblem) -> int:
-    """Taps, their order, and the sums of the slopes over ranges of channels, no more of them than make a launch large."""
+    """Taps, their order, and the sums of the slopes over ranges of channels, no more of them than make a launch
+    large."""
     grid, found = problem.inputs[2], _lists(problem)
     if problem.outputs[0] is None and not most_ranges(problem):
         return 0

@@ -1,4 +1,5 @@
-"""The algorithm ``grid_sample_planes``: a block for some channels of an image, which looks them up in planes of shared memory."""
+"""The algorithm ``grid_sample_planes``: a block for some channels of an image, which looks them up in planes of shared
+memory."""
 
 from __future__ import annotations
 
@@ -81,9 +82,15 @@ def run(problem: GridSampleProblem, device: Device, aligned: bool) -> Program:
     count, channels = _planes_of_block(problem), x.shape[1]
     vector = vector_length(x.dtype, aligned, math.prod(x.shape[2:]))
     config = GridSamplePlanesConfig(*settings, count, vector, _PLANE_THREADS)
-    kernel = Kernel("spatial/grid_sample_planes.cu", f"grid_sample_planes_{name}_{count}_x{vector}", config, ("spatial/sampling",))
+    kernel = Kernel(
+        "spatial/grid_sample_planes.cu", f"grid_sample_planes_{name}_{count}_x{vector}", config, ("spatial/sampling",)
+    )
     (image, places_in), out = planner.inputs, planner.outputs[0]
     places, shared = math.prod(y.shape[2:]), -(-count * _plane_bytes(problem) // 16) * 16
-    arguments = GridSamplePlanesArguments(image, places_in, out, channels=channels, extents=three_extents(x.shape[2:]), places=places)
-    planner.launch(kernel, (x.shape[0] * blocks_of(channels, count), 1, 1), _PLANE_THREADS, arguments, shared_memory=shared)
+    arguments = GridSamplePlanesArguments(
+        image, places_in, out, channels=channels, extents=three_extents(x.shape[2:]), places=places
+    )
+    planner.launch(
+        kernel, (x.shape[0] * blocks_of(channels, count), 1, 1), _PLANE_THREADS, arguments, shared_memory=shared
+    )
     return planner.program()

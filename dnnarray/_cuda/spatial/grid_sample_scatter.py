@@ -1,4 +1,5 @@
-"""The algorithm ``grid_sample_scatter``: the gradient by scattered sums, of floating numbers or of 64-bit integers, and the slopes of the places."""
+"""The algorithm ``grid_sample_scatter``: the gradient by scattered sums, of floating numbers or of 64-bit integers, and
+the slopes of the places."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ class GridSampleScatterConfig(GridConfig):
 
 @frozen
 class GridSampleScatterArguments(Arguments, restrict=True):
-    """What ``kernels/spatial/grid_sample_scatter.cu`` is called with; `flags` and `largest` belong to sums of integers."""
+    """What ``kernels/spatial/grid_sample_scatter.cu`` is called with; `flags` and `largest` belong to sums of
+    integers."""
 
     grad: In
     grid: In
@@ -57,7 +59,8 @@ class GridSampleScatterArguments(Arguments, restrict=True):
 
 
 def cost(scratch: int, problem: GridSampleProblem, device: Device) -> Cost:
-    """A scattered addition costs as much as 50 bytes where neighbours lie apart, 16 where they are channels of a pixel."""
+    """A scattered addition costs as much as 50 bytes where neighbours lie apart, 16 where they are channels of a
+    pixel."""
     grad, x, _ = problem.inputs
     if problem.outputs[0] is None:
         return Cost(problem.flops, problem.bytes)
@@ -65,7 +68,9 @@ def cost(scratch: int, problem: GridSampleProblem, device: Device) -> Cost:
     return Cost(problem.flops, problem.bytes + added + 4 * scratch, launches=4)
 
 
-def _scatter(problem: GridSampleProblem, fixed: bool, sums: Array, flags: Array | None, largest: Array | None, bits: int) -> Plan:
+def _scatter(
+    problem: GridSampleProblem, fixed: bool, sums: Array, flags: Array | None, largest: Array | None, bits: int
+) -> Plan:
     grad, x, _ = problem.inputs
     settings, name = options(problem)
     last, channels, places = channels_last(x), x.shape[1], grad.size // x.shape[1]
@@ -78,9 +83,17 @@ def _scatter(problem: GridSampleProblem, fixed: bool, sums: Array, flags: Array 
     )
     share = shares(x.shape[0], channels, per, grad.shape[2:], last)
     arguments = GridSampleScatterArguments(
-        Array(0), Array(2), sums, flags, largest, bits=bits, shares=share, extents=three_extents(x.shape[2:]), x_strides=five_strides(x),
+        Array(0),
+        Array(2),
+        sums,
+        flags,
+        largest,
+        bits=bits,
+        shares=share,
+        extents=three_extents(x.shape[2:]),
+        x_strides=five_strides(x),
         y_strides=five_strides(grad),
-    )  # fmt: skip
+    )
     return planned(kernel, grid_1d(share[0]), THREADS, arguments)
 
 
@@ -94,7 +107,9 @@ def run(fixed: bool, problem: GridSampleProblem, device: Device, aligned: bool) 
     of_x, of_grid = planner.outputs
     if of_x is not None:
         scratch = 3 + sum(out is not None for out in planner.outputs)
-        planner.add(*scattered(x, of_x, scratch, fixed, grad, Array(0), terms, aligned, partial(_scatter, problem, fixed)))
+        planner.add(
+            *scattered(x, of_x, scratch, fixed, grad, Array(0), terms, aligned, partial(_scatter, problem, fixed))
+        )
     if of_grid is not None:
         planner.add(slopes(problem, of_grid, aligned) if problem.moves else zero(of_grid, grid.nbytes, aligned))
     return planner.program(orders)

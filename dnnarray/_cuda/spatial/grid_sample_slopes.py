@@ -43,7 +43,9 @@ def slopes(problem: GridSampleProblem, target: Array, aligned: bool) -> Plan:
     vector = vector_length(x.dtype, aligned, x.shape[1]) if last else 1
     lanes = min(8, 1 << (x.shape[1] // vector - 1).bit_length()) if channels_last(x) else 1
     config = GridSampleSlopesConfig(*settings, vector, lanes, THREADS)
-    kernel = Kernel("spatial/grid_sample_slopes.cu", f"grid_sample_slopes_{name}_{lanes}x{vector}", config, ("spatial/grid_slopes",))
+    kernel = Kernel(
+        "spatial/grid_sample_slopes.cu", f"grid_sample_slopes_{name}_{lanes}x{vector}", config, ("spatial/grid_slopes",)
+    )
     places = grid.size // grid.shape[-1]
     arguments = GridSampleSlopesArguments(Array(0), Array(1), Array(2), target, view=slope_view(problem, grad))
     return planned(kernel, grid_1d(places * lanes), THREADS, arguments)

@@ -38,6 +38,10 @@ def grid_sample_slopes_finish(problem: GridSampleProblem, sums: Array, target: A
     """The launch with a thread for each place."""
     (settings, name), (height, width) = options(problem), problem.x.shape[2:]
     config = GridSampleSlopesFinishConfig(*settings, THREADS)
-    kernel = Kernel("spatial/grid_sample_slopes_finish.cu", f"grid_sample_slopes_finish_{name}", config, ("spatial/sampling",))
-    arguments = GridSampleSlopesFinishArguments(Array(2), sums, target, ranges=ranges, places=places, height=height, width=width)
+    kernel = Kernel(
+        "spatial/grid_sample_slopes_finish.cu", f"grid_sample_slopes_finish_{name}", config, ("spatial/sampling",)
+    )
+    arguments = GridSampleSlopesFinishArguments(
+        Array(2), sums, target, ranges=ranges, places=places, height=height, width=width
+    )
     return planned(kernel, grid_1d(places), THREADS, arguments)

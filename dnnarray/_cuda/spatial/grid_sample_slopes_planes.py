@@ -35,7 +35,8 @@ class GridSampleSlopesPlanesConfig(Config):
 
 @frozen
 class GridSampleSlopesPlanesArguments(Arguments, restrict=True):
-    """What ``kernels/spatial/grid_sample_slopes_planes.cu`` is called with: `parts` of the places, ranges of `each` channels."""
+    """What ``kernels/spatial/grid_sample_slopes_planes.cu`` is called with: `parts` of the places, ranges of `each`
+    channels."""
 
     grad: In
     x: In
@@ -52,7 +53,11 @@ class GridSampleSlopesPlanesArguments(Arguments, restrict=True):
 
 def most_ranges(problem: GridSampleProblem) -> int:
     """Ranges of channels that `Slopes` may sum up by themselves, whatever the device."""
-    return max(1, min(_RANGES, problem.x.shape[1])) if problem.moves and problem.mode == "bilinear" and problem.x.ndim == 4 else 0
+    return (
+        max(1, min(_RANGES, problem.x.shape[1]))
+        if problem.moves and problem.mode == "bilinear" and problem.x.ndim == 4
+        else 0
+    )
 
 
 @frozen
@@ -98,8 +103,17 @@ class Slopes:
         config = GridSampleSlopesPlanesConfig(TYPES[x.dtype], planes, _OWN, vector, threads)
         kernel = Kernel("spatial/grid_sample_slopes_planes.cu", name, config)
         arguments = GridSampleSlopesPlanesArguments(
-            Array(0), Array(1), pixels_of, weights, sums, batch=x.shape[0], channels=x.shape[1], pixels=self._pixels, places=places,
-            parts=parts, each=each,
-        )  # fmt: skip
+            Array(0),
+            Array(1),
+            pixels_of,
+            weights,
+            sums,
+            batch=x.shape[0],
+            channels=x.shape[1],
+            pixels=self._pixels,
+            places=places,
+            parts=parts,
+            each=each,
+        )
         first = planned(kernel, (ranges * x.shape[0] * parts, 1, 1), threads, arguments, shared_memory=self._shared)
         return [first, grid_sample_slopes_finish(self.problem, sums, target, ranges, x.shape[0] * places)]

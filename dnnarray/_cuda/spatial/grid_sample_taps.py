@@ -47,7 +47,10 @@ def grid_sample_taps(problem: GridSampleProblem, places: int, pixels: Array, wei
     """The launch with a thread for each place."""
     x, (settings, name) = problem.x, options(problem)
     kernel = Kernel(
-        "spatial/grid_sample_taps.cu", f"grid_sample_taps_{name}", GridSampleTapsConfig(*settings, THREADS), ("spatial/sampling",)
+        "spatial/grid_sample_taps.cu",
+        f"grid_sample_taps_{name}",
+        GridSampleTapsConfig(*settings, THREADS),
+        ("spatial/sampling",),
     )
     arguments = GridSampleTapsArguments(Array(2), pixels, weights, places=places, extents=three_extents(x.shape[2:]))
     return planned(kernel, grid_1d(places), THREADS, arguments)

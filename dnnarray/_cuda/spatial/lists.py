@@ -1,4 +1,5 @@
-"""Scattered sums as gathers: contributions sorted by target, so that each target adds up its own list in a fixed order."""
+"""Scattered sums as gathers: contributions sorted by target, so that each target adds up its own list in a fixed
+order."""
 
 from __future__ import annotations
 
@@ -26,9 +27,12 @@ def _up(n: int) -> int:
 
 
 def planes_that_fit(device: Device, itemsize: int, size: int, channels: int, images: int) -> int:
-    """Channels that a block may hold in shared memory with `size` elements each: few enough to leave no multiprocessor idle; 0 for none."""
+    """Channels that a block may hold in shared memory with `size` elements each: few enough to leave no multiprocessor
+    idle; 0 for none."""
     limit = max(device.shared_memory, 48 << 10) - 1024
-    fits = [n for n in (8, 4, 2, 1) if n * itemsize <= 16 and n * itemsize * (size + 1) <= limit and n <= max(channels, 1)]
+    fits = [
+        n for n in (8, 4, 2, 1) if n * itemsize <= 16 and n * itemsize * (size + 1) <= limit and n <= max(channels, 1)
+    ]
     return next((n for n in fits if images * -(-channels // n) >= device.units), fits[-1] if fits else 0)
 
 
@@ -39,12 +43,12 @@ def planes_threads(shared: int) -> int:
 
 @frozen
 class Lists:
-    """`segments` times `sources` sources with `taps` contributions each to `targets` targets, in the scratch memory from 0 on.
+    """`segments` times `sources` sources with `taps` contributions each to `targets` targets, in the scratch memory
+    from 0 on.
 
-    A kernel writes `targets_of` and `weights` (segments, sources, taps); `plans` makes lists of them. `images` is the number of images
-    that the targets belong to: as many as segments, or more where one segment has the targets and sources of all; `group` of the sources
-    are a plane of g.
-    """
+    A kernel writes `targets_of` and `weights` (segments, sources, taps); `plans` makes lists of them. `images` is the
+    number of images that the targets belong to: as many as segments, or more where one segment has the targets and
+    sources of all; `group` of the sources are a plane of g."""
 
     segments: int
     sources: int
@@ -84,7 +88,13 @@ class Lists:
 
     @property
     def _sort(self) -> Sort:
-        return Sort(self.segments, self._length, self.targets, self.scratch, self._entries + 2 * self.computed.itemsize * self._all)
+        return Sort(
+            self.segments,
+            self._length,
+            self.targets,
+            self.scratch,
+            self._entries + 2 * self.computed.itemsize * self._all,
+        )
 
     @property
     def end(self) -> int:
@@ -97,23 +107,44 @@ class Lists:
         name = f"list_entries_{SHORT[self.computed]}{'_sliced' * sliced}"
         kernel = Kernel("spatial/list_entries.cu", name, ListEntriesConfig(TYPES[self.computed], sliced, THREADS))
         arguments = ListEntriesArguments(
-            places=self._sort.places, weights=self.weights, starts=self._sort.starts, entries=Array(self.scratch, self._entries),
-            segments=self.segments, length=self._length, targets=self.targets, padded=padded, taps=self.taps,
-        )  # fmt: skip
+            places=self._sort.places,
+            weights=self.weights,
+            starts=self._sort.starts,
+            entries=Array(self.scratch, self._entries),
+            segments=self.segments,
+            length=self._length,
+            targets=self.targets,
+            padded=padded,
+            taps=self.taps,
+        )
         threads = self.segments * padded if sliced else self._all
-        return [*self._sort.plans(self.targets_of, "unsigned", "next"), planned(kernel, grid_1d(threads), THREADS, arguments)]
+        return [
+            *self._sort.plans(self.targets_of, "unsigned", "next"),
+            planned(kernel, grid_1d(threads), THREADS, arguments),
+        ]
 
-    def gather(self, device: Device, aligned: bool, dtype: np.dtype, channels: int, last: bool, g: Array, dx: Array) -> Plan:
+    def gather(
+        self, device: Device, aligned: bool, dtype: np.dtype, channels: int, last: bool, g: Array, dx: Array
+    ) -> Plan:
         """The launch that adds up the lists; g and dx in C order, or with the channels last in memory."""
-        planes = 0 if last or self._one else planes_that_fit(device, dtype.itemsize, self.sources, channels, self.images)
+        planes = (
+            0 if last or self._one else planes_that_fit(device, dtype.itemsize, self.sources, channels, self.images)
+        )
         if planes:
             return self._gather_planes(planes, aligned, dtype, channels, g, dx)
         vector = vector_length(dtype, aligned, channels) if last else _TOGETHER
         name = f"list_gather_{SHORT[dtype]}x{vector}{'_last' * last}{'_one' * self._one}"
-        kernel = Kernel("spatial/list_gather.cu", name, ListGatherConfig(TYPES[dtype], last, self._one, vector, THREADS))
+        kernel = Kernel(
+            "spatial/list_gather.cu", name, ListGatherConfig(TYPES[dtype], last, self._one, vector, THREADS)
+        )
         targets = self.targets if last else -(-self.targets // 32) * 32
         arguments = ListGatherArguments(
-            **self._arrays(g, dx), batch=self.images, channels=channels, pixels=self._pixels, group=self.group, length=self._length
+            **self._arrays(g, dx),
+            batch=self.images,
+            channels=channels,
+            pixels=self._pixels,
+            group=self.group,
+            length=self._length,
         )
         return planned(kernel, grid_1d(self.segments * targets * -(-channels // vector)), THREADS, arguments)
 
@@ -130,7 +161,9 @@ class Lists:
         shared = planes * dtype.itemsize * (self.sources + 1)
         threads = planes_threads(shared)
         name = f"list_gather_planes_{SHORT[dtype]}_{planes}x{vector}_{threads}"
-        kernel = Kernel("spatial/list_gather_planes.cu", name, ListGatherPlanesConfig(TYPES[dtype], planes, vector, threads))
+        kernel = Kernel(
+            "spatial/list_gather_planes.cu", name, ListGatherPlanesConfig(TYPES[dtype], planes, vector, threads)
+        )
         blocks = self.images * -(-channels // planes)
         arguments = ListGatherPlanesArguments(
             **self._arrays(g, dx), channels=channels, pixels=self._pixels, sources=self.group, length=self._length

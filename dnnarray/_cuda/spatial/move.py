@@ -35,7 +35,8 @@ class MoveConfig(Config):
 
 @frozen
 class MoveArguments(Arguments, restrict=True):
-    """What ``kernels/spatial/move.cu`` is called with: two words for each axis of y, from the slowest to the fastest (``struct Walk``)."""
+    """What ``kernels/spatial/move.cu`` is called with: two words for each axis of y, from the slowest to the fastest
+    (``struct Walk``)."""
 
     x: Unit
     y: UnitOut
@@ -44,8 +45,9 @@ class MoveArguments(Arguments, restrict=True):
 
 
 def _inner(walks: list[Walk], vector: int) -> tuple[int, int, int]:
-    """How many elements of a vector follow one another along the last axis (0 where they may cross into others) and along the axis before it (1
-    where the rest does), and along the axis of the rest, how many lie beside each other in x."""
+    """How many elements of a vector follow one another along the last axis (0 where they may cross into others) and
+    along the axis before it (1 where the rest does), and along the axis of the rest, how many lie beside each other in
+    x."""
     if walks[-1].extent % vector == 0:
         return vector, 1, 1
     inner, middle, outer = walks[-1].extent, 1, walks[:-1]

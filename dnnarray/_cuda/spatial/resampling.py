@@ -1,4 +1,5 @@
-"""Resampling along axes: tables of taps in scratch memory, or what they are computed from; of the gradient the tables are transposed."""
+"""Resampling along axes: tables of taps in scratch memory, or what they are computed from; of the gradient the tables
+are transposed."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ Weights = Annotated[Array | None, Pointer("dnnarray::arithmetic_t<Config::Elemen
 
 @frozen(kw_only=True)
 class TableArguments(Arguments):
-    """The tables of three axes: the first tap of each element, how many there are, and their weights. Those of missing axes are absent."""
+    """The tables of three axes: the first tap of each element, how many there are, and their weights. Those of missing
+    axes are absent."""
 
     first_o: Firsts
     count_o: Firsts
@@ -83,7 +85,9 @@ def most_taps(resize: Resize, transposed: bool) -> int:
     if resize.antialias:
         forward = int(2 * (1 if resize.mode == "linear" else 2) * max(step, 1.0)) + 2
     else:
-        forward = {"nearest": 1, "nearest_exact": 1, "linear": 2, "cubic": 4}.get(resize.mode) or -(-resize.source // resize.target) + 1
+        forward = {"nearest": 1, "nearest_exact": 1, "linear": 2, "cubic": 4}.get(resize.mode) or -(
+            -resize.source // resize.target
+        ) + 1
     if not transposed:
         return forward if resize.mode in ("nearest", "nearest_exact") else max(2, min(forward, resize.source))
     if step * resize.target <= forward + 1:
@@ -125,7 +129,8 @@ def extents(problem: InterpolateProblem) -> tuple[tuple[int, ...], tuple[int, ..
 
 
 def steps(problem: InterpolateProblem) -> dict[str, Any]:
-    """How three axes are resampled: modes and flags, and source elements per target element; missing axes are not looked at."""
+    """How three axes are resampled: modes and flags, and source elements per target element; missing axes are not
+    looked at."""
     missing = 3 - len(problem.resizes)
     modes = ((*mode_of(r), r.align_corners) for r in problem.resizes)
     options = [mode + 16 * corners + 32 * whole for mode, whole, corners in modes]

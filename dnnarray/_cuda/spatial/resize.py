@@ -61,7 +61,12 @@ def run(problem: InterpolateProblem, device: Device, aligned: bool) -> Program:
     assert y is not None
     if not y.size:
         return Program(())
-    planner, scratch, axis, fixed = Planner(problem, aligned), len(problem.inputs) + 1, problem.channels, _fixed_taps(problem)
+    planner, scratch, axis, fixed = (
+        Planner(problem, aligned),
+        len(problem.inputs) + 1,
+        problem.channels,
+        _fixed_taps(problem),
+    )
     found, channels = tables_of(problem, fixed), x.shape[axis]
     places = y.size // channels
     last = _channels_last(x, axis) and _channels_last(y, axis)
@@ -72,8 +77,15 @@ def run(problem: InterpolateProblem, device: Device, aligned: bool) -> Program:
     kernel = Kernel("spatial/resize.cu", name, config, ("spatial/sampling",))
     share = shares(x.shape[0], channels, per, tuple(y.shape[a] for a in problem.axes), last)
     arguments = ResizeArguments(
-        x=planner.inputs[0], y=planner.outputs[0], **tables(found, scratch), shares=share, x_strides=five_strides(x, axis),
+        x=planner.inputs[0],
+        y=planner.outputs[0],
+        **tables(found, scratch),
+        shares=share,
+        x_strides=five_strides(x, axis),
         y_strides=five_strides(y, axis),
-    )  # fmt: skip
-    planner.add(taps(problem, found, scratch, fixed > 1), planned(kernel, (blocks_of(share[0], THREADS), 1, 1), THREADS, arguments))
+    )
+    planner.add(
+        taps(problem, found, scratch, fixed > 1),
+        planned(kernel, (blocks_of(share[0], THREADS), 1, 1), THREADS, arguments),
+    )
     return planner.program((order_of(x), *(order_of(s) for s in problem.inputs[1:])))

@@ -1,4 +1,5 @@
-"""The algorithm ``resize_polyphase``: a whole factor, forward or backward; every weight is a constant of the kernel, and no table is needed."""
+"""The algorithm ``resize_polyphase``: a whole factor, forward or backward; every weight is a constant of the kernel,
+and no table is needed."""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ class ResizePolyphaseArguments(Arguments, restrict=True):
 
 
 def _factor(resize: Resize) -> int:
-    """Target elements per source element; minus the source elements per target element; 0 where neither is a whole number that kernels have."""
+    """Target elements per source element; minus the source elements per target element; 0 where neither is a whole
+    number that kernels have."""
     small, large = sorted((resize.source, resize.target))
     factor = large // small
     positions = resize.scale is None or resize.scale == resize.target / resize.source
@@ -75,7 +77,8 @@ def _factors(problem: InterpolateProblem) -> tuple[int, int]:
 
 
 def _last(problem: InterpolateProblem, spec: Spec) -> bool | None:
-    """Whether the channels are what lies closest together; None where axes lie neither so nor in the order of channels first."""
+    """Whether the channels are what lies closest together; None where axes lie neither so nor in the order of channels
+    first."""
     order = order_of(spec)
     if order == (0, problem.channels, *problem.axes):
         return False
@@ -100,8 +103,8 @@ def no_factors(problem: InterpolateProblem, device: Device) -> str | None:
 
 
 def _rows(mode: str, expands: bool, factor: int, x: Spec, last: bool) -> int:
-    """Rows of a thread on the side with fewer elements: more where more of what it reads serves several, but no more loops than the compiler
-    unrolls, since weights are constants only then."""
+    """Rows of a thread on the side with fewer elements: more where more of what it reads serves several, but no more
+    loops than the compiler unrolls, since weights are constants only then."""
     if mode == "cubic":
         return 2 if factor > 2 or (expands and (last or x.dtype not in HALF)) else 4
     return 2 if mode == "linear" else 1
@@ -116,7 +119,8 @@ def named(config: PolyphaseConfig, x: Spec, kernel: str) -> str:
 
 @frozen
 class Share:
-    """How the smaller side is shared out: the settings of the kernel but for its rows, planes, height, groups of columns, vectors of channels."""
+    """How the smaller side is shared out: the settings of the kernel but for its rows, planes, height, groups of
+    columns, vectors of channels."""
 
     config: PolyphaseConfig
     planes: int
@@ -143,7 +147,19 @@ def share_of(problem: InterpolateProblem, aligned: bool) -> Share:
     columns = 1 if last else math.gcd(max(wide // factor_w, 1), width)
     rows = math.gcd(_rows(mode, up != problem.transposed, max(factor_h, factor_w), x, bool(last)), height)
     piece = wide if aligned else 1
-    settings = (TYPES[x.dtype], RESIZE_MODES[mode], up, problem.transposed, factor_h, factor_w, rows, columns, channels, piece, THREADS)
+    settings = (
+        TYPES[x.dtype],
+        RESIZE_MODES[mode],
+        up,
+        problem.transposed,
+        factor_h,
+        factor_w,
+        rows,
+        columns,
+        channels,
+        piece,
+        THREADS,
+    )
     planes, inner = (x.shape[0], c // channels) if last else (x.shape[0] * c, 1)
     return Share(PolyphaseConfig(*settings), planes, height, width // columns, inner)
 
@@ -153,7 +169,8 @@ def orders(problem: InterpolateProblem) -> tuple[tuple[int, ...] | None, ...]:
 
 
 def walks(problem: InterpolateProblem, device: Device) -> bool:
-    """Whether threads that walk down columns take less: of a gradient whose rows serve several results, with enough threads."""
+    """Whether threads that walk down columns take less: of a gradient whose rows serve several results, with enough
+    threads."""
     share, x = share_of(problem, device.aligned), problem.inputs[0]
     reused = problem.transposed and share.config.up and share.config.factor_h > 1 and problem.resizes[0].mode == "cubic"
     if not reused or share.config.channels > 1 or _last(problem, x):
@@ -163,7 +180,8 @@ def walks(problem: InterpolateProblem, device: Device) -> bool:
 
 
 def walk_length(height: int, columns: int, shared: bool, device: Device) -> int:
-    """Rows of the smaller side that a thread walks down, of so many columns of threads: as many as leave the card enough threads."""
+    """Rows of the smaller side that a thread walks down, of so many columns of threads: as many as leave the card
+    enough threads."""
     rows = WALK[shared]
     while rows > _SHORTEST_WALK and columns * blocks_of(height, rows) < device.units * _RESIDENT:
         rows //= 2

@@ -6,7 +6,16 @@ from dnnarray._cuda.core.arguments import Doubles, Extent, Extents, In, Out
 from dnnarray._cuda.core.extents import arithmetic_of, blocks_of
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Program, vector_length
 from dnnarray._cuda.core.planner import Planner
-from dnnarray._cuda.spatial.resampling import TableArguments, extents, most_taps, step_of, steps, tables, tables_of, too_long
+from dnnarray._cuda.spatial.resampling import (
+    TableArguments,
+    extents,
+    most_taps,
+    step_of,
+    steps,
+    tables,
+    tables_of,
+    too_long,
+)
 from dnnarray._cuda.spatial.resize_taps import taps
 from dnnarray._cuda.spatial.shared import THREADS, order_of, three_extents
 from dnnarray._problems.spatial_resize import InterpolateProblem
@@ -36,7 +45,8 @@ class ResizeRowsConfig(Config):
 
 @frozen(kw_only=True)
 class ResizeRowsArguments(TableArguments, restrict=("x", "y", "first_q", "count_q", "weight_q")):
-    """What ``kernels/spatial/resize_rows.cu`` is called with: `here` of the rows to a block, lanes as logarithms, extents of three axes of space."""
+    """What ``kernels/spatial/resize_rows.cu`` is called with: `here` of the rows to a block, lanes as logarithms,
+    extents of three axes of space."""
 
     x: In
     y: Out
@@ -59,8 +69,8 @@ def _usual_taps(problem: InterpolateProblem) -> int:
 
 
 def _computed(problem: InterpolateProblem) -> bool:
-    """Whether a block finds the taps itself: where they are few, and the array is so small that a launch for tables costs more. Transposed ones
-    are searched for."""
+    """Whether a block finds the taps itself: where they are few, and the array is so small that a launch for tables
+    costs more. Transposed ones are searched for."""
     y = problem.outputs[0]
     small = y is not None and problem.inputs[0].size + y.size <= _SMALL
     return small and not problem.transposed and max(most_taps(r, False) for r in problem.resizes) <= 4
@@ -89,7 +99,8 @@ def _shape_of_block(problem: InterpolateProblem) -> tuple[int, int, int]:
     """Neighbours along a row of y that a thread owns, its rows, and the logarithm of the threads of a row."""
     x = problem.inputs[0]
     read, written = extents(problem)
-    # Two neighbours make a store of 4 bytes; where they lie apart in the lines, four lanes would meet in a bank of shared memory.
+    # Two neighbours make a store of 4 bytes; where they lie apart in the lines, four lanes would meet in a bank of
+    # shared memory.
     columns = 2 if x.dtype.itemsize == 2 and written[-1] % 2 == 0 and read[-1] <= written[-1] else 1
     lanes = _log_lanes(-(-written[-1] // columns))
     return columns, _rows_of_thread(read[-1], arithmetic_of(x.dtype).itemsize, THREADS >> lanes), lanes
@@ -107,18 +118,42 @@ def run(problem: InterpolateProblem, device: Device, aligned: bool) -> Program:
     columns, per, lanes = _shape_of_block(problem)
     columns, vector = columns if aligned else 1, vector_length(x.dtype, aligned, read[-1])
     stride, itemsize = _stride(read[-1]), arithmetic_of(x.dtype).itemsize
-    config = ResizeRowsConfig(TYPES[x.dtype], computed, batch, len(problem.resizes), per, stride, columns, vector, THREADS)
-    name = f"resize_rows_{SHORT[x.dtype]}_rank{config.rank}_taps{batch}_{per}x{columns}_{stride}x{vector}{'_computed' * computed}"
+    config = ResizeRowsConfig(
+        TYPES[x.dtype], computed, batch, len(problem.resizes), per, stride, columns, vector, THREADS
+    )
+    name = (
+        f"resize_rows_{SHORT[x.dtype]}_rank{config.rank}_taps{batch}_{per}x{columns}"
+        f"_{stride}x{vector}{'_computed' * computed}"
+    )
     count, group = y.size // written[-1], per * (THREADS >> lanes)
-    passes = max(1, min(_LINES_WANTED[problem.transposed] // (group * stride * itemsize), count // (group * _BLOCKS * device.units)))
+    passes = max(
+        1,
+        min(
+            _LINES_WANTED[problem.transposed] // (group * stride * itemsize), count // (group * _BLOCKS * device.units)
+        ),
+    )
     here = group * passes
     arguments = ResizeRowsArguments(
-        x=planner.inputs[0], y=planner.outputs[0], **tables(found, scratch), rows=count, here=here, target=three_extents(written),
-        source=three_extents(read), load_lanes=_log_lanes(-(-read[-1] // vector)), store_lanes=lanes, **steps(problem),
-    )  # fmt: skip
+        x=planner.inputs[0],
+        y=planner.outputs[0],
+        **tables(found, scratch),
+        rows=count,
+        here=here,
+        target=three_extents(written),
+        source=three_extents(read),
+        load_lanes=_log_lanes(-(-read[-1] // vector)),
+        store_lanes=lanes,
+        **steps(problem),
+    )
     shared = here * (stride * itemsize + _origin_bytes(batch if computed else 1, itemsize))
     planner.add(taps(problem, found, scratch, False))
-    planner.launch(Kernel("spatial/resize_rows.cu", name, config), (blocks_of(count, here), 1, 1), THREADS, arguments, shared_memory=shared)
+    planner.launch(
+        Kernel("spatial/resize_rows.cu", name, config),
+        (blocks_of(count, here), 1, 1),
+        THREADS,
+        arguments,
+        shared_memory=shared,
+    )
     return planner.program()
 
 

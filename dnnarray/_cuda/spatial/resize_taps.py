@@ -29,7 +29,8 @@ class ResizeTapsConfig(Config):
 
 @frozen(kw_only=True)
 class ResizeTapsArguments(Arguments):
-    """What ``kernels/spatial/resize_taps.cu`` is called with: the tables, and for each axis the most taps, its extents and how it is resampled."""
+    """What ``kernels/spatial/resize_taps.cu`` is called with: the tables, and for each axis the most taps, its extents
+    and how it is resampled."""
 
     first_o: FirstsOut
     count_o: FirstsOut
@@ -53,7 +54,9 @@ def taps(problem: InterpolateProblem, found: list[Table], scratch: int, shares: 
         return None
     computed, missing = arithmetic_of(problem.inputs[0].dtype), [0] * (3 - len(found))
     symbol = f"resize_taps_{SHORT[computed]}{'_transposed' * problem.transposed}{'_shares' * shares}"
-    kernel = Kernel("spatial/resize_taps.cu", symbol, ResizeTapsConfig(TYPES[computed], problem.transposed, shares, THREADS))
+    kernel = Kernel(
+        "spatial/resize_taps.cu", symbol, ResizeTapsConfig(TYPES[computed], problem.transposed, shares, THREADS)
+    )
     sizes: dict[str, Any] = {"most": [t.most for t in found], "source": [t.resize.source for t in found]}
     sizes["target"] = [t.resize.target for t in found]
     for name, axes in sizes.items():

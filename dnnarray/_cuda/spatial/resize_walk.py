@@ -1,4 +1,5 @@
-"""The algorithm ``resize_walk``: the gradient by a whole factor, by threads that walk down columns and read each row once."""
+"""The algorithm ``resize_walk``: the gradient by a whole factor, by threads that walk down columns and read each row
+once."""
 
 from __future__ import annotations
 
@@ -8,7 +9,15 @@ from dnnarray._cuda.core.arguments import Arguments, Extent, In, Out
 from dnnarray._cuda.core.extents import blocks_of, divisor
 from dnnarray._cuda.core.plan import Kernel, Program
 from dnnarray._cuda.core.planner import Planner
-from dnnarray._cuda.spatial.resize_polyphase import PolyphaseConfig, named, no_factors, orders, share_of, walk_length, walks
+from dnnarray._cuda.spatial.resize_polyphase import (
+    PolyphaseConfig,
+    named,
+    no_factors,
+    orders,
+    share_of,
+    walk_length,
+    walks,
+)
 from dnnarray._problems.spatial_resize import InterpolateProblem
 from dnnarray._records import changed, frozen
 from dnnarray._select import Device
@@ -42,20 +51,35 @@ def rejects(problem: InterpolateProblem, device: Device) -> str | None:
     if reason := no_factors(problem, device):
         return reason
     y = problem.outputs[0]
-    return None if y is not None and y.size and walks(problem, device) else "no rows that are read several times, or too few threads"
+    return (
+        None
+        if y is not None and y.size and walks(problem, device)
+        else "no rows that are read several times, or too few threads"
+    )
 
 
 def run(problem: InterpolateProblem, device: Device, aligned: bool) -> Program:
     planner, share = Planner(problem, aligned), share_of(problem, aligned)
     settings = changed(share.config, rows=_ROWS[share.config.factor_h])
-    config = ResizeWalkConfig(**{f.name: getattr(settings, f.name) for f in fields(PolyphaseConfig)}, shared=share.shared)
+    config = ResizeWalkConfig(
+        **{f.name: getattr(settings, f.name) for f in fields(PolyphaseConfig)}, shared=share.shared
+    )
     length = walk_length(share.height, share.planes * share.groups, share.shared, device)
     strips = blocks_of(share.height, length)
     threads = share.planes * strips * share.groups
     arguments = ResizeWalkArguments(
-        planner.inputs[0], planner.outputs[0], threads=threads, groups=share.groups, strips=strips, groups_divisor=divisor(share.groups),
-        strips_divisor=divisor(strips), rows=length, height=share.height,
-    )  # fmt: skip
-    kernel = Kernel("spatial/resize_walk.cu", f"{named(config, problem.inputs[0], 'walk')}{'_shared' * config.shared}", config)
+        planner.inputs[0],
+        planner.outputs[0],
+        threads=threads,
+        groups=share.groups,
+        strips=strips,
+        groups_divisor=divisor(share.groups),
+        strips_divisor=divisor(strips),
+        rows=length,
+        height=share.height,
+    )
+    kernel = Kernel(
+        "spatial/resize_walk.cu", f"{named(config, problem.inputs[0], 'walk')}{'_shared' * config.shared}", config
+    )
     planner.launch(kernel, (blocks_of(threads, config.threads), 1, 1), config.threads, arguments)
     return planner.program(orders(problem))

@@ -15,7 +15,8 @@ from dnnarray._spec import Spec
 
 @frozen(kw_only=True)
 class RoiArguments(Arguments):
-    """What all kernels of `roi_align` have in common: extents of x, of which `height` and `width` are a plane's, and of the bins, p rows of q."""
+    """What all kernels of `roi_align` have in common: extents of x, of which `height` and `width` are a plane's, and of
+    the bins, p rows of q."""
 
     images: Extent
     height: Extent
@@ -27,7 +28,8 @@ class RoiArguments(Arguments):
 
 @frozen(kw_only=True)
 class StridedRoiArguments(RoiArguments):
-    """The same with arrays of any order: `count` boxes, and strides along images or boxes, channels, rows and columns."""
+    """The same with arrays of any order: `count` boxes, and strides along images or boxes, channels, rows and
+    columns."""
 
     channels: Extent
     count: Extent
@@ -54,7 +56,11 @@ def roi(problem: RoiAlignProblem) -> dict[str, Any]:
 def strided_roi(problem: RoiAlignProblem, pooled: Spec) -> dict[str, Any]:
     """The fields of `StridedRoiArguments`."""
     strides = {"x_strides": strides_of(problem.x), "y_strides": strides_of(pooled)}
-    return roi(problem) | strides | {"channels": problem.x.shape[1], "count": pooled.shape[0], "ratio": problem.sampling_ratio}
+    return (
+        roi(problem)
+        | strides
+        | {"channels": problem.x.shape[1], "count": pooled.shape[0], "ratio": problem.sampling_ratio}
+    )
 
 
 def looked_up(each: int, problem: RoiAlignProblem, device: Device) -> Cost:

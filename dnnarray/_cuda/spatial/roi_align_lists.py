@@ -1,4 +1,5 @@
-"""The algorithm ``roi_align_lists``: the gradient by the taps of all samples sorted by pixel, then a gather for each pixel."""
+"""The algorithm ``roi_align_lists``: the gradient by the taps of all samples sorted by pixel, then a gather for each
+pixel."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ def run(problem: RoiAlignProblem, device: Device, aligned: bool) -> Program:
     if not grad.size:
         return Program((zero(Array(3), x.nbytes, aligned),), orders)
     planner, found, last = Planner(problem, aligned), _lists(problem), channels_last(x)
-    planner.add(roi_align_taps(problem, grad.shape[0], planner.inputs[2], found.targets_of, found.weights), *found.plans(last))
+    planner.add(
+        roi_align_taps(problem, grad.shape[0], planner.inputs[2], found.targets_of, found.weights), *found.plans(last)
+    )
     planner.add(found.gather(device, aligned, x.dtype, x.shape[1], last, planner.inputs[0], planner.outputs[0]))
     return planner.program(orders)
 

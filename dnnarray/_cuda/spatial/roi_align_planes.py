@@ -1,4 +1,5 @@
-"""The algorithm ``roi_align_planes``: the samples of all boxes along both sides, then a block for each plane of x in shared memory."""
+"""The algorithm ``roi_align_planes``: the samples of all boxes along both sides, then a block for each plane of x in
+shared memory."""
 
 from __future__ import annotations
 
@@ -63,9 +64,18 @@ def run(problem: RoiAlignProblem, device: Device, aligned: bool) -> Program:
     name = f"roi_align_planes_{SHORT[x.dtype]}_{problem.mode}_{ratio}_x{vector}_{threads}"
     p, q = problem.output_size
     arguments = RoiAlignPlanesArguments(
-        planner.inputs[0], sides, image_of, planner.outputs[0], channels=x.shape[1], height=x.shape[2], width=x.shape[3], count=boxes,
-        p=p, q=q, rows=padded_rows(problem),
-    )  # fmt: skip
+        planner.inputs[0],
+        sides,
+        image_of,
+        planner.outputs[0],
+        channels=x.shape[1],
+        height=x.shape[2],
+        width=x.shape[3],
+        count=boxes,
+        p=p,
+        q=q,
+        rows=padded_rows(problem),
+    )
     kernel = Kernel("spatial/roi_align_planes.cu", name, config)
     planner.launch(kernel, (x.shape[0] * x.shape[1], 1, 1), threads, arguments, shared_memory=_plane_bytes(problem))
     return planner.program()

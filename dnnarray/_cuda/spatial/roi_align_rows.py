@@ -47,13 +47,18 @@ def run(problem: RoiAlignProblem, device: Device, aligned: bool) -> Program:
     if not y.size:
         return Program(())
     name = f"{SHORT[x.dtype]}_{problem.mode}{'_aligned' * problem.aligned}_{ratio}"
-    planner, config = Planner(problem, aligned), RoiAlignRowsConfig(TYPES[x.dtype], problem.mode == "max", problem.aligned, ratio, THREADS)
+    planner, config = (
+        Planner(problem, aligned),
+        RoiAlignRowsConfig(TYPES[x.dtype], problem.mode == "max", problem.aligned, ratio, THREADS),
+    )
     kernel = Kernel("spatial/roi_align_rows.cu", f"roi_align_rows_{name}", config)
     boxes, channels = y.shape[:2]
     each = max(4, min(_CHANNELS, -(-boxes * channels // (16 * device.units))))
     (x_in, boxes_in), out = planner.inputs, planner.outputs[0]
     arguments = RoiAlignRowsArguments(x=x_in, boxes=boxes_in, y=out, channels=channels, each=each, **roi(problem))
-    planner.launch(kernel, (boxes * -(-channels // each), 1, 1), THREADS, arguments, shared_memory=_rows_shared(problem))
+    planner.launch(
+        kernel, (boxes * -(-channels // each), 1, 1), THREADS, arguments, shared_memory=_rows_shared(problem)
+    )
     return planner.program()
 
 

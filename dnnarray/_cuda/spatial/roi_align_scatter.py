@@ -35,7 +35,8 @@ class RoiAlignScatterConfig(Config):
 
 @frozen(kw_only=True)
 class RoiAlignScatterArguments(StridedRoiArguments, restrict=True):
-    """What ``kernels/spatial/roi_align_scatter.cu`` is called with; `flags` and `largest` belong to sums of integers."""
+    """What ``kernels/spatial/roi_align_scatter.cu`` is called with; `flags` and `largest` belong to sums of
+    integers."""
 
     grad: In
     x: In
@@ -47,20 +48,32 @@ class RoiAlignScatterArguments(StridedRoiArguments, restrict=True):
 
 
 def cost(scratch: int, problem: RoiAlignProblem, device: Device) -> Cost:
-    """A scattered addition costs as much as 30 bytes where neighbours lie apart, 8 where they are channels of a pixel."""
+    """A scattered addition costs as much as 30 bytes where neighbours lie apart, 8 where they are channels of a
+    pixel."""
     added = problem.inputs[0].size * 4 * (problem.sampling_ratio or 2) ** 2
     each = 8 if strides_of(problem.x)[1] == 1 else 30
     return Cost(problem.flops, problem.bytes + added * each + 4 * scratch, launches=4)
 
 
-def _scatter(problem: RoiAlignProblem, fixed: bool, sums: Array, flags: Array | None, largest: Array | None, bits: int) -> Plan:
+def _scatter(
+    problem: RoiAlignProblem, fixed: bool, sums: Array, flags: Array | None, largest: Array | None, bits: int
+) -> Plan:
     grad = problem.inputs[0]
     own, name = settings(problem)
     kernel = Kernel(
-        "spatial/roi_align_scatter.cu", f"roi_align_scatter_{name}{'_fixed' * fixed}", RoiAlignScatterConfig(*own, fixed, THREADS)
+        "spatial/roi_align_scatter.cu",
+        f"roi_align_scatter_{name}{'_fixed' * fixed}",
+        RoiAlignScatterConfig(*own, fixed, THREADS),
     )
     arguments = RoiAlignScatterArguments(
-        grad=Array(0), x=Array(1), boxes=Array(2), sums=sums, flags=flags, largest=largest, bits=bits, **strided_roi(problem, grad)
+        grad=Array(0),
+        x=Array(1),
+        boxes=Array(2),
+        sums=sums,
+        flags=flags,
+        largest=largest,
+        bits=bits,
+        **strided_roi(problem, grad),
     )
     return planned(kernel, grid_1d(grad.size), THREADS, arguments)
 
@@ -74,4 +87,7 @@ def run(fixed: bool, problem: RoiAlignProblem, device: Device, aligned: bool) ->
     if not grad.size:
         return Program((zero(Array(3), x.nbytes, aligned),), orders)
     terms = grad.size // grad.shape[1]
-    return Program(tuple(scattered(x, Array(3), 4, fixed, grad, Array(0), terms, aligned, partial(_scatter, problem, fixed))), orders)
+    return Program(
+        tuple(scattered(x, Array(3), 4, fixed, grad, Array(0), terms, aligned, partial(_scatter, problem, fixed))),
+        orders,
+    )

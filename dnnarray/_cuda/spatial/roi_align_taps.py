@@ -42,5 +42,7 @@ def roi_align_taps(problem: RoiAlignProblem, boxes: int, given: Array, pixels: A
     name = f"roi_align_taps_{SHORT[dtype]}{'_aligned' * problem.aligned}"
     kernel = Kernel("spatial/roi_align_taps.cu", name, RoiAlignTapsConfig(TYPES[dtype], problem.aligned, THREADS))
     samples = boxes * math.prod(problem.output_size) * ratio**2
-    arguments = RoiAlignTapsArguments(boxes=given, pixels=pixels, weights=weights, count=boxes, ratio=ratio, **roi(problem))
+    arguments = RoiAlignTapsArguments(
+        boxes=given, pixels=pixels, weights=weights, count=boxes, ratio=ratio, **roi(problem)
+    )
     return planned(kernel, grid_1d(samples), THREADS, arguments)

@@ -26,7 +26,15 @@ def fixed_bytes(target: Spec) -> int:
 
 
 def scattered(
-    target: Spec, out: Array, scratch: int, fixed: bool, grad: Spec, incoming: Array, terms: int, aligned: bool, plan: Callable[..., Plan]
+    target: Spec,
+    out: Array,
+    scratch: int,
+    fixed: bool,
+    grad: Spec,
+    incoming: Array,
+    terms: int,
+    aligned: bool,
+    plan: Callable[..., Plan],
 ) -> list[Plan]:
     """The launches around a scattering one, ``plan(sums, flags, largest, bits)``: zeros before, rounding after.
 
@@ -49,10 +57,14 @@ def scattered(
 
 
 def scattering(
-    stem: str, run: Callable[..., Any], image_cost: Callable[[int, Any, Device], Cost], rejects: Callable[[Any, Device], str | None]
+    stem: str,
+    run: Callable[..., Any],
+    image_cost: Callable[[int, Any, Device], Cost],
+    rejects: Callable[[Any, Device], str | None],
 ) -> tuple[Method, Method]:
-    """The methods `stem`, with floating sums and with 64-bit integers, whose ``run(fixed, problem, device, aligned)`` scatters sums into the image that is its first output; ``image_cost(bytes, problem, device)``
-    knows the scratch memory."""
+    """The methods `stem`, with floating sums and with 64-bit integers, whose ``run(fixed, problem, device, aligned)``
+    scatters sums into the image that is its first output; ``image_cost(bytes, problem, device)`` knows the scratch
+    memory."""
 
     def method(name: str, fixed: bool, summary: str, size: Callable[[Spec], int]) -> Method:
         def scratch(problem: Any) -> int:

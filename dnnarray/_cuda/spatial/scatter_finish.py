@@ -38,7 +38,9 @@ class ScatterFinishArguments(Arguments, restrict=True):
     bits: Extent
 
 
-def scatter_finish(target: Spec, fixed: bool, sums: Array, flags: Array | None, largest: Array | None, out: Array, bits: int) -> Plan:
+def scatter_finish(
+    target: Spec, fixed: bool, sums: Array, flags: Array | None, largest: Array | None, out: Array, bits: int
+) -> Plan:
     """`sums` rounded into `out`; `bits` hold the number of contributions that may meet in an element."""
     name = f"scatter_finish_{SHORT[target.dtype]}{'_fixed' * fixed}"
     kernel = Kernel("spatial/scatter_finish.cu", name, ScatterFinishConfig(TYPES[target.dtype], fixed, THREADS))

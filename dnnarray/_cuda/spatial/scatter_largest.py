@@ -34,6 +34,10 @@ class ScatterLargestArguments(Arguments, restrict=("grad",)):
 
 def scatter_largest(grad: Spec, incoming: Array, largest: Array) -> Plan:
     """The largest of `grad` that is finite, into `largest`, which is 0 before."""
-    kernel = Kernel("spatial/scatter_largest.cu", f"scatter_largest_{SHORT[grad.dtype]}", ScatterLargestConfig(TYPES[grad.dtype], _THREADS))
+    kernel = Kernel(
+        "spatial/scatter_largest.cu",
+        f"scatter_largest_{SHORT[grad.dtype]}",
+        ScatterLargestConfig(TYPES[grad.dtype], _THREADS),
+    )
     blocks = max(1, min(_MOST_BLOCKS, blocks_of(grad.size, _PART)))
     return planned(kernel, (blocks, 1, 1), _THREADS, ScatterLargestArguments(incoming, largest, size=grad.size))

@@ -31,7 +31,8 @@ def strides_of(spec: Spec) -> tuple[int, ...]:
 
 
 def channels_last(spec: Spec) -> bool:
-    """Whether the channels, axis 1, are what lies closest together in memory. In C order they are not, even if nothing but extents of 1 follow."""
+    """Whether the channels, axis 1, are what lies closest together in memory. In C order they are not, even if nothing
+    but extents of 1 follow."""
     return spec.shape[1] > 1 and order_of(spec)[-1] == 1
 
 
@@ -48,7 +49,8 @@ def three_extents(space: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def shares(batch: int, channels: int, per: int, space: tuple[int, ...], last: bool) -> tuple[int, ...]:
-    """The members of ``struct Shares`` (``sampling.cuh``), of which the first is the number of threads: a place and `per` channels to each."""
+    """The members of ``struct Shares`` (``sampling.cuh``), of which the first is the number of threads: a place and
+    `per` channels to each."""
     o, p, q = three_extents(space)
     chunks, places = -(-channels // per), batch * o * p * q
     threads, parts = places * chunks, chunks if last else places

@@ -1,4 +1,5 @@
-"""A stable radix sort of integer keys as launches of a plan: the entries of each bucket behind one another, in their own order."""
+"""A stable radix sort of integer keys as launches of a plan: the entries of each bucket behind one another, in their
+own order."""
 
 from __future__ import annotations
 
@@ -87,14 +88,21 @@ class Sort:
         source, places = keys, Array(self.scratch)
         for i in range(passes if self.length else 0):
             key, label = (kind, name) if i == 0 else ("unsigned", "next")
-            sizes: dict[str, Any] = {"length": self.length, "parts": self._parts, "shift": i * bits, "buckets": self.buckets}
+            sizes: dict[str, Any] = {
+                "length": self.length,
+                "parts": self._parts,
+                "shift": i * bits,
+                "buckets": self.buckets,
+            }
             sizes["left_out"] = left_out if i == 0 else -1
             count = Kernel("spatial/sort_count.cu", f"sort_count_{label}_{bits}", SortCountConfig(key, bits, _THREADS))
             found.append(planned(count, grid, _THREADS, SortCountArguments(keys=source, table=table, **sizes)))
             config = SortMoveConfig(key, i == 0, bits, _THREADS)
             move = Kernel("spatial/sort_move.cu", f"sort_move_{label}_{bits}{'_first' * (i == 0)}", config)
             to = self._list(2 * (i % 2)), self._list(2 * (i % 2) + 1)
-            moved = SortMoveArguments(keys=source, places=places, table=table, moved_keys=to[0], moved_places=to[1], **sizes)
+            moved = SortMoveArguments(
+                keys=source, places=places, table=table, moved_keys=to[0], moved_places=to[1], **sizes
+            )
             found.append(planned(move, grid, _THREADS, moved))
             source, places = to
         return [*found, sort_starts(self.keys, self.starts, self.segments, self.length, self.buckets)]

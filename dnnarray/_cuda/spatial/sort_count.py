@@ -23,7 +23,8 @@ class SortCountConfig(Config):
 
 @frozen(kw_only=True)
 class PassArguments(Arguments, restrict=True):
-    """What both halves of a pass have in common: digits are taken from bit `shift` on, and keys that are `left_out` go behind all others."""
+    """What both halves of a pass have in common: digits are taken from bit `shift` on, and keys that are `left_out` go
+    behind all others."""
 
     length: Extent
     parts: Extent

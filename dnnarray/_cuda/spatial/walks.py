@@ -64,7 +64,9 @@ def in_units(walks: list[Walk], itemsize: int, aligned: bool) -> tuple[list[Walk
     if itemsize == UNIT and not aligned:
         return [*(Walk(w.extent, 2 * w.x, 2 * w.y) for w in walks), Walk(2, 1, 1)], itemsize // 2
     last, size = walks[-1], itemsize
-    while aligned and size < UNIT and last.x == 1 and all(n % 2 == 0 for n in (last.extent, *(w.x for w in walks[:-1]))):
+    while (
+        aligned and size < UNIT and last.x == 1 and all(n % 2 == 0 for n in (last.extent, *(w.x for w in walks[:-1])))
+    ):
         walks = [Walk(w.extent, w.x // 2, w.y // 2) for w in walks[:-1]] + [Walk(last.extent // 2, 1, 1)]
         last, size = walks[-1], size * 2
     return [w for w in walks if w.extent > 1] or walks[-1:], size

@@ -1,7 +1,9 @@
-"""dnnarray's functions for JAX arrays: under ``jit``, ``grad``, ``vmap`` and ``shard_map``, on the CPU and on CUDA devices.
+"""dnnarray's functions for JAX arrays: under ``jit``, ``grad``, ``vmap`` and ``shard_map``, on the CPU and on CUDA
+devices.
 
-Every function of dnnarray is here under its own name, with its own signature (without ``out=`` and ``workspace=``, since arrays of JAX never change). A call
-becomes a custom call in XLA's program: XLA's own buffers are read and written in place, on XLA's own stream.
+Every function of dnnarray is here under its own name, with its own signature (without ``out=`` and ``workspace=``,
+since arrays of JAX never change). A call becomes a custom call in XLA's program: XLA's own buffers are read and written
+in place, on XLA's own stream.
 
 >>> import jax, jax.numpy as jnp
 >>> from dnnarray.interop.jax import conv, max_pool

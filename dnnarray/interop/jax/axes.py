@@ -1,4 +1,5 @@
-"""The axes of a mesh along which arrays differ inside of `jax.shard_map`; JAX checks that a call's arrays agree on them."""
+"""The axes of a mesh along which arrays differ inside of `jax.shard_map`; JAX checks that a call's arrays agree on
+them."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ def _varying(array: Any) -> frozenset[str]:
 
 
 def alike(arrays: Sequence[Any]) -> list[Any]:
-    """The arrays, all of them differing along the axes along which any of them does. The transpose of this sums gradients over devices."""
+    """The arrays, all of them differing along the axes along which any of them does. The transpose of this sums
+    gradients over devices."""
     axes = [_varying(array) for array in arrays]
     union = frozenset[str]().union(*axes)
     return [_cast(a, tuple(sorted(union - own))) if union - own else a for a, own in zip(arrays, axes, strict=True)]
@@ -40,4 +42,6 @@ def shape_varying(shape: tuple[int, ...], dtype: Any, arrays: Sequence[Any]) -> 
         return made(shape, dtype, vma=axes)
     mesh: Any = jax.typeof(arrays[0]).sharding.mesh
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-    return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding, manual_axis_type=jax.sharding.ManualAxisType(varying=axes))
+    return jax.ShapeDtypeStruct(
+        shape, dtype, sharding=sharding, manual_axis_type=jax.sharding.ManualAxisType(varying=axes)
+    )

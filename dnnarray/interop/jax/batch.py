@@ -1,7 +1,8 @@
-"""Calls under `jax.vmap`: arrays come with axes before those of the operation, of extent 1 where an array is the same for the whole batch.
+"""Calls under `jax.vmap`: arrays come with axes before those of the operation, of extent 1 where an array is the same
+for the whole batch.
 
-An operation whose rows are independent of each other runs once on all of them. Any other runs once for each element of the batch.
-"""
+An operation whose rows are independent of each other runs once on all of them. Any other runs once for each element of
+the batch."""
 
 from __future__ import annotations
 
@@ -19,12 +20,14 @@ from dnnarray.interop.jax.call import Call, arrays_of
 Run = Callable[[Call, list[Any], list[Any]], None]  # computes a call of arrays, of which the last are its results
 _BACKWARD = "_backward"
 _UNARY = (
-    "relu relu6 clipped_relu leaky_relu elu selu celu sigmoid hard_sigmoid log_sigmoid tanh hard_tanh softplus softsign gelu silu "
+    "relu relu6 clipped_relu leaky_relu elu selu celu sigmoid hard_sigmoid log_sigmoid tanh hard_tanh softplus "
+    "softsign gelu silu "
     "hard_swish mish threshold glu softmax log_softmax softmin layer_norm rms_norm"
 )
 _IMAGES = (
     "conv_transpose unfold fold max_pool max_pool_with_indices avg_pool lp_pool adaptive_avg_pool adaptive_max_pool "
-    "adaptive_max_pool_with_indices group_norm instance_norm local_response_norm prelu interpolate pixel_shuffle pixel_unshuffle "
+    "adaptive_max_pool_with_indices group_norm instance_norm local_response_norm prelu interpolate pixel_shuffle "
+    "pixel_unshuffle "
     "channel_shuffle rotary_embedding"
 )
 # Operations that take any leading axes, each with the arrays that have them.
@@ -90,12 +93,20 @@ def _at_once(call: Call, prefix: tuple[int, ...], shared: tuple[bool, ...], whol
     if None in inputs or (leading and "axis" in call.options and any(spec.ndim == 0 for spec in call.inputs)):
         return None  # there is no axis that the batch could stand in, or the axis would be that of the batch
     options = _shifted(call) if leading else call.options
-    if not leading and isinstance(axis := options.get("axis"), int) and axis % max(spec.ndim for spec in call.inputs) == 0:
+    if (
+        not leading
+        and isinstance(axis := options.get("axis"), int)
+        and axis % max(spec.ndim for spec in call.inputs) == 0
+    ):
         return None
     try:
         found = call.changed(inputs, options)
         expected = [_grown(spec, count, leading) for spec in call.outputs]
-        return found if [(s.shape, s.dtype) for s in found.outputs] == [s and (s.shape, s.dtype) for s in expected] else None
+        return (
+            found
+            if [(s.shape, s.dtype) for s in found.outputs] == [s and (s.shape, s.dtype) for s in expected]
+            else None
+        )
     except (ShapeError, DTypeError, OptionError, UnsupportedError):
         return None
 

@@ -1,8 +1,7 @@
 """`Call`: an operation on arrays of known shapes, written as a text and read back.
 
-The text is the only attribute of the custom calls in XLA's programs. It says everything that there is to know, so that an executable works in the process that
-compiled it and in any other that loads it from a cache or a file.
-"""
+The text is the only attribute of the custom calls in XLA's programs. It says everything that there is to know, so that
+an executable works in the process that compiled it and in any other that loads it from a cache or a file."""
 
 from __future__ import annotations
 
@@ -24,15 +23,27 @@ from dnnarray._select import choose
 from dnnarray._spec import Spec, as_dtype
 from dnnarray.interop import options as texts
 
-_SETTINGS = ("deterministic", "autotune", "workspace_limit", "float32_precision", "telemetry", "check_finite", "threads", "record")
+_SETTINGS = (
+    "deterministic",
+    "autotune",
+    "workspace_limit",
+    "float32_precision",
+    "telemetry",
+    "check_finite",
+    "threads",
+    "record",
+)
 
 
-def write(operation: Operation, arrays: tuple[Any, ...], options: dict[str, Any], drawn: dict[str, Spec], settings: Options) -> str:
+def write(
+    operation: Operation, arrays: tuple[Any, ...], options: dict[str, Any], drawn: dict[str, Spec], settings: Options
+) -> str:
     """The text of a call.
 
     Parameters
     ----------
-    arrays : a `Spec` for each array in signature order, an int for a number, None where omitted, nested where the operation is
+    arrays : a `Spec` for each array in signature order, an int for a number, None where omitted, nested where the
+        operation is
     options : everything else by name, but for the run-time options in `drawn`, which are arrays too
     """
     changed = {n: v for n in _SETTINGS if (v := getattr(settings, n)) != getattr(DEFAULT, n)}
@@ -76,7 +87,8 @@ class Call:
     settings : the options of the library in force when the call was traced
     seen : arrays and results by the addresses of their memory
     prepared : what `prepare` gave, by the place
-    inputs : a `Spec` for each array in the order of XLA's operands: the arrays, then the run-time options that are arrays
+    inputs : a `Spec` for each array in the order of XLA's operands: the arrays, then the run-time options that are
+        arrays
     """
 
     def __init__(self, text: str) -> None:
@@ -95,13 +107,23 @@ class Call:
 
     @cached_property
     def problem(self) -> Problem:
-        """The checked problem. A call that is wrong raises dnnarray's own errors here, and so does one that no algorithm of the engine runs."""
+        """The checked problem. A call that is wrong raises dnnarray's own errors here, and so does one that no
+        algorithm of the engine runs."""
         operation = self.operation
         named = dict(zip(operation.arrays, self.arrays, strict=True)) | self.options | dict.fromkeys(self.drawn, 0)
         with dnnarray.options(**self._changed, specs_on=engine_name()):
             asked = question(operation.function, (), named)
-            choose(asked.problem, asked.engine.device(), current(), asked.engine.methods(operation), asked.algorithm, asked.measured())
-        checked_runtime(operation, asked.problem, tuple(0 if n in self.drawn else self.options[n] for n in operation.runtime))
+            choose(
+                asked.problem,
+                asked.engine.device(),
+                current(),
+                asked.engine.methods(operation),
+                asked.algorithm,
+                asked.measured(),
+            )
+        checked_runtime(
+            operation, asked.problem, tuple(0 if n in self.drawn else self.options[n] for n in operation.runtime)
+        )
         return asked.problem
 
     def prepare(self, engine: Any, arrays: tuple[Any, ...]) -> Any:
@@ -131,18 +153,22 @@ class Call:
 
     @cached_property
     def _places(self) -> list[int | None] | None:
-        """Where each argument stands in XLA's order, None where it is omitted; nothing where an argument is nested or a number."""
+        """Where each argument stands in XLA's order, None where it is omitted; nothing where an argument is nested or a
+        number."""
         if any(not isinstance(tree, Spec | None) for tree in self.arrays):
             return None
         given = itertools.count()
         return [None if spec is None else next(given) for spec in self.arrays]
 
     def fill(self, flat: Sequence[Any], number: Callable[[int], Any] = int) -> tuple[Any, ...]:
-        """The arrays in the form in which the operation takes them, from those in XLA's order; what is a number by `number`."""
+        """The arrays in the form in which the operation takes them, from those in XLA's order; what is a number by
+        `number`."""
         if self._places is not None:
             return tuple([None if place is None else flat[place] for place in self._places])
         given = iter(flat)
-        return tuple(tree_map(lambda leaf: number(leaf) if type(leaf) is int else next(given), tree) for tree in self.arrays)
+        return tuple(
+            tree_map(lambda leaf: number(leaf) if type(leaf) is int else next(given), tree) for tree in self.arrays
+        )
 
     def runtime(self, flat: Sequence[Any], number: Callable[[Any], int]) -> tuple[int | None, ...]:
         """The run-time options in their order, checked; `number` reads one that is an array."""

@@ -1,8 +1,7 @@
 """Running a `Call` on memory of a CUDA device, on XLA's stream.
 
-Results are XLA's buffers, and scratch memory is XLA's own. The handler is not declared compatible with command buffers (CUDA graphs of XLA's): scratch memory
-belongs to one call, and the first call of a kind compiles kernels.
-"""
+Results are XLA's buffers, and scratch memory is XLA's own. The handler is not declared compatible with command buffers
+(CUDA graphs of XLA's): scratch memory belongs to one call, and the first call of a kind compiles kernels."""
 
 from __future__ import annotations
 
@@ -52,7 +51,11 @@ def _compute(frame: Frame, index: int, call: Call, flat: list[Any], out: list[An
             prepared = call.prepared[index] = call.prepare(engine, arrays)
         address = _scratch(frame, prepared.workspace)
         try:
-            workspace = _view(index, address, (prepared.workspace,), np.dtype(np.uint8), prepared.workspace) if address else None
+            workspace = (
+                _view(index, address, (prepared.workspace,), np.dtype(np.uint8), prepared.workspace)
+                if address
+                else None
+            )
             prepared.call(arrays, runtime, out, workspace)
         finally:
             if address:
@@ -62,7 +65,8 @@ def _compute(frame: Frame, index: int, call: Call, flat: list[Any], out: list[An
 
 
 def _scratch(frame: Frame, size: int) -> int:
-    """The address of scratch memory of XLA's; 0 where none is needed, or XLA has none left and the engine looks for less."""
+    """The address of scratch memory of XLA's; 0 where none is needed, or XLA has none left and the engine looks for
+    less."""
     try:
         return frame.allocate(size, _ALIGNMENT) if size else 0
     except DeviceError:
@@ -82,6 +86,7 @@ def _read(array: Any) -> int:
 @lru_cache(maxsize=1)
 def _warn_of_wait() -> None:
     _logger.warning(
-        "a seed or an offset that is an array of JAX lies in the memory of the device: each call waits for the device to read it. A Python "
+        "a seed or an offset that is an array of JAX lies in the memory of the device: each call waits for the "
+        "device to read it. A Python "
         "integer is part of the program, and costs nothing."
     )

@@ -1,8 +1,8 @@
 """The call frame of XLA's foreign function interface (FFI), read and answered through ctypes.
 
-The structures are those of ``xla/ffi/api/c_api.h``, which jaxlib ships in ``jaxlib/include``. Only the fields in use have a meaningful type; all others are
-addresses. The members of `Api` have kept their order since version 0.1 of the interface, which is the version that the handlers declare.
-"""
+The structures are those of ``xla/ffi/api/c_api.h``, which jaxlib ships in ``jaxlib/include``. Only the fields in use
+have a meaningful type; all others are addresses. The members of `Api` have kept their order since version 0.1 of the
+interface, which is the version that the handlers declare."""
 
 from __future__ import annotations
 
@@ -107,7 +107,9 @@ class Attributes(Structure):
     def text(self) -> bytes:
         """The value of the only attribute, a text."""
         if self.size != 1 or c_int.from_address(self.types).value != STRING:
-            raise DeviceError(f"the call has {self.size} attributes; expected the description of a call of dnnarray, which is a text.")
+            raise DeviceError(
+                f"the call has {self.size} attributes; expected the description of a call of dnnarray, which is a text."
+            )
         text = Text.from_address(c_void_p.from_address(self.entries).value or 0)
         return ctypes.string_at(text.data, text.length)
 
@@ -201,7 +203,8 @@ class Frame(Structure):
         return arguments.stream or 0
 
     def allocate(self, size: int, alignment: int) -> int:
-        """Memory of XLA's own on the device of the call, which is given back by `free` when everything that uses it is queued."""
+        """Memory of XLA's own on the device of the call, which is given back by `free` when everything that uses it is
+        queued."""
         arguments = AllocateArguments(ctypes.sizeof(AllocateArguments), None, self.context, size, alignment, None)
         self._check(self.api.contents.memory_allocate(byref(arguments)))
         return arguments.data or 0

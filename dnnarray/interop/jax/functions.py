@@ -1,4 +1,5 @@
-"""The public functions of `dnnarray.interop.jax`: dnnarray's own functions on arrays that stand for those of JAX, with their gradients."""
+"""The public functions of `dnnarray.interop.jax`: dnnarray's own functions on arrays that stand for those of JAX, with
+their gradients."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ _LEFT_OUT = ("out", "workspace")
 _NO_INFLUENCE = {"running_mean", "running_var"}  # on the only result that has a gradient
 _NOTE = """{first}
 
-This is `dnnarray.{name}` as a function of JAX arrays, for use under ``jax.jit``, ``jax.grad``, ``jax.vmap`` and ``jax.shard_map``.
+This is `dnnarray.{name}` as a function of JAX arrays, for use under ``jax.jit``, ``jax.grad``, ``jax.vmap`` and
+``jax.shard_map``.
 
 {rest}"""
 
@@ -48,7 +50,9 @@ def _function(operation: Operation) -> Callable[..., Any]:
 
     made: Any = function
     made.__module__ = __name__.rpartition(".")[0]
-    made.__signature__ = signature.replace(parameters=[p for n, p in signature.parameters.items() if n not in _LEFT_OUT])
+    made.__signature__ = signature.replace(
+        parameters=[p for n, p in signature.parameters.items() if n not in _LEFT_OUT]
+    )
     first, _, rest = inspect.cleandoc(own.__doc__ or "").partition("\n\n")
     made.__doc__ = _NOTE.format(first=first, name=operation.name, rest=rest)
     del made.__wrapped__
@@ -56,13 +60,16 @@ def _function(operation: Operation) -> Callable[..., Any]:
 
 
 class Standing:
-    """An array inside of a call of dnnarray that stands for one of JAX, which may be a tracer. Calls on it come to `apply`."""
+    """An array inside of a call of dnnarray that stands for one of JAX, which may be a tracer. Calls on it come to
+    `apply`."""
 
     def __init__(self, value: Any) -> None:
         self.value, self.shape, self.dtype, self.ndim = value, value.shape, np.dtype(value.dtype), value.ndim
 
     @staticmethod
-    def __dnnarray_function__(operation: Operation, arrays: tuple[Any, ...], options: dict[str, Any], out: Any, workspace: Any) -> Any:
+    def __dnnarray_function__(
+        operation: Operation, arrays: tuple[Any, ...], options: dict[str, Any], out: Any, workspace: Any
+    ) -> Any:
         return apply(operation, arrays, options, out, workspace)
 
 
@@ -76,13 +83,18 @@ def _wrapped(value: Any) -> Any:
 def apply(operation: Operation, arrays: tuple[Any, ...], options: dict[str, Any], out: Any, workspace: Any) -> Any:
     """Trace a call of an operation: its result, of arrays that stand for those of JAX."""
     if out is not None or workspace is not None:
-        raise OptionError(f"{operation.name}: out= and workspace= cannot be given for arrays of JAX, which never change; leave them out.")
+        raise OptionError(
+            f"{operation.name}: out= and workspace= cannot be given for arrays of JAX, which never change; leave "
+            "them out."
+        )
     described = tuple(_described(operation, n, a) for n, a in zip(operation.arrays, arrays, strict=True))
     drawn = {n: v for n in operation.runtime if isinstance(v := options[n], (jax.Array, Standing))}
     static = {n: freeze(v) for n, v in options.items() if n not in drawn}
     for name, value in static.items():
         if isinstance(value, jax.Array):
-            raise OptionError(f"{operation.name}: {name} is an array of JAX; expected a value that is known when the call is traced.")
+            raise OptionError(
+                f"{operation.name}: {name} is an array of JAX; expected a value that is known when the call is traced."
+            )
     flat = alike([*(a.value for a in arrays_of(arrays)), *map(_value, drawn.values())])
     specs = {n: _spec_of_number(operation, n, _value(v)) for n, v in drawn.items()}
     call = read(write(operation, described, static, specs, current()))
@@ -101,16 +113,25 @@ def _described(operation: Operation, name: str, argument: Any) -> Any:
             return _specs(leaf)
         if type(leaf) is int and name in operation.numbers:
             return leaf
-        raise ArrayTypeError(f"{operation.name}: {name} is a {type(leaf).__name__}; expected an array of JAX, as the others are.")
+        raise ArrayTypeError(
+            f"{operation.name}: {name} is a {type(leaf).__name__}; expected an array of JAX, as the others are."
+        )
 
-    return tree_map(describe, argument) if name in operation.nested else argument if argument is None else describe(argument)
+    return (
+        tree_map(describe, argument)
+        if name in operation.nested
+        else argument
+        if argument is None
+        else describe(argument)
+    )
 
 
 def _spec_of_number(operation: Operation, name: str, array: Any) -> Spec:
     """The spec of a run-time option, which may be traced."""
     if array.shape != () or array.dtype.kind not in "iu":
         raise OptionError(
-            f"{operation.name}: {name} is an array {array.dtype}{list(array.shape)}; expected an integer, or an array of one."
+            f"{operation.name}: {name} is an array {array.dtype}{list(array.shape)}; expected an integer, or an "
+            "array of one."
         )
     return Spec((), np.dtype(array.dtype))
 
@@ -119,7 +140,9 @@ def _spec_of_number(operation: Operation, name: str, array: Any) -> Spec:
 def _differentiable(call: Call) -> Callable[..., Any]:
     """The custom call of an operation, with its gradient."""
     function = jax.custom_vjp(lambda *flat: emit(call, flat))
-    function.defvjp(lambda *given: _forward(call, given), lambda kept, grads: _backward(call, kept, grads), symbolic_zeros=True)
+    function.defvjp(
+        lambda *given: _forward(call, given), lambda kept, grads: _backward(call, kept, grads), symbolic_zeros=True
+    )
     return function
 
 
@@ -186,7 +209,9 @@ def _specs(tree: Any) -> Any:
 def _wanted(call: Call, wanted: tuple[bool, ...]) -> tuple[str, ...]:
     """The names of the arrays whose gradients are wanted."""
     flags = iter(wanted)
-    found = [(n, [next(flags) for _ in arrays_of(tree)]) for n, tree in zip(call.operation.arrays, call.arrays, strict=True)]
+    found = [
+        (n, [next(flags) for _ in arrays_of(tree)]) for n, tree in zip(call.operation.arrays, call.arrays, strict=True)
+    ]
     return tuple(name for name, any_of in found if any(any_of))
 
 
@@ -195,7 +220,8 @@ def _check_all(operation: Operation, names: tuple[str, ...], needs: tuple[str, .
     for name in names:
         if name not in needs and name not in _NO_INFLUENCE:
             raise UnsupportedError(
-                f"{operation.name}: has no gradient with respect to {name}; pass jax.lax.stop_gradient({name}) where it is a constant."
+                f"{operation.name}: has no gradient with respect to {name}; pass jax.lax.stop_gradient({name}) "
+                "where it is a constant."
             )
 
 
@@ -208,7 +234,8 @@ def _cotangents(call: Call, plan: Plan, grads: Sequence[Any]) -> Any:
         given[0] = jax.numpy.zeros(first.shape, first.dtype)
     if not plan.every and any(g is not None for g in given[1:]):
         raise UnsupportedError(
-            f"{call.operation.name}: only the first result has a gradient; pass the others through jax.lax.stop_gradient."
+            f"{call.operation.name}: only the first result has a gradient; pass the others through "
+            "jax.lax.stop_gradient."
         )
     packed = call.pack([None if g is None else Standing(g) for g in given])
     return tuple(packed) if isinstance(packed, tuple) else packed

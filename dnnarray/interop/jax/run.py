@@ -36,11 +36,15 @@ def call_of(frame: Frame) -> Call:
 def _check(call: Call, frame: Frame) -> None:
     """XLA and the text agree on the arrays. What is checked here once is relied on in later calls."""
     for specs, buffers in ((call.inputs, frame.arguments.all()), (call.outputs, frame.results.all())):
-        found = [(buffer.dtype, buffer.shape[buffer.rank - spec.ndim :]) for spec, buffer in zip(specs, buffers, strict=False)]
+        found = [
+            (buffer.dtype, buffer.shape[buffer.rank - spec.ndim :])
+            for spec, buffer in zip(specs, buffers, strict=False)
+        ]
         if len(specs) != len(buffers) or found != [(spec.dtype, spec.shape) for spec in specs]:
             described = ", ".join(f"{dtype}{list(shape)}" for dtype, shape in found)
             raise DeviceError(
-                f"{call.operation.name}: XLA gives {len(buffers)} arrays ({described}); expected {', '.join(map(str, specs))}."
+                f"{call.operation.name}: XLA gives {len(buffers)} arrays ({described}); expected "
+                f"{', '.join(map(str, specs))}."
             )
 
 
@@ -59,7 +63,8 @@ def execute(frame: Frame, view: Callable[..., Any], run: batch.Run) -> None:
 
 
 def _arrays_at(call: Call, places: tuple[int | None, ...], view: Callable[..., Any]) -> tuple[list[Any], list[Any]]:
-    """The arrays of a call and its results at these addresses. XLA comes back to the same ones: a view says where an array is, and owns nothing."""
+    """The arrays of a call and its results at these addresses. XLA comes back to the same ones: a view says where an
+    array is, and owns nothing."""
     known = [*call.memory_in, *call.memory_out]
     views = [view(place, *memory) for place, memory in zip(places, known, strict=True)]
     arrays = views[: len(call.memory_in)], views[len(call.memory_in) :]

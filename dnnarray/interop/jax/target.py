@@ -1,4 +1,5 @@
-"""The handlers that XLA calls, and the custom call of an operation: by XLA's FFI, or by `jax.pure_callback` where JAX has no FFI."""
+"""The handlers that XLA calls, and the custom call of an operation: by XLA's FFI, or by `jax.pure_callback` where JAX
+has no FFI."""
 
 from __future__ import annotations
 
@@ -14,7 +15,15 @@ from dnnarray._errors import UnsupportedError, WorkspaceError
 from dnnarray.interop.jax import run
 from dnnarray.interop.jax.axes import shape_varying
 from dnnarray.interop.jax.call import Call
-from dnnarray.interop.jax.frame import EXECUTE, HANDLER, INTERNAL, INVALID_ARGUMENT, RESOURCE_EXHAUSTED, UNIMPLEMENTED, Frame
+from dnnarray.interop.jax.frame import (
+    EXECUTE,
+    HANDLER,
+    INTERNAL,
+    INVALID_ARGUMENT,
+    RESOURCE_EXHAUSTED,
+    UNIMPLEMENTED,
+    Frame,
+)
 
 NAME = "dnnarray"
 _logger = logging.getLogger("dnnarray")
@@ -58,9 +67,11 @@ def registered() -> bool:
     ffi = getattr(jax, "ffi", None)
     if ffi is None:
         _logger.warning(
-            "jax %s has no jax.ffi: the functions of dnnarray.interop.jax go through jax.pure_callback, which copies arrays and runs on "
-            "the CPU. jax 0.5 or newer has it.", jax.__version__,
-        )  # fmt: skip
+            "jax %s has no jax.ffi: the functions of dnnarray.interop.jax go through jax.pure_callback, which "
+            "copies arrays and runs on "
+            "the CPU. jax 0.5 or newer has it.",
+            jax.__version__,
+        )
         return False
     for platform, handler in HANDLERS.items():
         ffi.register_ffi_target(NAME, ffi.pycapsule(ctypes.cast(handler, ctypes.c_void_p).value), platform=platform)

@@ -88,7 +88,11 @@ class DnnarrayRep(BackendRep):
 
     def _running(self, borrowed: Borrowed | None) -> AbstractContextManager[Any]:
         """On the device of the model, in order with what the library of the inputs has queued there."""
-        return borrowed.in_place() if borrowed and self._place.cuda and borrowed.door is not NUMPY else self._place.current()
+        return (
+            borrowed.in_place()
+            if borrowed and self._place.cuda and borrowed.door is not NUMPY
+            else self._place.current()
+        )
 
     def _named(self, inputs: Any) -> dict[str, Any]:
         if isinstance(inputs, Mapping):
@@ -99,17 +103,23 @@ class DnnarrayRep(BackendRep):
             named = self._in_order(list(inputs))
         for name in named:
             if name not in self._declared:
-                raise OptionError(f"onnx: the model has no input {name!r}; it takes {', '.join(map(repr, self.input_names)) or 'none'}.")
+                raise OptionError(
+                    f"onnx: the model has no input {name!r}; it takes "
+                    f"{', '.join(map(repr, self.input_names)) or 'none'}."
+                )
         for name in self.input_names:
             if name not in named and not self._declared[name].type.HasField("optional_type"):
-                raise OptionError(f"onnx: the input {name!r} is missing; the model takes {', '.join(map(repr, self.input_names))}.")
+                raise OptionError(
+                    f"onnx: the input {name!r} is missing; the model takes {', '.join(map(repr, self.input_names))}."
+                )
         return named
 
     def _in_order(self, values: Sequence[Any]) -> dict[str, Any]:
         names = self.input_names if len(values) <= len(self.input_names) else tuple(self._declared)
         if len(values) > len(names):
             raise OptionError(
-                f"onnx: got {len(values)} inputs; the model takes {len(self.input_names)}: {', '.join(map(repr, self.input_names))}."
+                f"onnx: got {len(values)} inputs; the model takes {len(self.input_names)}: "
+                f"{', '.join(map(repr, self.input_names))}."
             )
         return dict(zip(names, values, strict=False))
 
@@ -126,9 +136,12 @@ class DnnarrayRep(BackendRep):
         if not kind.tensor_type.HasField("shape"):
             return
         dims = [d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in kind.tensor_type.shape.dim]
-        if len(dims) != value.ndim or any(isinstance(d, int) and d != n for d, n in zip(dims, value.shape, strict=True)):
+        if len(dims) != value.ndim or any(
+            isinstance(d, int) and d != n for d, n in zip(dims, value.shape, strict=True)
+        ):
             raise ShapeError(
-                f"onnx: the input {name!r} has shape {tuple(value.shape)}; expected ({', '.join(map(str, dims))}), as the model declares it."
+                f"onnx: the input {name!r} has shape {tuple(value.shape)}; expected ({', '.join(map(str, dims))}), "
+                "as the model declares it."
             )
 
     def _taken(self, name: str, value: Any) -> Any:
@@ -136,7 +149,8 @@ class DnnarrayRep(BackendRep):
         if not self._place.cuda:
             if any(not on_host(a) for a in arrays_in([value])):
                 raise DeviceError(
-                    f"onnx: the input {name!r} lies on a CUDA device; the model was prepared for 'CPU'. Prepare it with device='CUDA'."
+                    f"onnx: the input {name!r} lies on a CUDA device; the model was prepared for 'CPU'. Prepare it "
+                    "with device='CUDA'."
                 )
             return value
         return self._place.constant(value) if is_array(value) and on_host(value) else self._place.taken(value)
@@ -168,7 +182,11 @@ def _as_tensor(array: Any) -> Any:
     torch = sys.modules["torch"]
     if str(array.dtype) == "bfloat16":
         return _as_tensor(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array if array.flags.writeable else array.copy()) if on_host(array) else torch.from_dlpack(array)
+    return (
+        torch.from_numpy(array if array.flags.writeable else array.copy())
+        if on_host(array)
+        else torch.from_dlpack(array)
+    )
 
 
 def _through(give: Any) -> Any:
@@ -207,13 +225,21 @@ class DnnarrayBackend(Backend):
         return DnnarrayRep(checked(model), device)
 
     @classmethod
-    def run_node(cls, node: NodeProto, inputs: Any, device: str = "CPU", outputs_info: Any = None, **options: Any) -> Any:
+    def run_node(
+        cls, node: NodeProto, inputs: Any, device: str = "CPU", outputs_info: Any = None, **options: Any
+    ) -> Any:
         """Run one node for these inputs, in their order; ``opset_version`` is the newest one unless given."""
         version = options.pop("opset_version", onnx.defs.onnx_opset_version())
         with _validated():
             super().run_node(node, inputs, device, opset_version=version)
         names = [n for n in node.input if n]
-        values = [inputs] if is_array(inputs) else [inputs[n] for n in names] if isinstance(inputs, Mapping) else list(inputs)
+        values = (
+            [inputs]
+            if is_array(inputs)
+            else [inputs[n] for n in names]
+            if isinstance(inputs, Mapping)
+            else list(inputs)
+        )
         given, outputs = ([ValueInfoProto(name=n) for n in listed if n] for listed in (names, node.output))
         graph = helper.make_graph([node], "node", given, outputs)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid(node.domain, version)])

@@ -222,7 +222,9 @@ def _with_attributes(node: NodeProto, given: Mapping[str, AttributeProto]) -> No
         else:
             copied = copy.attribute.add()
             copied.CopyFrom(attribute)
-            for graph in (copied.g, *copied.graphs) if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) else ():
+            for graph in (
+                (copied.g, *copied.graphs) if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) else ()
+            ):
                 for i, inner in enumerate(graph.node):
                     graph.node[i].CopyFrom(_with_attributes(inner, given))
     return copy
@@ -240,7 +242,9 @@ def _attribute(attribute: AttributeProto, setting: Setting) -> Any:
     if kind == AttributeProto.STRINGS:
         return [v.decode() for v in value]
     if kind in (AttributeProto.GRAPHS, AttributeProto.TENSORS, AttributeProto.SPARSE_TENSORS):
-        raise UnsupportedError(f"onnx: the attribute {attribute.name!r} is a list of graphs or tensors; no operator of ONNX takes one.")
+        raise UnsupportedError(
+            f"onnx: the attribute {attribute.name!r} is a list of graphs or tensors; no operator of ONNX takes one."
+        )
     return list(value) if kind in (AttributeProto.INTS, AttributeProto.FLOATS) else value
 
 

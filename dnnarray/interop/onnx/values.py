@@ -99,7 +99,11 @@ class Place:
 
     def __init__(self, device: str = "CPU") -> None:
         kind, _, index = device.partition(":")
-        if kind not in ("CPU", "CUDA") or not (index.isdecimal() or not index) or (kind == "CPU" and index not in ("", "0")):
+        if (
+            kind not in ("CPU", "CUDA")
+            or not (index.isdecimal() or not index)
+            or (kind == "CPU" and index not in ("", "0"))
+        ):
             raise OptionError(f"onnx: device is {device!r}; expected 'CPU', 'CUDA' or 'CUDA:<number>'.")
         self.device, self.index, self._cupy = device, int(index or 0), None
         if kind == "CUDA":
@@ -130,7 +134,13 @@ class Place:
     @staticmethod
     def given_back(value: Any) -> Any:
         """A value with its arrays in the memory of the processor."""
-        return [Place.given_back(v) for v in value] if isinstance(value, list) else host(value) if is_array(value) else value
+        return (
+            [Place.given_back(v) for v in value]
+            if isinstance(value, list)
+            else host(value)
+            if is_array(value)
+            else value
+        )
 
 
 def _cupy(index: int) -> Any:

@@ -1,9 +1,11 @@
-"""dnnarray's functions for PyTorch tensors that require grad: custom operators with autograd, fake, vmap and autocast rules.
+"""dnnarray's functions for PyTorch tensors that require grad: custom operators with autograd, fake, vmap and autocast
+rules.
 
-Every differentiable function of dnnarray is here under its own name, with its own signature (without ``out=`` and ``workspace=``, which have no
-meaning under autograd). The functions are operators of ``torch.ops.dnnarray``, so that ``torch.compile(fullgraph=True)`` and ``torch.export`` see each
-of them as one node of the graph. `accelerate` puts dnnarray's kernels under PyTorch's own operators, so that a model stays as it is, and `report` says
-which calls they took.
+Every differentiable function of dnnarray is here under its own name, with its own signature (without ``out=`` and
+``workspace=``, which have no meaning under autograd). The functions are operators of ``torch.ops.dnnarray``, so that
+``torch.compile(fullgraph=True)`` and ``torch.export`` see each of them as one node of the graph. `accelerate` puts
+dnnarray's kernels under PyTorch's own operators, so that a model stays as it is, and `report` says which calls they
+took.
 
 >>> import torch
 >>> from dnnarray.interop.torch import conv

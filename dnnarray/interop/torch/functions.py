@@ -1,4 +1,5 @@
-"""The public functions of `dnnarray.interop.torch`: the signature of dnnarray's own function, and one call of its operator."""
+"""The public functions of `dnnarray.interop.torch`: the signature of dnnarray's own function, and one call of its
+operator."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from dnnarray.interop.torch.operators import Differentiable, signed, text_of
 _LEFT_OUT = ("out", "workspace")
 _NOTE = """{first}
 
-This is `dnnarray.{name}` as a differentiable operator of PyTorch: it takes and gives tensors, and their gradients go through autograd.
+This is `dnnarray.{name}` as a differentiable operator of PyTorch: it takes and gives tensors, and their gradients go
+through autograd.
 
 {rest}"""
 
@@ -27,7 +29,8 @@ def functions() -> dict[str, Callable[..., Any]]:
     found = {}
     for name, operation in registered.items():
         backward = registered.get(f"{operation.base}_backward")
-        # The gradient of the first result is what autograd gives on, so it does not matter that a backward can take those of others.
+        # The gradient of the first result is what autograd gives on, so it does not matter that a backward can take
+        # those of others.
         if backward is None or operation.nested or backward.nested - {"grad"}:
             continue
         if operation.base not in made:
@@ -37,24 +40,34 @@ def functions() -> dict[str, Callable[..., Any]]:
 
 
 def _function(operation: Operation, operators: Differentiable) -> Callable[..., Any]:
-    """Written as text, so that its parameters are bound by Python itself and the tracer of `torch.compile` reads a plain function."""
+    """Written as text, so that its parameters are bound by Python itself and the tracer of `torch.compile` reads a
+    plain function."""
     signature = inspect.signature(operation.function)
     kept = [p for n, p in signature.parameters.items() if n not in _LEFT_OUT]
     defaults = {f"_default_{operation.name}_{p.name}": p.default for p in kept if p.default is not p.empty}
-    header = inspect.Signature([
-        p.replace(annotation=p.empty, default=p.empty if p.default is p.empty else _Bare(f"_default_{operation.name}_{p.name}")) for p in kept
-    ])  # fmt: skip
+    header = inspect.Signature(
+        [
+            p.replace(
+                annotation=p.empty,
+                default=p.empty if p.default is p.empty else _Bare(f"_default_{operation.name}_{p.name}"),
+            )
+            for p in kept
+        ]
+    )
     arrays, drawn = ", ".join(operation.arrays), "".join(f"_signed({n}), " for n in operation.runtime)
     forced = ("algorithm",) if "algorithm" in signature.parameters else ()
     pairs = ", ".join(f"{n!r}, {n}" for n in (*operation.static, *forced))
-    numbers = "".join(f"    {n} = _as_tensor({n}, {operation.arrays[0]})\n" for n in operation.arrays if n in operation.numbers)
+    numbers = "".join(
+        f"    {n} = _as_tensor({n}, {operation.arrays[0]})\n" for n in operation.arrays if n in operation.numbers
+    )
     text = (
         f"def {operation.name}{header}:\n{numbers}"
         f"    _keep = _graded() and _any_graded({arrays})\n"
         f"    _text = _text_of('keep', _keep, {pairs})\n"
         f"    return _result_{operation.name}({arrays}, _call_{operation.name}({arrays}, {drawn}_text), _text)\n"
     )
-    # The tracer of torch.compile looks globals up by the name of their module: they must really be there, each under a name of its own.
+    # The tracer of torch.compile looks globals up by the name of their module: they must really be there, each under a
+    # name of its own.
     scope = {
         f"_call_{operation.name}": operators.forward.call,
         "_text_of": text_of,

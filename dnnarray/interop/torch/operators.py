@@ -1,9 +1,9 @@
 """The operators of ``torch.ops.dnnarray``, made from the registry of operations.
 
-An operator takes the arrays of the operation in signature order, its run-time options (``seed``, ``offset``) as integers, and all other options as a
-text in JSON: options of one name have several types (an int, a tuple, a text), which PyTorch's schemas do not have. Its result is always
-a list of tensors: the results of the operation that are present, then what its gradient wants to keep.
-"""
+An operator takes the arrays of the operation in signature order, its run-time options (``seed``, ``offset``) as
+integers, and all other options as a text in JSON: options of one name have several types (an int, a tuple, a text),
+which PyTorch's schemas do not have. Its result is always a list of tensors: the results of the operation that are
+present, then what its gradient wants to keep."""
 
 from __future__ import annotations
 
@@ -41,13 +41,22 @@ def _empty(output: Spec, like: torch.Tensor) -> torch.Tensor:
 
 
 class Shape:
-    """An array of which only the `Spec` is known: calls of dnnarray on it give the shapes of their results, by the protocol of `dispatch`."""
+    """An array of which only the `Spec` is known: calls of dnnarray on it give the shapes of their results, by the
+    protocol of `dispatch`."""
 
     def __init__(self, known: Spec) -> None:
-        self.spec, self.shape, self.dtype, self.ndim, self.strides = known, known.shape, known.dtype, known.ndim, known.strides
+        self.spec, self.shape, self.dtype, self.ndim, self.strides = (
+            known,
+            known.shape,
+            known.dtype,
+            known.ndim,
+            known.strides,
+        )
 
     @staticmethod
-    def __dnnarray_function__(operation: Operation, arrays: tuple[Any, ...], options: dict[str, Any], out: Any, workspace: Any) -> Any:
+    def __dnnarray_function__(
+        operation: Operation, arrays: tuple[Any, ...], options: dict[str, Any], out: Any, workspace: Any
+    ) -> Any:
         specs = tuple(tree_map(lambda a: a.spec if isinstance(a, Shape) else a, a) for a in arrays)
         problem = question(operation.function, specs, options).problem
         outputs: tuple[Any, ...] = problem.outputs
@@ -72,13 +81,23 @@ class Operator:
     ----------
     name : the operator's name in ``torch.ops.dnnarray``
     operation : says what the arguments are
-    run : ``run(arrays, options, text)`` gives the list of results, `text` is that of the options that are not run-time ones; on arrays that are `Shape` it is what the fake rule calls
+    run : ``run(arrays, options, text)`` gives the list of results, `text` is that of the options that are not run-time
+        ones; on arrays that are `Shape` it is what the fake rule calls
     """
 
-    def __init__(self, name: str, operation: Operation, run: Callable[[tuple[Any, ...], dict[str, Any], str], list[Any]]) -> None:
-        self.name, self.arrays, self.runtime, self._run = f"{_NAMESPACE}::{name}", operation.arrays, operation.runtime, run
+    def __init__(
+        self, name: str, operation: Operation, run: Callable[[tuple[Any, ...], dict[str, Any], str], list[Any]]
+    ) -> None:
+        self.name, self.arrays, self.runtime, self._run = (
+            f"{_NAMESPACE}::{name}",
+            operation.arrays,
+            operation.runtime,
+            run,
+        )
         tensors = [f"Tensor{'' if n in operation.required else '?'} {n}" for n in self.arrays]
-        _LIBRARY.define(f"{name}({', '.join([*tensors, *(f'SymInt? {n}' for n in self.runtime), 'str options'])}) -> Tensor[]")
+        _LIBRARY.define(
+            f"{name}({', '.join([*tensors, *(f'SymInt? {n}' for n in self.runtime), 'str options'])}) -> Tensor[]"
+        )
         _LIBRARY.impl(name, self._on_tensors, "CompositeExplicitAutograd")
         torch.library.register_fake(self.name, self._on_shapes, lib=_LIBRARY)
         torch.library.register_vmap(self.name, self._on_batches, lib=_LIBRARY)
@@ -93,11 +112,16 @@ class Operator:
         with torch.no_grad():
             return self._run(*self._split(arguments))
 
-    def _on_batches(self, info: Any, axes: tuple[int | None, ...], *arguments: Any) -> tuple[list[torch.Tensor], list[int]]:
-        """The rule of `torch.vmap`: one entry of the batch after the other, since few operations take another leading axis."""
+    def _on_batches(
+        self, info: Any, axes: tuple[int | None, ...], *arguments: Any
+    ) -> tuple[list[torch.Tensor], list[int]]:
+        """The rule of `torch.vmap`: one entry of the batch after the other, since few operations take another leading
+        axis."""
 
         def entry(i: int) -> list[torch.Tensor]:
-            return self.call(*(a if axis is None else a.select(axis, i) for a, axis in zip(arguments, axes, strict=True)))
+            return self.call(
+                *(a if axis is None else a.select(axis, i) for a, axis in zip(arguments, axes, strict=True))
+            )
 
         if not info.batch_size:
             raise ShapeError(f"{self.name}: the batch of torch.vmap is empty; expected one entry or more.")
@@ -118,7 +142,8 @@ class _Form:
     ----------
     count : how many tensors of the list belong to the function's result
     kept : those behind them
-    names, places : what the gradient calls the tensors that it keeps, and where each stands in the list; one that is a result stands once
+    names, places : what the gradient calls the tensors that it keeps, and where each stands in the list; one that is a
+        result stands once
     spared : the arrays of the call that the gradient takes none of, in the place of which it keeps others
     """
 
@@ -149,9 +174,8 @@ class _Form:
 class Differentiable:
     """The operators of an operation and of its gradient, and the autograd rule between them.
 
-    With the option ``keep`` the forward operator gives, behind the results, what the gradient takes from the forward run, such as the statistics
-    of a norm; the names of these are in `kept`, by the options.
-    """
+    With the option ``keep`` the forward operator gives, behind the results, what the gradient takes from the forward
+    run, such as the statistics of a norm; the names of these are in `kept`, by the options."""
 
     def __init__(self, operation: Operation, backward: Operation) -> None:
         self._operation, self._backward = operation, backward

@@ -103,7 +103,11 @@ def route(kernel: Kernel, original: Any, count: Count, settings: Settings) -> Ca
 
     def hand_on(reason: str, keys: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         count.decline(reason)
-        return original.call_boxed(keys, *arguments, **named) if kernel.instead is None else kernel.instead(*arguments, **named)
+        return (
+            original.call_boxed(keys, *arguments, **named)
+            if kernel.instead is None
+            else kernel.instead(*arguments, **named)
+        )
 
     def routed(keys: Any, *arguments: Any, **named: Any) -> Any:
         wanted = _wanted(settings)

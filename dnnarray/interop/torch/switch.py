@@ -51,7 +51,9 @@ class _Switch:
     def _register(self, kernel: Kernel, device: str) -> torch.library.Library:
         library = torch.library.Library("aten", "IMPL")
         count = self.counts.setdefault(kernel.name, Count())
-        originals = {key: torch.library.get_kernel(kernel.name, key) for key in kernel.keys_on(device)}  # before any of them is replaced
+        originals = {
+            key: torch.library.get_kernel(kernel.name, key) for key in kernel.keys_on(device)
+        }  # before any of them is replaced
         for key, original in originals.items():
             routed = route(kernel, original, count, self.settings)
             with warnings.catch_warnings():
@@ -95,7 +97,8 @@ class accelerate:  # noqa: N801 - a context manager that is called like a functi
 
     Models, losses and training loops stay as they are: convolutions, normalization, pooling, activations, softmax,
     attention, losses, sampling and embedding reach dnnarray through the dispatcher of PyTorch, forward and backward,
-    with results in PyTorch's own memory and on its current stream. Operators that are not replaced cost nothing. A call that dnnarray does not do goes to PyTorch's own kernel, and `report` says why.
+    with results in PyTorch's own memory and on its current stream. Operators that are not replaced cost nothing. A call
+    that dnnarray does not do goes to PyTorch's own kernel, and `report` says why.
 
     Parameters
     ----------
@@ -145,12 +148,15 @@ class accelerate:  # noqa: N801 - a context manager that is called like a functi
     1
     """
 
-    def __init__(self, enabled: bool | None = None, *, devices: Sequence[str] = ("cuda",), families: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, enabled: bool | None = None, *, devices: Sequence[str] = ("cuda",), families: Sequence[str] | None = None
+    ) -> None:
         if enabled is not None and not isinstance(enabled, bool):
             fail(OptionError, "accelerate", "enabled", repr(enabled), "True, False, or nothing")
         if not hasattr(torch.library, "get_kernel"):
             raise UnsupportedError(
-                f"accelerate: PyTorch {torch.__version__} has no torch.library.get_kernel, by which calls go back to PyTorch's own "
+                f"accelerate: PyTorch {torch.__version__} has no torch.library.get_kernel, by which calls go back "
+                "to PyTorch's own "
                 "kernels; install a newer version."
             )
         devices = _checked("devices", devices, DEVICES)

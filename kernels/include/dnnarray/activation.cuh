@@ -1,8 +1,10 @@
-// Every activation once: forward(x, p, q) and gradient(g, x, p, q) with up to two parameters, for stand-alone and fused use.
+// Every activation once: forward(x, p, q) and gradient(g, x, p, q) with up to two parameters, for stand-alone and fused
+// use.
 //
-// Where a function is flat its gradient is a plain 0, also for an infinite or NaN g; NaN in gives NaN out; on a kink the value is that of
-// the CPU engine. The curved ones are templates over their arithmetic (math.cuh): `Gelu` is exact to a few units of the last place of
-// float or double, `HalfGelu` the faster one whose result is to be rounded to a half type.
+// Where a function is flat its gradient is a plain 0, also for an infinite or NaN g; NaN in gives NaN out; on a kink
+// the value is that of the CPU engine. The curved ones are templates over their arithmetic (math.cuh): `Gelu` is exact
+// to a few units of the last place of float or double, `HalfGelu` the faster one whose result is to be rounded to a
+// half type.
 #pragma once
 
 #include "dnnarray/core/math.cuh"
@@ -136,7 +138,8 @@ struct SoftplusOf {  // p: beta, q: threshold
 template <typename M>
 struct SoftsignOf {
   DNNARRAY_FORWARD(A x, A, A) {
-    const A d = absolute(x) + A(1), scale = d > A(1e37) ? A(0.25) : A(1);  // 1 / d itself may be below the range of float
+    const A d = absolute(x) + A(1),
+            scale = d > A(1e37) ? A(0.25) : A(1);  // 1 / d itself may be below the range of float
     return M::divide(x * scale, d * scale);
   }
   DNNARRAY_GRADIENT(A g, A x, A, A) {
@@ -195,7 +198,8 @@ struct MishOf {
   }
 };
 
-// --- gradients from the result, of the functions above whose slope is a polynomial in it --------------------------------
+// --- gradients from the result, of the functions above whose slope is a polynomial in it
+// --------------------------------
 
 struct SigmoidByResult {
   DNNARRAY_GRADIENT(A g, A y, A, A) { return g * (y * (A(1) - y)); }
@@ -208,7 +212,7 @@ struct TanhByResult {
 #undef DNNARRAY_FORWARD
 #undef DNNARRAY_GRADIENT
 
-#define DNNARRAY_BOTH(name)      \
+#define DNNARRAY_BOTH(name)       \
   using name = name##Of<Precise>; \
   using Half##name = name##Of<Quick>
 DNNARRAY_BOTH(Elu);

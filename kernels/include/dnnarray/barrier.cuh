@@ -1,13 +1,17 @@
-// Barriers in shared memory that count arrivals (mbarrier, sm_90), and copies into shared memory that run on by themselves (cp.async, sm_80).
+// Barriers in shared memory that count arrivals (mbarrier, sm_90), and copies into shared memory that run on by
+// themselves (cp.async, sm_80).
 #pragma once
 
 #include "dnnarray/ptx/copy_async.cuh"
 
 namespace dnnarray {
 
-__device__ __forceinline__ unsigned smem_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
+__device__ __forceinline__ unsigned smem_address(const void* p) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(p));
+}
 
-// --- cp.async ---------------------------------------------------------------------------------------------------------
+// --- cp.async
+// ---------------------------------------------------------------------------------------------------------
 
 // 4, 8 or 16 bytes, or zeros where `there` is false.
 template <int kBytes>
@@ -16,18 +20,22 @@ __device__ __forceinline__ void copy_piece_async(unsigned smem, const void* gmem
     copy_async(smem, gmem, there);
   } else {
     const int bytes = there ? kBytes : 0;
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(smem), "l"(gmem), "r"(bytes), "n"(kBytes) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(smem), "l"(gmem), "r"(bytes), "n"(kBytes)
+                 : "memory");
   }
 }
 
-// --- mbarrier ---------------------------------------------------------------------------------------------------------
+// --- mbarrier
+// ---------------------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ void barrier_init(unsigned barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
 // Makes initialised barriers visible to every unit that may arrive.
-__device__ __forceinline__ void barrier_init_done() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ __forceinline__ void barrier_init_done() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
 
 __device__ __forceinline__ void barrier_arrive(unsigned barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
@@ -48,8 +56,8 @@ __device__ __forceinline__ void barrier_wait(unsigned barrier, unsigned parity) 
   asm volatile(
       "{\n"
       ".reg .pred done;\n"
-      "again:\n"
-      DNNARRAY_LOOK " done, [%0], %1;\n"
+      "again:\n" DNNARRAY_LOOK
+      " done, [%0], %1;\n"
       "@!done bra again;\n"
       "}" ::"r"(barrier),
       "r"(parity)

@@ -1,8 +1,8 @@
-// One parameter per channel of an array that is outer x channels x inner in memory: reading it beside the elements, and summing terms over
-// everything but the channel.
+// One parameter per channel of an array that is outer x channels x inner in memory: reading it beside the elements, and
+// summing terms over everything but the channel.
 //
-// The sums are made in two stages of fixed order, so that they have the same bits at every run: each block writes one partial sum per
-// channel to `partial` (channels x splits), and a second kernel adds those up.
+// The sums are made in two stages of fixed order, so that they have the same bits at every run: each block writes one
+// partial sum per channel to `partial` (channels x splits), and a second kernel adds those up.
 #pragma once
 
 #include "dnnarray/core/index.cuh"
@@ -13,9 +13,9 @@ namespace dnnarray {
 
 // How the channel runs along a vector of elements.
 enum Channel {
-  kUniform,     // all elements of a vector are of one channel: inner is a multiple of its length, or there is one channel
-  kContiguous,  // inner is 1 and the number of channels a multiple of the vector's length
-  kWalking,     // anything else
+  kUniform,  // all elements of a vector are of one channel: inner is a multiple of its length, or there is one channel
+  kContiguous,     // inner is 1 and the number of channels a multiple of the vector's length
+  kWalking,        // anything else
   kLongIndex = 4,  // added to one of these: there are 2^31 elements or more
 };
 
@@ -24,8 +24,8 @@ struct ChannelView {
   long long channels, by_channels, inner, by_inner;
 };
 
-// The parameters of N elements from element i on. Without a branch for long indices: behind one the compiler would put what uses elements that were
-// loaded before in front of this load, which then waits for them.
+// The parameters of N elements from element i on. Without a branch for long indices: behind one the compiler would put
+// what uses elements that were loaded before in front of this load, which then waits for them.
 template <int N, int kMode, typename T, typename A>
 __device__ __forceinline__ void load_parameters(const T* p, long long i, const ChannelView& view, A (&parameter)[N]) {
   constexpr bool kLong = kMode & kLongIndex;
@@ -53,17 +53,19 @@ __device__ __forceinline__ void load_parameters(const T* p, long long i, const C
 }
 
 // Rows of one channel: for inner a multiple of N. Block b of channels x splits takes a part of channel b % channels.
-// `body.template read<N>(i)` loads what N elements from element i on need, `body.run(i, inputs, parameter, terms)` writes their results and
-// gives their terms. The loads of kFlight steps are issued before their results: the compiler may not move a load over a store by itself.
+// `body.template read<N>(i)` loads what N elements from element i on need, `body.run(i, inputs, parameter, terms)`
+// writes their results and gives their terms. The loads of kFlight steps are issued before their results: the compiler
+// may not move a load over a store by itself.
 constexpr int kFlight = 2;
 
 template <int N, int kThreads, typename T, typename A, typename Body>
-__device__ __forceinline__ void sum_rows(const Body& body, const T* p, A* partial, long long outer, long long channels, long long inner,
-                                         long long splits) {
+__device__ __forceinline__ void sum_rows(const Body& body, const T* p, A* partial, long long outer, long long channels,
+                                         long long inner, long long splits) {
   __shared__ A shared[kThreads / kWarp];
   const Divided place = divide_index(blockIdx.x, channels);
   const long long c = place.remainder, split = place.quotient, vectors = inner / N, items = outer * vectors;
-  const long long chunk = (items + splits - 1) / splits, end = items < (split + 1) * chunk ? items : (split + 1) * chunk;
+  const long long chunk = (items + splits - 1) / splits,
+                  end = items < (split + 1) * chunk ? items : (split + 1) * chunk;
   A parameter[N], terms[N], sum = 0;
 #pragma unroll
   for (int j = 0; j < N; ++j) parameter[j] = widen(p[c]);
@@ -90,12 +92,13 @@ __device__ __forceinline__ void sum_rows(const Body& body, const T* p, A* partia
   if (threadIdx.x == 0) partial[c * splits + split] = sum;
 }
 
-// Columns: every channel and place of inner is a column of its own, channels x inner a multiple of N; the second kernel then adds up
-// inner x splits partial sums for each channel. A block holds kColumns vectors of columns and walks down outer; block b of tiles x splits
-// takes tile b % tiles, and every so manieth stretch of rows: all blocks read near each other.
+// Columns: every channel and place of inner is a column of its own, channels x inner a multiple of N; the second kernel
+//          then adds up
+// inner x splits partial sums for each channel. A block holds kColumns vectors of columns and walks down outer; block b
+// of tiles x splits takes tile b % tiles, and every so manieth stretch of rows: all blocks read near each other.
 template <int N, int kThreads, int kColumns, typename T, typename A, typename Body>
-__device__ __forceinline__ void sum_columns(const Body& body, const T* p, A* partial, long long outer, long long channels, long long inner,
-                                            long long splits) {
+__device__ __forceinline__ void sum_columns(const Body& body, const T* p, A* partial, long long outer,
+                                            long long channels, long long inner, long long splits) {
   constexpr int kRows = kThreads / kColumns;
   __shared__ A shared[kRows][kColumns * N];
   const long long width = channels * inner, tiles = (width + kColumns * N - 1) / (kColumns * N);
@@ -136,8 +139,8 @@ __device__ __forceinline__ void sum_columns(const Body& body, const T* p, A* par
 
 // The one that the settings ask for: kColumns is 0 for rows.
 template <int N, int kThreads, int kColumns, typename T, typename A, typename Body>
-__device__ __forceinline__ void sum_channels(const Body& body, const T* p, A* partial, long long outer, long long channels,
-                                             long long inner, long long splits) {
+__device__ __forceinline__ void sum_channels(const Body& body, const T* p, A* partial, long long outer,
+                                             long long channels, long long inner, long long splits) {
   if constexpr (kColumns == 0) {
     sum_rows<N, kThreads>(body, p, partial, outer, channels, inner, splits);
   } else {

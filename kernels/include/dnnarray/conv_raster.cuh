@@ -1,5 +1,7 @@
-// Rasters: planes of an image as rows of `pitch` places, `height` rows, zeros where the plane ends, shared by what stands on either side of them.
-// Every tap along the last two axes is a shift there. Places behind the end of a row or a plane are computed for nothing.
+// Rasters: planes of an image as rows of `pitch` places, `height` rows, zeros where the plane ends, shared by what
+//          stands on either side of them.
+// Every tap along the last two axes is a shift there. Places behind the end of a row or a plane are computed for
+// nothing.
 #pragma once
 
 #include "dnnarray/conv_tma.cuh"
@@ -7,8 +9,9 @@
 
 namespace dnnarray {
 
-// What a kernel on rasters is told of the convolution; `reach` places lie between the first tap and the last. Fewer than 2^31 places in all, so that
-// none is found by a division: who asks for products waits until nearly all of them are done, so nothing hides what stands behind them.
+// What a kernel on rasters is told of the convolution; `reach` places lie between the first tap and the last. Fewer
+// than 2^31 places in all, so that none is found by a division: who asks for products waits until nearly all of them
+// are done, so nothing hides what stands behind them.
 template <typename T, typename R>
 struct OnRaster {
   Target<T, R> target;
@@ -20,7 +23,8 @@ struct OnRaster {
 
   // Of a place of the rasters, in the result.
   __device__ __forceinline__ WindowPlace where(long long m) const {
-    const unsigned place = static_cast<unsigned>(m), row = pitch.quotient(place), plane = height.quotient(row), image = planes.quotient(plane);
+    const unsigned place = static_cast<unsigned>(m), row = pitch.quotient(place), plane = height.quotient(row),
+                   image = planes.quotient(plane);
     const unsigned w = place - row * pitch.n, h = row - plane * height.n, d = plane - image * planes.n;
     return {0, static_cast<int>(w), static_cast<int>(h), static_cast<int>(d), static_cast<int>(image)};
   }
@@ -40,7 +44,9 @@ struct OnRaster {
   }
 
   // Rows of 128 bytes of an input panel from its first tap to this one.
-  __device__ __forceinline__ int shift(int r, int s) const { return r * axes.h.dilation * static_cast<int>(pitch.n) + s * axes.w.dilation; }
+  __device__ __forceinline__ int shift(int r, int s) const {
+    return r * axes.h.dilation * static_cast<int>(pitch.n) + s * axes.w.dilation;
+  }
 };
 
 // As the arguments of a kernel say.

@@ -1,9 +1,11 @@
-// What the kernels for inputs of few channels share: pixels in shared memory as rows of neighbours, which windows are read from, and products of
-// numbers as they come (half types) or of float32 numbers in one or two parts of a half type (parts.cuh).
+// What the kernels for inputs of few channels share: pixels in shared memory as rows of neighbours, which windows are
+// read from, and products of numbers as they come (half types) or of float32 numbers in one or two parts of a half type
+// (parts.cuh).
 //
-// Float32 numbers turn into parts in their own place, by the thread that brought them: single ones into the halves of a word, the first part in
-// the lower half; 8 neighbours into 16 bytes of first and 16 bytes of second parts. A power of two is that of a block's region. What is not
-// finite has a first part like it and a second of 0; what it makes of the products with second parts is left out (kStrange).
+// Float32 numbers turn into parts in their own place, by the thread that brought them: single ones into the halves of a
+// word, the first part in the lower half; 8 neighbours into 16 bytes of first and 16 bytes of second parts. A power of
+// two is that of a block's region. What is not finite has a first part like it and a second of 0; what it makes of the
+// products with second parts is left out (kStrange).
 #pragma once
 
 #include "conv/geometry.cuh"
@@ -15,7 +17,8 @@
 
 namespace dnnarray {
 
-// The same number, which the compiler must not know: what follows from it is computed anew for each region, not kept in registers beside the sums.
+// The same number, which the compiler must not know: what follows from it is computed anew for each region, not kept in
+// registers beside the sums.
 __device__ __forceinline__ int fresh(int v) {
   asm volatile("" : "+r"(v));
   return v;
@@ -40,7 +43,8 @@ struct ThinNumbers {
     return kParts == 2 ? __byte_perm(parts[0], parts[kParts - 1], 0x5410) : parts[0];
   }
   __device__ __forceinline__ static void chunk(char* smem, float down) {
-    const Vec<float, 4> low = load<float, 4>(reinterpret_cast<float*>(smem)), high = load<float, 4>(reinterpret_cast<float*>(smem) + 4);
+    const Vec<float, 4> low = load<float, 4>(reinterpret_cast<float*>(smem)),
+                        high = load<float, 4>(reinterpret_cast<float*>(smem) + 4);
     unsigned found[4][kParts];
     pair(low.at[0], low.at[1], down, found[0]);
     pair(low.at[2], low.at[3], down, found[1]);
@@ -48,10 +52,12 @@ struct ThinNumbers {
     pair(high.at[2], high.at[3], down, found[3]);
 #pragma unroll
     for (int p = 0; p < kParts; ++p)
-      store(reinterpret_cast<unsigned*>(smem + p * 16), Vec<unsigned, 4>{{found[0][p], found[1][p], found[2][p], found[3][p]}});
+      store(reinterpret_cast<unsigned*>(smem + p * 16),
+            Vec<unsigned, 4>{{found[0][p], found[1][p], found[2][p], found[3][p]}});
   }
   __device__ __forceinline__ static unsigned seen_in(const char* smem) {
-    const Vec<float, 4> low = load<float, 4>(reinterpret_cast<const float*>(smem)), high = load<float, 4>(reinterpret_cast<const float*>(smem) + 4);
+    const Vec<float, 4> low = load<float, 4>(reinterpret_cast<const float*>(smem)),
+                        high = load<float, 4>(reinterpret_cast<const float*>(smem) + 4);
     float most = 0;
 #pragma unroll
     for (int e = 0; e < 4; ++e) most = larger_magnitude(larger_magnitude(most, low.at[e]), high.at[e]);
@@ -71,7 +77,8 @@ struct ThinNumbers {
 
   // sums += a b.
   template <bool kStrange>
-  __device__ __forceinline__ static void add(float (&sums)[4], const unsigned (&a)[kParts][4], const unsigned (&b)[kParts][2]) {
+  __device__ __forceinline__ static void add(float (&sums)[4], const unsigned (&a)[kParts][4],
+                                             const unsigned (&b)[kParts][2]) {
     if constexpr (kParts == 1) {
       Mma<P>::add(sums, a[0], b[0][0], b[0][1]);
     } else {  // the instruction cuts off what it adds to larger sums: the total is added up by rounding additions
@@ -98,21 +105,30 @@ struct ThinRegion {
   }
 };
 
-// The pixels that a region of kSide x kSide outputs meets. A row of the window is S * C neighbours, filled up to kColumns.
+// The pixels that a region of kSide x kSide outputs meets. A row of the window is S * C neighbours, filled up to
+// kColumns.
 template <typename T, int kSide, int kColumns>
 struct ThinPixels {
   const T* x;
   ConvAxes axes;
   int channels;
 
-  __device__ __forceinline__ int rows() const { return (kSide - 1) * axes.h.stride + (axes.h.window - 1) * axes.h.dilation + 1; }
-  __device__ __forceinline__ int row_elements() const { return ((kSide - 1) * axes.w.stride + axes.w.window) * channels; }
+  __device__ __forceinline__ int rows() const {
+    return (kSide - 1) * axes.h.stride + (axes.h.window - 1) * axes.h.dilation + 1;
+  }
+  __device__ __forceinline__ int row_elements() const {
+    return ((kSide - 1) * axes.w.stride + axes.w.window) * channels;
+  }
   // Bytes of a row: a pad for what the last columns read behind the window, and that counts for nothing.
   __device__ __forceinline__ int pitch() const { return (row_elements() + kColumns + 1) / 2 * 2 * kBytes; }
   __device__ __forceinline__ int bytes() const { return rows() * pitch(); }
-  __device__ __forceinline__ int step() const { return axes.w.stride * channels * kBytes; }  // from an output to the next
-  __device__ __forceinline__ int down() const { return axes.h.stride * pitch(); }            // from a row of outputs to the next
-  __device__ __forceinline__ int tap_row() const { return axes.h.dilation * pitch(); }       // from a row of the window to the next
+  __device__ __forceinline__ int step() const {
+    return axes.w.stride * channels * kBytes;
+  }  // from an output to the next
+  __device__ __forceinline__ int down() const { return axes.h.stride * pitch(); }  // from a row of outputs to the next
+  __device__ __forceinline__ int tap_row() const {
+    return axes.h.dilation * pitch();
+  }  // from a row of the window to the next
 
   // Zeros outside of the image; kBatch loads of a thread are on their way at a time.
   template <int kThreads>
@@ -151,15 +167,18 @@ struct ThinPixels {
       const T* from = image(region) + static_cast<long long>(h) * width + begin + i;
       unsigned to = shared_address(smem) + line * pitch() + i * kBytes;
 #pragma unroll 4
-      for (int left = rows() - line; left > 0; left -= kLines, h += kLines, from += kLines * width, to += kLines * pitch()) {
+      for (int left = rows() - line; left > 0;
+           left -= kLines, h += kLines, from += kLines * width, to += kLines * pitch()) {
         const bool there = inside && static_cast<unsigned>(h) < static_cast<unsigned>(axes.h.space);
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(there ? from : x), "r"(there ? 4 : 0) : "memory");
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(there ? from : x), "r"(there ? 4 : 0)
+                     : "memory");
       }
     }
     copies_commit();
   }
 
-  // What `bring` has brought, as words of parts; those of all threads become one scale, which `reach` may raise. Waits for all copies of the thread.
+  // What `bring` has brought, as words of parts; those of all threads become one scale, which `reach` may raise. Waits
+  // for all copies of the thread.
   template <int kThreads, typename Numbers, typename Reach>
   __device__ __forceinline__ Scale into_parts(char* smem, Reach reach) const {
     copies_wait<0>();
@@ -168,19 +187,27 @@ struct ThinPixels {
       float most = 0;
       each_own<kThreads>(smem, [&](char* at) { most = larger_magnitude(most, *reinterpret_cast<const float*>(at)); });
       largest = seen(most);
-      if (largest == kStrange) each_own<kThreads>(smem, [&](char* at) { largest = merged(largest, seen(*reinterpret_cast<const float*>(at))); });
+      if (largest == kStrange)
+        each_own<kThreads>(smem,
+                           [&](char* at) { largest = merged(largest, seen(*reinterpret_cast<const float*>(at))); });
     }
     const Scale whole = reach(Numbers::template scale<kThreads>(largest));
     const float down = whole.down();
-    each_own<kThreads>(smem, [&](char* at) { *reinterpret_cast<unsigned*>(at) = Numbers::word(*reinterpret_cast<const float*>(at), down); });
+    each_own<kThreads>(smem, [&](char* at) {
+      *reinterpret_cast<unsigned*>(at) = Numbers::word(*reinterpret_cast<const float*>(at), down);
+    });
     return whole;
   }
 
  private:
   static constexpr int kBytes = sizeof(T), kLine = 128;  // threads that share a row
 
-  __device__ __forceinline__ int first_row(const ThinRegion& region) const { return region.p * axes.h.stride - axes.h.before; }
-  __device__ __forceinline__ int first_element(const ThinRegion& region) const { return (region.q * axes.w.stride - axes.w.before) * channels; }
+  __device__ __forceinline__ int first_row(const ThinRegion& region) const {
+    return region.p * axes.h.stride - axes.h.before;
+  }
+  __device__ __forceinline__ int first_element(const ThinRegion& region) const {
+    return (region.q * axes.w.stride - axes.w.before) * channels;
+  }
   __device__ __forceinline__ const T* image(const ThinRegion& region) const {
     return x + static_cast<long long>(region.image) * axes.h.space * (axes.w.space * channels);
   }
@@ -192,7 +219,8 @@ struct ThinPixels {
     for (int i = own % kLine; i < elements; i += kLine) {
       char* at = smem + own / kLine * pitch() + i * kBytes;
 #pragma unroll 4
-      for (int left = rows() - own / kLine; left > 0; left -= kThreads / kLine, at += kThreads / kLine * pitch()) visit(at);
+      for (int left = rows() - own / kLine; left > 0; left -= kThreads / kLine, at += kThreads / kLine * pitch())
+        visit(at);
     }
   }
 };

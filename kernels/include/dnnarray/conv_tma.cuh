@@ -1,4 +1,5 @@
-// Tiles of convolutions whose operands the copy engine brings: one thread asks, warpgroups multiply. What the kernels have in common.
+// Tiles of convolutions whose operands the copy engine brings: one thread asks, warpgroups multiply. What the kernels
+// have in common.
 #pragma once
 
 #include "conv/geometry.cuh"
@@ -13,11 +14,14 @@ struct TmaPlace {
   int n, group;
 };
 
-// Channels of the sum of a group, the window, and a bit for each of its axes, the last one first, along which the weight is walked from its end.
+// Channels of the sum of a group, the window, and a bit for each of its axes, the last one first, along which the
+// weight is walked from its end.
 struct TmaWeight {
   int channels, backwards, d, h, w;
 
-  __device__ __forceinline__ int walked(int tap, int window, int bit) const { return backwards & bit ? window - 1 - tap : tap; }
+  __device__ __forceinline__ int walked(int tap, int window, int bit) const {
+    return backwards & bit ? window - 1 - tap : tap;
+  }
 };
 
 // kTileM x kTileN sums of a block.
@@ -25,9 +29,12 @@ template <typename Config>
 struct TmaTile {
   using T = typename Config::Element;
   static constexpr int kTileM = Config::kTileM, kTileN = Config::kTileN;
-  static constexpr int kGroup = 128, kRow = 128, kTileK = kRow / sizeof(T);  // threads of a warpgroup; elements and bytes of a panel's row
-  static constexpr int kMmas = kTileM > 192 ? 2 : 1, kConsumers = kTileM / 64 / kMmas, kThreads = (1 + kConsumers) * kGroup;
-  static constexpr int kFewer = 56, kMore = kConsumers == 3 ? 152 : 224;  // registers of asking and of multiplying threads
+  static constexpr int kGroup = 128, kRow = 128,
+                       kTileK = kRow / sizeof(T);  // threads of a warpgroup; elements and bytes of a panel's row
+  static constexpr int kMmas = kTileM > 192 ? 2 : 1, kConsumers = kTileM / 64 / kMmas,
+                       kThreads = (1 + kConsumers) * kGroup;
+  static constexpr int kFewer = 56,
+                       kMore = kConsumers == 3 ? 152 : 224;  // registers of asking and of multiplying threads
   static constexpr int kBytesM = kTileM * kRow, kBytesN = kTileN * kRow;
   static constexpr bool kTurned = Config::kTransposed;
 
@@ -39,8 +46,9 @@ struct TmaTile {
   }
 
   // The weight of one tap and kTileK channels.
-  static __device__ __forceinline__ void ask_weight(const TmaWeight& a, const TensorMap& map, const TmaPlace& tile, const Place& tap, int c, int outs,
-                                                    unsigned target, unsigned barrier) {
+  static __device__ __forceinline__ void ask_weight(const TmaWeight& a, const TensorMap& map, const TmaPlace& tile,
+                                                    const Place& tap, int c, int outs, unsigned target,
+                                                    unsigned barrier) {
     const int w = a.walked(tap.w, a.w, 1), h = a.walked(tap.h, a.h, 2), d = a.walked(tap.d, a.d, 4);
     if constexpr (kTurned) {
 #pragma unroll
@@ -64,7 +72,8 @@ struct TmaTile {
       for (int j = 0; j < kTileN / 2; ++j) sums[i][j] = 0;
   }
 
-  // A thread's part of the bias, asked for before a tile's products so that nobody waits for it behind them, and kept while the channels stay.
+  // A thread's part of the bias, asked for before a tile's products so that nobody waits for it behind them, and kept
+  // while the channels stay.
   struct Bias {
     Vec<T, 2> pairs[Config::kBias ? kTileN / 8 : 1];
     int first = -1;
@@ -81,7 +90,8 @@ struct TmaTile {
       }
     }
 
-    // In the place of `clear`: no addition behind the products. Held, or the compiler brings them into the first products and serialises all.
+    // In the place of `clear`: no addition behind the products. Held, or the compiler brings them into the first
+    // products and serialises all.
     __device__ __forceinline__ void begin(float (&sums)[kMmas][kTileN / 2]) const {
       if constexpr (Config::kBias) {
 #pragma unroll
@@ -113,7 +123,8 @@ struct TmaTile {
     for (int i = 0; i < kMmas; ++i) {
       const unsigned long long a = panel(rows + i * 64 * kRow);
 #pragma unroll
-      for (int k = 0; k < 4; ++k) Wgmma<T, false, kTurned, kTileN>::run(sums[i], a + 2 * k, b + (kTurned ? 128 : 2) * k);
+      for (int k = 0; k < 4; ++k)
+        Wgmma<T, false, kTurned, kTileN>::run(sums[i], a + 2 * k, b + (kTurned ? 128 : 2) * k);
     }
     wgmma_commit();
   }
@@ -135,7 +146,8 @@ struct TmaTile {
     static constexpr bool kBias = false, kResidual = false;
   };
 
-  // Where the channels of the rows begin whose sums this thread holds, or -1: `image.at(m)`. Best asked for while products run.
+  // Where the channels of the rows begin whose sums this thread holds, or -1: `image.at(m)`. Best asked for while
+  // products run.
   struct Rows {
     long long at[kMmas][2];
 
@@ -152,8 +164,8 @@ struct TmaTile {
 
   // Adds a residual that nobody has brought: before any store, so that no load waits for one.
   template <typename R>
-  static __device__ __forceinline__ void add_rows(const Target<T, R>& target, float (&sums)[kMmas][kTileN / 2], const TmaPlace& tile,
-                                                  const Rows& rows) {
+  static __device__ __forceinline__ void add_rows(const Target<T, R>& target, float (&sums)[kMmas][kTileN / 2],
+                                                  const TmaPlace& tile, const Rows& rows) {
 #pragma unroll
     for (int i = 0; i < kMmas; ++i)
 #pragma unroll
@@ -172,8 +184,8 @@ struct TmaTile {
 
   // The result from registers, four neighbouring lanes 64 bytes of a row.
   template <bool kResidual, typename R>
-  static __device__ __forceinline__ void write_rows(const Target<T, R>& target, float (&sums)[kMmas][kTileN / 2], const TmaPlace& tile,
-                                                    const Rows& rows) {
+  static __device__ __forceinline__ void write_rows(const Target<T, R>& target, float (&sums)[kMmas][kTileN / 2],
+                                                    const TmaPlace& tile, const Rows& rows) {
     if constexpr (kResidual) add_rows(target, sums, tile, rows);
 #pragma unroll
     for (int i = 0; i < kMmas; ++i)

@@ -1,13 +1,15 @@
-// Tiles of convolutions the other way round: channels of the result are the rows of the products, and places their columns.
+// Tiles of convolutions the other way round: channels of the result are the rows of the products, and places their
+// columns.
 #pragma once
 
 #include "dnnarray/conv_panels.cuh"
 
 namespace dnnarray {
 
-// 64 channels x kPlaces places of a warpgroup. Products of 64 places x 64 channels ask for all that shared memory gives, 128 bytes a cycle, and hold
-// up whatever else goes through it (inputs, residuals, lanes that exchange results); with 128 places as columns they ask for 96. Thread t of the
-// warpgroup holds, of channel t / 32 * 16 + t % 32 / 4 (+ 8 for odd i / 2), the place i / 4 * 8 + t % 4 * 2 + i % 2 as sum i.
+// 64 channels x kPlaces places of a warpgroup. Products of 64 places x 64 channels ask for all that shared memory
+// gives, 128 bytes a cycle, and hold up whatever else goes through it (inputs, residuals, lanes that exchange results);
+// with 128 places as columns they ask for 96. Thread t of the warpgroup holds, of channel t / 32 * 16 + t % 32 / 4 (+ 8
+// for odd i / 2), the place i / 4 * 8 + t % 4 * 2 + i % 2 as sum i.
 template <typename Config>
 struct TurnedTile {
   using C = TmaTile<Config>;
@@ -25,9 +27,11 @@ struct TurnedTile {
   // Issues the products of one tap.
   static __device__ __forceinline__ void multiply(Sums& sums, unsigned places, unsigned weight) {
     wgmma_fence();
-    const unsigned long long a = C::kTurned ? transposed_panel(weight, C::kTileK * C::kRow) : panel(weight), b = panel(places);
+    const unsigned long long a = C::kTurned ? transposed_panel(weight, C::kTileK * C::kRow) : panel(weight),
+                             b = panel(places);
 #pragma unroll
-    for (int k = 0; k < 4; ++k) Wgmma<T, C::kTurned, false, kPlaces>::run(sums, a + (C::kTurned ? 128 : 2) * k, b + 2 * k);
+    for (int k = 0; k < 4; ++k)
+      Wgmma<T, C::kTurned, false, kPlaces>::run(sums, a + (C::kTurned ? 128 : 2) * k, b + 2 * k);
     wgmma_commit();
   }
 
@@ -79,7 +83,8 @@ struct TurnedTile {
       unsigned pieces[4];
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        pieces[k] = Finished<typename Config::Activation>::pair(sums[8 * j + 2 * k], sums[8 * j + 2 * k + 1], target.p, target.q, R());
+        pieces[k] = Finished<typename Config::Activation>::pair(sums[8 * j + 2 * k], sums[8 * j + 2 * k + 1], target.p,
+                                                                target.q, R());
       }
       store_matrices_transposed(matrices(panel, j), pieces);
     }
@@ -95,17 +100,21 @@ struct TurnedTile {
       for (int i = 0; i < kPasses; ++i) at[i] = image.at(tile.m + row(i));
     }
 
-    static __device__ __forceinline__ int row(int pass) { return pass * 16 + static_cast<int>(threadIdx.x) % C::kGroup / 8; }
+    static __device__ __forceinline__ int row(int pass) {
+      return pass * 16 + static_cast<int>(threadIdx.x) % C::kGroup / 8;
+    }
   };
 
   // From the panel to memory, once all warps have filled it.
-  static __device__ __forceinline__ void write(const Target<T, R>& target, const TmaPlace& tile, const Rows& rows, const char* panel) {
+  static __device__ __forceinline__ void write(const Target<T, R>& target, const TmaPlace& tile, const Rows& rows,
+                                               const char* panel) {
     const int chunk = threadIdx.x % 8, channel = tile.n + chunk * 8;
     R* to = target.y + static_cast<long long>(tile.group) * target.outs + channel;
 #pragma unroll
     for (int i = 0; i < kPasses; ++i) {
       const int row = Rows::row(i);
-      const auto result = load<unsigned, 4>(reinterpret_cast<const unsigned*>(panel + row * C::kRow + (chunk ^ row % 8) * 16));
+      const auto result =
+          load<unsigned, 4>(reinterpret_cast<const unsigned*>(panel + row * C::kRow + (chunk ^ row % 8) * 16));
       if (rows.at[i] >= 0 && channel < target.outs) store(reinterpret_cast<unsigned*>(to + rows.at[i]), result);
     }
   }
@@ -113,7 +122,8 @@ struct TurnedTile {
  private:
   // Where a lane's row of four matrices of 8 x 8 lies: this warp's 16 channels of places 16 j and behind.
   static __device__ __forceinline__ unsigned matrices(unsigned panel, int j) {
-    const int lane = threadIdx.x % 32, place = 16 * j + lane / 16 * 8 + lane % 8, chunk = threadIdx.x % C::kGroup / 32 * 2 + lane / 8 % 2;
+    const int lane = threadIdx.x % 32, place = 16 * j + lane / 16 * 8 + lane % 8,
+              chunk = threadIdx.x % C::kGroup / 32 * 2 + lane / 8 % 2;
     return panel + place * C::kRow + (chunk ^ lane % 8) * 16;
   }
 };

@@ -19,7 +19,8 @@ struct WeightSums {
 
 constexpr int kWhole = 64;  // channels of a panel
 
-// The weight itself, where there is but one split: steps along K and the window in elements, the channels of a tap dense.
+// The weight itself, where there is but one split: steps along K and the window in elements, the channels of a tap
+// dense.
 template <typename T>
 struct WeightResult {
   T* weight;
@@ -44,16 +45,17 @@ __device__ __forceinline__ void write_sums(R* out, const float (&sums)[kCount], 
   }
 }
 
-// The same into partial sums, from channel c of a tap on. kSize < kWhole: groups of so many channels have been put together to kWhole, and row k
-// keeps those of its own group alone.
+// The same into partial sums, from channel c of a tap on. kSize < kWhole: groups of so many channels have been put
+// together to kWhole, and row k keeps those of its own group alone.
 template <int kFirst, int kSize, int kCount>
-__device__ __forceinline__ void write_partial(const WeightSums& a, const float (&sums)[kCount], int half, long long split, int group, int k,
-                                              int tap, int c) {
+__device__ __forceinline__ void write_partial(const WeightSums& a, const float (&sums)[kCount], int half,
+                                              long long split, int group, int k, int tap, int c) {
   if constexpr (kSize == kWhole) {
     write_sums<kFirst>(a.at(split, group, k, tap) + c, sums, half, a.channels - c);
   } else {
     const int own = k / kSize * kSize;
-    float* out = a.partial + (((split * a.groups + group) * kWhole + k) * a.taps + tap) * static_cast<long long>(kSize) - own;
+    float* out =
+        a.partial + (((split * a.groups + group) * kWhole + k) * a.taps + tap) * static_cast<long long>(kSize) - own;
     write_sums<kFirst>(out, sums, half, own + kSize, own);
   }
 }

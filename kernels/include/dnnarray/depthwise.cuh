@@ -1,7 +1,8 @@
-// What the depthwise convolution and its gradients share: axes, channels of a vector with a multiplier, rows of an image in registers.
+// What the depthwise convolution and its gradients share: axes, channels of a vector with a multiplier, rows of an
+// image in registers.
 //
-// `Kind` says kPlain: as many output channels as input channels; kGradient: x stands for the output's gradient, and m of its channels
-// belong to one of the result.
+// `Kind` says kPlain: as many output channels as input channels; kGradient: x stands for the output's gradient, and m
+// of its channels belong to one of the result.
 #pragma once
 
 #include "conv/geometry.cuh"
@@ -79,7 +80,8 @@ struct ImagePlane {
 
   // The columns first, first + step, ... of row `at`; zeros outside.
   template <int N>
-  __device__ __forceinline__ void load_row(V (&v)[N], int first, int at, int rows, const Channels& channels, int part, int step = 1) const {
+  __device__ __forceinline__ void load_row(V (&v)[N], int first, int at, int rows, const Channels& channels, int part,
+                                           int step = 1) const {
     const T* p = x + at * row + first * column;
     const bool there = at >= 0 && at < rows;
     if (there && first >= 0 && first + (N - 1) * step < space) {
@@ -89,7 +91,8 @@ struct ImagePlane {
 #pragma unroll
       for (int i = 0; i < N; ++i) {
         v[i] = V{};
-        if (there && first + i * step >= 0 && first + i * step < space) v[i] = read(p + i * step * column, channels, part);
+        if (there && first + i * step >= 0 && first + i * step < space)
+          v[i] = read(p + i * step * column, channels, part);
       }
     }
   }
@@ -128,23 +131,26 @@ __device__ __forceinline__ void begin_sums(arithmetic_t<T> (&sum)[kRows][kStrip]
   }
 }
 
-// The weights of kChannels channels from `first` on, w (K, taps) in memory, as (taps, kChannels) in shared memory; zeros behind the last.
+// The weights of kChannels channels from `first` on, w (K, taps) in memory, as (taps, kChannels) in shared memory;
+// zeros behind the last.
 template <int kChannels, typename T>
-__device__ __forceinline__ void stage_weights(arithmetic_t<T>* smem, const T* w, int first, int channels, int taps, bool flip) {
+__device__ __forceinline__ void stage_weights(arithmetic_t<T>* smem, const T* w, int first, int channels, int taps,
+                                              bool flip) {
   for (int i = threadIdx.x; i < taps * kChannels; i += blockDim.x) {
     const int channel = i / taps, tap = i - channel * taps;
-    const auto value = first + channel < channels ? widen(w[static_cast<long long>(first) * taps + i]) : arithmetic_t<T>(0);
+    const auto value =
+        first + channel < channels ? widen(w[static_cast<long long>(first) * taps + i]) : arithmetic_t<T>(0);
     smem[(flip ? taps - 1 - tap : tap) * kChannels + channel] = value;
   }
 }
 
-// 16 bytes, or zeros where `there` is false. Stays in its place among others like it: a row of them does not ask for all addresses at once.
+// 16 bytes, or zeros where `there` is false. Stays in its place among others like it: a row of them does not ask for
+// all addresses at once.
 __device__ __forceinline__ uint4 load_or_zero(const void* gmem, bool there) {
   uint4 v{0, 0, 0, 0};
-  asm volatile(
-      "{\n.reg .pred there;\nsetp.ne.b32 there, %5, 0;\n@there ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4];\n}"
-      : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
-      : "l"(__cvta_generic_to_global(gmem)), "r"(static_cast<int>(there)));
+  asm volatile("{\n.reg .pred there;\nsetp.ne.b32 there, %5, 0;\n@there ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4];\n}"
+               : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+               : "l"(__cvta_generic_to_global(gmem)), "r"(static_cast<int>(there)));
   return v;
 }
 
@@ -165,11 +171,11 @@ struct TileOfPixels {
   int top, left, rows, columns;
 };
 
-// kChannels neighbouring channels of each pixel of a tile, kPixel elements from pixel to pixel; zeros outside of the plane and from
-// `channels` on, of which there are a multiple of 16 bytes.
+// kChannels neighbouring channels of each pixel of a tile, kPixel elements from pixel to pixel; zeros outside of the
+// plane and from `channels` on, of which there are a multiple of 16 bytes.
 template <int kChannels, int kPixel, typename T>
-__device__ __forceinline__ void bring_tile(T* smem, const T* plane, long long row_step, long long column_step, const TileOfPixels& tile,
-                                           int height, int width, int channels) {
+__device__ __forceinline__ void bring_tile(T* smem, const T* plane, long long row_step, long long column_step,
+                                           const TileOfPixels& tile, int height, int width, int channels) {
   constexpr int kPiece = 16 / sizeof(T), kPieces = kChannels / kPiece, kStep = 32 / kPieces;
   const int lane = threadIdx.x % 32, piece = lane % kPieces * kPiece, warps = blockDim.x / 32;
   for (int row = threadIdx.x / 32; row < tile.rows; row += warps) {

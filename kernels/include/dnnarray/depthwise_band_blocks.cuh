@@ -1,5 +1,6 @@
-// What blocks of depthwise convolution by bands have in common (conv/depthwise_band_sm90.cu, conv/depthwise_cube_sm90.cu): what they are told, places in
-// shared memory, the thread that asks for copies, an output by the definition. C is the Config of a kernel.
+// What blocks of depthwise convolution by bands have in common (conv/depthwise_band_sm90.cu,
+// conv/depthwise_cube_sm90.cu): what they are told, places in shared memory, the thread that asks for copies, an output
+// by the definition. C is the Config of a kernel.
 #pragma once
 
 #include "dnnarray/box_policy.cuh"
@@ -7,8 +8,8 @@
 
 namespace dnnarray {
 
-// What a launch is told: distances in elements; strips beside each other and images of a tile, its rows, pairs of rows under way, steps that a tile has
-// in common with the next one.
+// What a launch is told: distances in elements; strips beside each other and images of a tile, its rows, pairs of rows
+// under way, steps that a tile has in common with the next one.
 struct BandNumbers {
   long long x_n, x_d, x_h, x_w;
   int batch, channels, flip, across, groups, rows, stages, joint, tiles;
@@ -21,8 +22,11 @@ struct DepthwiseBands {
   static constexpr int kSide = C::kSide, kDepth = C::kDepth, kTaps = kDepth * kSide * kSide;
   static constexpr int kPlanes = C::kPlanes, kSeen = kPlanes + kDepth - 1;  // of outputs, and of inputs that these see
   static constexpr int kWarps = 8, kThreads = (kWarps + 4) * 32, kChannels = 32, kPixel = kChannels * sizeof(T);
-  static constexpr int kStrip = 8, kBeyond = kDepth > 1 ? 4 : 8;  // outputs that tiles are counted in, columns of inputs behind them
-  static constexpr int kRows = 2, kLate = (kSide - 1) / kRows;    // rows of a step, and steps until the first of outputs are complete
+  static constexpr int kStrip = 8,
+                       kBeyond =
+                           kDepth > 1 ? 4 : 8;  // outputs that tiles are counted in, columns of inputs behind them
+  static constexpr int kRows = 2, kLate = (kSide - 1) /
+                                          kRows;  // rows of a step, and steps until the first of outputs are complete
   static constexpr int kMostStages = 16, kLeaving = C::kLeaving;  // pairs of rows of inputs and of outputs under way
   static_assert(kPixel == 64, "the copy engine's swizzle");
 
@@ -66,7 +70,8 @@ struct DepthwiseBands {
   static __device__ __forceinline__ bool multiplies() { return threadIdx.x < kWarps * kWarp; }
   static __device__ __forceinline__ bool asks_for_copies() { return threadIdx.x == kWarps * kWarp; }
 
-  static __device__ __forceinline__ void begin(const Arguments& a, const Places& places, const TensorMap& x, const TensorMap& y) {
+  static __device__ __forceinline__ void begin(const Arguments& a, const Places& places, const TensorMap& x,
+                                               const TensorMap& y) {
     if (asks_for_copies()) {
       prefetch_map(x);
       prefetch_map(y);
@@ -80,10 +85,11 @@ struct DepthwiseBands {
     __syncthreads();
   }
 
-  // What the thread does that asks for copies. Warps are done with a step when they have put its outputs, or, with kAfter, those of the step before.
+  // What the thread does that asks for copies. Warps are done with a step when they have put its outputs, or, with
+  // kAfter, those of the step before.
   template <bool kAfter>
-  static __device__ __forceinline__ void bring_and_store(const Arguments& a, const Places& places, const TensorMap& x, const TensorMap& y,
-                                                         const Share& share) {
+  static __device__ __forceinline__ void bring_and_store(const Arguments& a, const Places& places, const TensorMap& x,
+                                                         const TensorMap& y, const Share& share) {
     Walk coming(a, share.first, a.tiles, share.apart, 0), leaving(a, share.first, a.tiles, share.apart, kLate);
     Tile from(a, share.first), to = from;
     const unsigned long long policy = keep_lines();  // the neighbour takes the other half of each
@@ -91,7 +97,9 @@ struct DepthwiseBands {
       const unsigned barrier = places.full + place * 8;
       barrier_expect(barrier, places.x_bytes);
       copy_box(places.x + place * places.x_bytes, x, barrier,
-               {share.first_channel, from.q - a.before_w, from.p - a.before_h + coming.row(), from.plane - a.before_d, from.image}, policy);
+               {share.first_channel, from.q - a.before_w, from.p - a.before_h + coming.row(), from.plane - a.before_d,
+                from.image},
+               policy);
       coming.next();
       if (coming.step == 0) from = Tile(a, coming.index);
     };
@@ -102,7 +110,8 @@ struct DepthwiseBands {
       barrier_wait(places.done + turn.at * 8, turn.parity);
       const bool complete = !behind && leaving.complete();
       if (complete) {
-        store_box(places.y + of_y.at * places.y_bytes, y, {share.first_channel, to.q, to.p + leaving.row(), to.plane, to.image});
+        store_box(places.y + of_y.at * places.y_bytes, y,
+                  {share.first_channel, to.q, to.p + leaving.row(), to.plane, to.image});
         commit_stores();
       }
       if (coming.more()) bring(turn.at);
@@ -125,7 +134,8 @@ struct DepthwiseBands {
   static __device__ __forceinline__ bool is_strange(unsigned bits) { return (bits & 0x7fff7fffu) != 0; }
 
   // One output by the definition.
-  static __device__ __forceinline__ float by_definition(const Arguments& a, const Arrays& arrays, int n, int o, int p, int q, int channel) {
+  static __device__ __forceinline__ float by_definition(const Arguments& a, const Arrays& arrays, int n, int o, int p,
+                                                        int q, int channel) {
     float sum = C::kBias ? widen(arrays.bias[channel]) : 0.0f;
 #pragma unroll 1
     for (int tap = 0; tap < kTaps; ++tap) {
@@ -141,7 +151,8 @@ struct DepthwiseBands {
   }
 
   // What shared memory has of an output, computed again where it is NaN.
-  static __device__ __forceinline__ void repair(const Arguments& a, const Arrays& arrays, unsigned smem, int n, int o, int p, int q, int channel) {
+  static __device__ __forceinline__ void repair(const Arguments& a, const Arrays& arrays, unsigned smem, int n, int o,
+                                                int p, int q, int channel) {
     if (n >= a.batch || o >= a.out_depth || p >= a.out_height || q >= a.out_width || channel >= a.channels) return;
     T value;
     asm volatile("ld.shared.b16 %0, [%1];" : "=h"(value.bits) : "r"(smem));

@@ -6,7 +6,8 @@
 
 namespace dnnarray {
 
-// The weights of a warp's kOwn channels, neighbours in memory, asked for before the first rows are; then in its part of shared memory.
+// The weights of a warp's kOwn channels, neighbours in memory, asked for before the first rows are; then in its part of
+// shared memory.
 template <typename T, int kOwn, int kTaps>
 struct WarpWeights {
   static constexpr int kVectors = kOwn * kTaps * static_cast<int>(sizeof(T)) / 8, kEach = (kVectors - 1) / kWarp + 1;
@@ -30,8 +31,9 @@ struct WarpWeights {
   }
 };
 
-// For each row of a window of kSide x kSide, w as a band: the first row of the matrix belongs to the strip's first pixel. Of the
-// four places that a lane has of a band, four taps apart, one or two neighbours are inside of the window, or none where it is three wide.
+// For each row of a window of kSide x kSide, w as a band: the first row of the matrix belongs to the strip's first
+// pixel. Of the four places that a lane has of a band, four taps apart, one or two neighbours are inside of the window,
+// or none where it is three wide.
 template <typename T, int kSide, int kOwn>
 struct Bands {
   static constexpr int kTaps = kSide * kSide;
@@ -47,7 +49,9 @@ struct Bands {
     // which bytes of the two taps, or of the first one's zeros, go where
     const bool none = s >= kSide;
     const unsigned low = none ? 0x3232 : before == 0 ? (both ? 0x5410 : 0x3210) : before == 1 ? 0x1032 : 0x3232;
-    const unsigned high = none || before == 0 ? 0x3232 : before == 1 ? (both ? 0x3254 : 0x3232) : (both ? 0x5410 : 0x3210);
+    const unsigned high = none || before == 0 ? 0x3232
+                          : before == 1       ? (both ? 0x3254 : 0x3232)
+                                              : (both ? 0x5410 : 0x3210);
 #pragma unroll
     for (int r = 0; r < kSide; ++r) {
       const unsigned place = start + (r * kSide + own) * way;

@@ -1,4 +1,5 @@
-// What depthwise convolution by bands counts and moves: tiles of rows, the steps of a block's tiles, places of rings, words of shared memory.
+// What depthwise convolution by bands counts and moves: tiles of rows, the steps of a block's tiles, places of rings,
+// words of shared memory.
 #pragma once
 
 #include "dnnarray/barrier.cuh"
@@ -6,7 +7,8 @@
 
 namespace dnnarray {
 
-// A tile: some rows of a range of columns of kPlanes planes of some images. Each has `parts` of them below each other, the last one of the rest of
+// A tile: some rows of a range of columns of kPlanes planes of some images. Each has `parts` of them below each other,
+//         the last one of the rest of
 // its rows.
 template <int kStrip, int kPlanes>
 struct TileOfRows {
@@ -16,7 +18,8 @@ struct TileOfRows {
   __device__ __forceinline__ TileOfRows(const Arguments& a, int index) {
     const int parts = (a.out_height - 1) / a.rows + 1, tiles_w = (a.out_width - 1) / (a.across * kStrip) + 1;
     const Quotient by_part = divide(index, parts), by_w = divide(by_part.quotient, tiles_w);
-    const Quotient by_plane = kPlanes > 1 ? divide(by_w.quotient, (a.out_depth - 1) / kPlanes + 1) : Quotient{by_w.quotient, 0};
+    const Quotient by_plane =
+        kPlanes > 1 ? divide(by_w.quotient, (a.out_depth - 1) / kPlanes + 1) : Quotient{by_w.quotient, 0};
     image = by_plane.quotient * a.groups;
     plane = by_plane.rest * kPlanes;
     p = by_part.rest * a.rows;
@@ -24,15 +27,16 @@ struct TileOfRows {
   }
 };
 
-// Goes through the steps of a block's tiles, kRows rows of inputs each: those of `index`, `index + apart`, ... Without a branch, since it stands
-// between products. Rows of outputs are complete kLate steps behind the rows of inputs of the same number, so what leaves is counted `late` steps
-// behind what comes. The last `joint` steps of a tile are the first ones of the next, both have nothing but zeros there; a block's first tile goes
-// without its own.
+// Goes through the steps of a block's tiles, kRows rows of inputs each: those of `index`, `index + apart`, ... Without
+// a branch, since it stands between products. Rows of outputs are complete kLate steps behind the rows of inputs of the
+// same number, so what leaves is counted `late` steps behind what comes. The last `joint` steps of a tile are the first
+// ones of the next, both have nothing but zeros there; a block's first tile goes without its own.
 template <int kRows, int kLate>
 struct StepsOfTiles {
   int index, step, part;
-  int apart, tiles, parts, further, whole, rest;  // how `part` moves on; the steps of a whole part and of the last one until the next tile's
-  int joint, longer;                              // by how many steps the block's last tile is longer
+  int apart, tiles, parts, further, whole,
+      rest;           // how `part` moves on; the steps of a whole part and of the last one until the next tile's
+  int joint, longer;  // by how many steps the block's last tile is longer
 
   template <typename Arguments>
   __device__ __forceinline__ StepsOfTiles(const Arguments& a, int first, int tiles, int apart, int late)
@@ -69,7 +73,8 @@ struct Turn {  // a place in a ring
   }
 };
 
-// Until the phases of these parities of both barriers are complete: one after the other would take twice as long to find that they are.
+// Until the phases of these parities of both barriers are complete: one after the other would take twice as long to
+// find that they are.
 __device__ __forceinline__ void wait_for_both(unsigned one, unsigned parity, unsigned other, unsigned other_parity) {
   asm volatile(
       "{\n"
@@ -95,9 +100,10 @@ __device__ __forceinline__ uint2 load_pair(unsigned smem) {
   return v;
 }
 __device__ __forceinline__ void store_pair_if(bool there, unsigned smem, unsigned x, unsigned y) {
-  asm volatile("{\n.reg .pred there;\nsetp.ne.b32 there, %3, 0;\n@there st.shared.v2.b32 [%0], {%1, %2};\n}" ::"r"(smem), "r"(x), "r"(y),
-               "r"(static_cast<int>(there))
-               : "memory");
+  asm volatile(
+      "{\n.reg .pred there;\nsetp.ne.b32 there, %3, 0;\n@there st.shared.v2.b32 [%0], {%1, %2};\n}" ::"r"(smem), "r"(x),
+      "r"(y), "r"(static_cast<int>(there))
+      : "memory");
 }
 
 // Bytes of two words, here and not before.

@@ -1,5 +1,5 @@
-// What the weight gradients of depthwise convolution that walk down their images by the copy engine share: the steps of a block's rows of x, places of
-// rows in shared memory, and the thread that asks for them.
+// What the weight gradients of depthwise convolution that walk down their images by the copy engine share: the steps of
+// a block's rows of x, places of rows in shared memory, and the thread that asks for them.
 #pragma once
 
 #include "dnnarray/depthwise.cuh"
@@ -8,9 +8,9 @@
 
 namespace dnnarray {
 
-// What a launch is told: `parts` blocks share the tiles of the same channels. Tiles are `wide` columns of dy of `groups` images (and some planes of dy),
-// `columns` beside and `depths` behind each other in an image, each of `steps` steps over the rows of x that some window sees, from `first` on; pitches
-// are pixels of a row in shared memory.
+// What a launch is told: `parts` blocks share the tiles of the same channels. Tiles are `wide` columns of dy of
+// `groups` images (and some planes of dy), `columns` beside and `depths` behind each other in an image, each of `steps`
+// steps over the rows of x that some window sees, from `first` on; pitches are pixels of a row in shared memory.
 struct TilesOfRows {
   int channels, flip, parts, tiles;
   int wide, groups, stages, pitch_x, pitch_dy;
@@ -18,11 +18,13 @@ struct TilesOfRows {
   int out_height, before_d, before_h, before_w;
 
   // The first step of a part.
-  __device__ __forceinline__ int begin_of(int part) const { return static_cast<int>(static_cast<long long>(tiles) * steps * part / parts); }
+  __device__ __forceinline__ int begin_of(int part) const {
+    return static_cast<int>(static_cast<long long>(tiles) * steps * part / parts);
+  }
 };
 
-// Goes through a block's steps of kRows rows of x, from the `at`th of all tiles' to before the `end`th, and in each tile first through the rows of dy that
-// its first row meets besides its own.
+// Goes through a block's steps of kRows rows of x, from the `at`th of all tiles' to before the `end`th, and in each
+// tile first through the rows of dy that its first row meets besides its own.
 template <int kSide, int kPlanes, int kRows>
 struct StepsOfRows {
   int at, end;
@@ -36,7 +38,8 @@ struct StepsOfRows {
   __device__ __forceinline__ bool brings_dy(const TilesOfRows& a) const { return y < a.out_height + kRows - 1; }
   // Whether the step is of the same tile.
   __device__ __forceinline__ bool next(const TilesOfRows& a) {
-    const bool passed = brings_x(a), over = passed && (y - a.before_h == a.first + (a.steps - 1) * kRows || at + 1 == end);
+    const bool passed = brings_x(a),
+               over = passed && (y - a.before_h == a.first + (a.steps - 1) * kRows || at + 1 == end);
     y += kRows;
     at += passed;
     if (over) enter(a);
@@ -45,7 +48,8 @@ struct StepsOfRows {
 
  private:
   __device__ __forceinline__ void enter(const TilesOfRows& a) {
-    const Quotient by_tile = divide(at, a.steps), by_column = divide(by_tile.quotient, a.columns), by_depth = divide(by_column.quotient, a.depths);
+    const Quotient by_tile = divide(at, a.steps), by_column = divide(by_tile.quotient, a.columns),
+                   by_depth = divide(by_column.quotient, a.depths);
     image = by_depth.quotient * a.groups, d = by_depth.rest * kPlanes, q = by_column.rest * a.wide;
     row = a.first + by_tile.rest * kRows;
     y = row + a.before_h - (kSide - 1 + kRows - 1) / kRows * kRows;
@@ -59,7 +63,8 @@ struct PlacesOfRows {
   unsigned dy, x, full, done;
   int dy_bytes, x_bytes;
 
-  __device__ __forceinline__ PlacesOfRows(unsigned smem, const TilesOfRows& a, int dy_bytes, int x_bytes) : dy(smem), dy_bytes(dy_bytes), x_bytes(x_bytes) {
+  __device__ __forceinline__ PlacesOfRows(unsigned smem, const TilesOfRows& a, int dy_bytes, int x_bytes)
+      : dy(smem), dy_bytes(dy_bytes), x_bytes(x_bytes) {
     x = dy + a.stages * dy_bytes;
     full = x + a.stages * x_bytes;
     done = full + kMostStages * 8;
@@ -75,15 +80,16 @@ struct PlacesOfRows {
 
 // Brings the rows of all steps, as many under way as there are places; one thread does.
 template <typename Steps>
-__device__ __forceinline__ void bring_rows(const TilesOfRows& a, const PlacesOfRows& places, const TensorMap& x, const TensorMap& dy, int channel_x,
-                                           int channel, Steps steps) {
+__device__ __forceinline__ void bring_rows(const TilesOfRows& a, const PlacesOfRows& places, const TensorMap& x,
+                                           const TensorMap& dy, int channel_x, int channel, Steps steps) {
   Turn turn;
   for (int filled = 0; steps.more(); steps.next(a), turn.next(a.stages), ++filled) {
     if (filled >= a.stages) barrier_wait(places.done + turn.at * 8, turn.parity ^ 1);
     const unsigned barrier = places.full + turn.at * 8;
     const bool of_x = steps.brings_x(a), of_dy = steps.brings_dy(a);
     barrier_expect(barrier, (of_x ? places.x_bytes : 0) + (of_dy ? places.dy_bytes : 0));
-    if (of_dy) copy_box(places.dy + turn.at * places.dy_bytes, dy, barrier, {channel, steps.q, steps.y, steps.d, steps.image});
+    if (of_dy)
+      copy_box(places.dy + turn.at * places.dy_bytes, dy, barrier, {channel, steps.q, steps.y, steps.d, steps.image});
     if (of_x) {
       copy_box(places.x + turn.at * places.x_bytes, x, barrier,
                {channel_x, steps.q - a.before_w, steps.y - a.before_h, steps.d - a.before_d, steps.image});

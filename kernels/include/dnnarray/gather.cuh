@@ -1,5 +1,6 @@
-// The rows of an implicit matrix of windows: row m is output pixel m, its columns are (tap, channel), in chunks of 8 channels that lie
-// together in memory. What a row needs to find a chunk is two numbers: where its window begins and which taps are inside of the image.
+// The rows of an implicit matrix of windows: row m is output pixel m, its columns are (tap, channel), in chunks of 8
+// channels that lie together in memory. What a row needs to find a chunk is two numbers: where its window begins and
+// which taps are inside of the image.
 #pragma once
 
 #include "conv/geometry.cuh"
@@ -18,7 +19,14 @@ struct Windows {
 template <typename Arguments>
 __device__ __forceinline__ Windows windows_of(const Arguments& a) {
   const PixelStrides& x = a.x_strides;
-  return {a.axes, a.rows, a.channels, a.total, static_cast<int>(x.n), static_cast<int>(x.d), static_cast<int>(x.h), static_cast<int>(x.w)};
+  return {a.axes,
+          a.rows,
+          a.channels,
+          a.total,
+          static_cast<int>(x.n),
+          static_cast<int>(x.d),
+          static_cast<int>(x.h),
+          static_cast<int>(x.w)};
 }
 
 // Bits of the mask: the taps of the first axis, then those of the second and of the third; the last bit is never set.
@@ -49,7 +57,8 @@ struct Pixel {
   int d, h, w;
 
   __device__ __forceinline__ static Pixel of(const ConvAxes& axes, long long m) {
-    const Split by_w = split(m, axes.w.out), by_h = split(by_w.quotient, axes.h.out), by_d = split(by_h.quotient, axes.d.out);
+    const Split by_w = split(m, axes.w.out), by_h = split(by_w.quotient, axes.h.out),
+                by_d = split(by_h.quotient, axes.d.out);
     return {by_d.quotient, by_d.rest, by_h.rest, by_w.rest};
   }
 
@@ -67,7 +76,8 @@ struct Pixel {
 
 __device__ __forceinline__ WindowRow window_row(const Windows& a, const Pixel& pixel) {
   const ConvAxis &d = a.axes.d, &h = a.axes.h, &w = a.axes.w;
-  const int at_d = pixel.d * d.stride - d.before, at_h = pixel.h * h.stride - h.before, at_w = pixel.w * w.stride - w.before;
+  const int at_d = pixel.d * d.stride - d.before, at_h = pixel.h * h.stride - h.before,
+            at_w = pixel.w * w.stride - w.before;
   const unsigned mask = inside(d, at_d, 0) | inside(h, at_h, d.window) | inside(w, at_w, d.window + h.window);
   return {static_cast<int>(pixel.n) * a.x_n + at_d * a.x_d + at_h * a.x_h + at_w * a.x_w, mask};
 }

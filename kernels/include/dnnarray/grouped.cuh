@@ -1,8 +1,8 @@
 // Convolution of groups of few channels: what its kernels share.
 //
-// Neighbouring groups are put together into a slab, whose channels are whole chunks of eight (16 bytes of a half type) on both sides; a block has
-// some slabs of a tile of outputs, and brings the box of inputs that the tile reads to shared memory. A term of the sums of an output is an
-// "item": a tap of the window and a chunk of input channels.
+// Neighbouring groups are put together into a slab, whose channels are whole chunks of eight (16 bytes of a half type)
+// on both sides; a block has some slabs of a tile of outputs, and brings the box of inputs that the tile reads to
+// shared memory. A term of the sums of an output is an "item": a tap of the window and a chunk of input channels.
 #pragma once
 
 #include "conv/geometry.cuh"
@@ -13,12 +13,14 @@
 namespace dnnarray {
 
 // d = c plus a product of 16 x 8 x 8, half of `Mma`'s.
-__device__ __forceinline__ void add_half_product(float (&d)[4], const float (&c)[4], unsigned a0, unsigned a1, unsigned b, bfloat16_t) {
+__device__ __forceinline__ void add_half_product(float (&d)[4], const float (&c)[4], unsigned a0, unsigned a1,
+                                                 unsigned b, bfloat16_t) {
   asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %8, %9, %10};"
       : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
       : "r"(a0), "r"(a1), "r"(b), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
 }
-__device__ __forceinline__ void add_half_product(float (&d)[4], const float (&c)[4], unsigned a0, unsigned a1, unsigned b, float16_t) {
+__device__ __forceinline__ void add_half_product(float (&d)[4], const float (&c)[4], unsigned a0, unsigned a1,
+                                                 unsigned b, float16_t) {
   asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %8, %9, %10};"
       : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
       : "r"(a0), "r"(a1), "r"(b), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
@@ -35,7 +37,8 @@ struct BoxSource {
   int depth, height, width, channels;
 };
 
-// Planes, rows and columns of pixels in shared memory, `vectors` pieces of 16 bytes each, `pitch` bytes from pixel to pixel.
+// Planes, rows and columns of pixels in shared memory, `vectors` pieces of 16 bytes each, `pitch` bytes from pixel to
+// pixel.
 struct Box {
   int planes, rows, columns, vectors, pitch;
   __device__ __forceinline__ int pixels() const { return planes * rows * columns; }
@@ -61,7 +64,8 @@ struct PieceShare {
 
 // Asks for a box, zeros outside of the image; `image` points to the block's first channel.
 template <int kThreads, typename T>
-__device__ __forceinline__ void bring_box(unsigned smem, const T* image, const BoxSource& source, const Box& box, const BoxPlace& place) {
+__device__ __forceinline__ void bring_box(unsigned smem, const T* image, const BoxSource& source, const Box& box,
+                                          const BoxPlace& place) {
   constexpr int kPiece = 16 / sizeof(T);
   const PieceShare share(kThreads, box.vectors);
   const bool inside = share.vector * kPiece < source.channels;
@@ -87,12 +91,17 @@ struct Tiling {
   int depths, rows, columns, across, down, deep;  // and how many there are along each axis
 
   __device__ __forceinline__ Tiling(int depths_, int rows_, int columns_, const ConvAxes& axes)
-      : depths(depths_), rows(rows_), columns(columns_), across((axes.w.out - 1) / columns_ + 1), down((axes.h.out - 1) / rows_ + 1),
+      : depths(depths_),
+        rows(rows_),
+        columns(columns_),
+        across((axes.w.out - 1) / columns_ + 1),
+        down((axes.h.out - 1) / rows_ + 1),
         deep((axes.d.out - 1) / depths_ + 1) {}
 
   // The inputs that a tile reads.
   __device__ __forceinline__ Box box(const ConvAxes& axes, int vectors) const {
-    return {axes.d.window == 1 ? depths : axes.d.window, (rows - 1) * axes.h.stride + (axes.h.window - 1) * axes.h.dilation + 1,
+    return {axes.d.window == 1 ? depths : axes.d.window,
+            (rows - 1) * axes.h.stride + (axes.h.window - 1) * axes.h.dilation + 1,
             (columns - 1) * axes.w.stride + (axes.w.window - 1) * axes.w.dilation + 1, vectors, (vectors | 1) * 16};
   }
 };
@@ -139,21 +148,27 @@ struct TilePixel {
 
 // The pixels of a tile, filled up to `count`.
 template <int kThreads>
-__device__ __forceinline__ void list_pixels(TilePixel* smem, int count, const Tiling& tiles, const ConvAxes& axes, const Box& box) {
+__device__ __forceinline__ void list_pixels(TilePixel* smem, int count, const Tiling& tiles, const ConvAxes& axes,
+                                            const Box& box) {
   for (int i = threadIdx.x; i < count; i += kThreads) {
-    const int by_w = i / tiles.columns, depth = by_w / tiles.rows, row = by_w - depth * tiles.rows, column = i - by_w * tiles.columns;
+    const int by_w = i / tiles.columns, depth = by_w / tiles.rows, row = by_w - depth * tiles.rows,
+              column = i - by_w * tiles.columns;
     const int offset = ((depth * box.rows + row * axes.h.stride) * box.columns + column * axes.w.stride) * box.pitch;
-    smem[i] = depth < tiles.depths ? TilePixel{offset, depth << 20 | row << 10 | column} : TilePixel{0, TilePixel::kNone};
+    smem[i] =
+        depth < tiles.depths ? TilePixel{offset, depth << 20 | row << 10 | column} : TilePixel{0, TilePixel::kNone};
   }
 }
 
-// Where the inputs of an item stand, from a pixel's first one on, in bytes; `chunks` are of a slab. Behind the last item stands the first.
+// Where the inputs of an item stand, from a pixel's first one on, in bytes; `chunks` are of a slab. Behind the last
+// item stands the first.
 template <int kThreads>
-__device__ __forceinline__ void list_items(int* smem, int count, int items, int chunks, const ConvAxes& axes, const Box& box) {
+__device__ __forceinline__ void list_items(int* smem, int count, int items, int chunks, const ConvAxes& axes,
+                                           const Box& box) {
   for (int i = threadIdx.x; i < count; i += kThreads) {
     const int item = i < items ? i : 0, tap = item / chunks;
     const Place at = Place::of(tap, axes.h.window, axes.w.window);
-    smem[i] = ((at.d * box.rows + at.h * axes.h.dilation) * box.columns + at.w * axes.w.dilation) * box.pitch + (item - tap * chunks) * 16;
+    smem[i] = ((at.d * box.rows + at.h * axes.h.dilation) * box.columns + at.w * axes.w.dilation) * box.pitch +
+              (item - tap * chunks) * 16;
   }
 }
 
@@ -242,7 +257,8 @@ __device__ __forceinline__ Strides with_channels(const PixelStrides& s) { return
 // The slabs of a block, `part` of their outputs, as the arguments of a kernel say.
 template <typename Arguments>
 __device__ __forceinline__ GroupedSlabs slabs_of(const Arguments& a, int chunk, int range, int part) {
-  return {a.groups, a.c, a.k, a.together, a.together * a.c / chunk, a.together * a.k / chunk, a.across, range * a.across, part};
+  return {a.groups,         a.c, a.k, a.together, a.together * a.c / chunk, a.together * a.k / chunk, a.across,
+          range * a.across, part};
 }
 
 // What a block brings, tile by tile.

@@ -1,4 +1,5 @@
-// Convolution of thin groups that walks down the rows of images: which rows a block brings to shared memory and where they stand.
+// Convolution of thin groups that walks down the rows of images: which rows a block brings to shared memory and where
+// they stand.
 #pragma once
 
 #include "dnnarray/grouped.cuh"
@@ -10,7 +11,11 @@ struct Parts {
   int down, across, rows, columns, count;
 
   __device__ __forceinline__ Parts(int batch, int height, int width, int rows_, int columns_)
-      : down((height - 1) / rows_ + 1), across((width - 1) / columns_ + 1), rows(rows_), columns(columns_), count(batch * down * across) {}
+      : down((height - 1) / rows_ + 1),
+        across((width - 1) / columns_ + 1),
+        rows(rows_),
+        columns(columns_),
+        count(batch * down * across) {}
 };
 
 struct Part {
@@ -33,7 +38,8 @@ struct Rows {
   int h, w, height, width, columns;
 
   // Asks for row `at` from column `left` on; zeros outside.
-  __device__ __forceinline__ void bring(unsigned smem, int index, int at, int left, const PieceShare& share, int pitch, bool inside) const {
+  __device__ __forceinline__ void bring(unsigned smem, int index, int at, int left, const PieceShare& share, int pitch,
+                                        bool inside) const {
     const bool there = inside && static_cast<unsigned>(at) < static_cast<unsigned>(height);
     const T* row = image + index * n + share.vector * 8;
     for (int i = share.first; i < columns; i += share.step) {
@@ -49,8 +55,12 @@ struct Slot {
   int index = 0;
   __device__ __forceinline__ void advance(int steps) { index = after(steps); }
   // The ones so many steps behind it and before it, fewer than kSlots.
-  __device__ __forceinline__ int after(int steps) const { return index + steps < kSlots ? index + steps : index + steps - kSlots; }
-  __device__ __forceinline__ int before(int steps) const { return index < steps ? index - steps + kSlots : index - steps; }
+  __device__ __forceinline__ int after(int steps) const {
+    return index + steps < kSlots ? index + steps : index + steps - kSlots;
+  }
+  __device__ __forceinline__ int before(int steps) const {
+    return index < steps ? index - steps + kSlots : index - steps;
+  }
 };
 
 }  // namespace dnnarray

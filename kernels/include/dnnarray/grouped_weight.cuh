@@ -1,5 +1,6 @@
-// Weight gradients of groups of few channels: what the kernels on the tensor cores and on the ordinary units have in common. A block has some slabs
-// (grouped.cuh) and stays for many tiles, whose inputs and gradients come to shared memory one tile ahead.
+// Weight gradients of groups of few channels: what the kernels on the tensor cores and on the ordinary units have in
+// common. A block has some slabs (grouped.cuh) and stays for many tiles, whose inputs and gradients come to shared
+// memory one tile ahead.
 #pragma once
 
 #include "dnnarray/core/overlap.cuh"
@@ -11,13 +12,15 @@ namespace dnnarray {
 struct Slabs {
   int groups, c, k, together, in, out;
 
-  __device__ __forceinline__ static Slabs of(long long groups, long long c, long long k, long long together, int chunk) {
+  __device__ __forceinline__ static Slabs of(long long groups, long long c, long long k, long long together,
+                                             int chunk) {
     const auto i32 = [](long long value) { return static_cast<int>(value); };  // all of them fit
     return {i32(groups), i32(c), i32(k), i32(together), i32(together * c) / chunk, i32(together * k) / chunk};
   }
 };
 
-// Which part of the work a block has: the slabs of range b % ranges, part b / ranges % parts of their tasks, and each so-many-th tile.
+// Which part of the work a block has: the slabs of range b % ranges, part b / ranges % parts of their tasks, and each
+// so-many-th tile.
 struct BlockShare {
   int range, part, tile, tiles;
 
@@ -37,13 +40,18 @@ struct WeightTiles {
   ConvAxes axes;
   BoxStream<T> x, dy;
 
-  __device__ __forceinline__ static WeightTiles of(const T* dy, const T* x, const Slabs& s, int first, int across, int chunk, const Tiling& tiles,
-                                                   const ConvAxes& axes, const Strides& y_step, const Strides& x_step) {
+  __device__ __forceinline__ static WeightTiles of(const T* dy, const T* x, const Slabs& s, int first, int across,
+                                                   int chunk, const Tiling& tiles, const ConvAxes& axes,
+                                                   const Strides& y_step, const Strides& x_step) {
     const auto i32 = [](long long value) { return static_cast<int>(value); };
-    const int vectors = across * s.in, vectors_y = across * s.out, first_x = first * s.in * chunk, first_y = first * s.out * chunk;
-    const Box box = tiles.box(axes, vectors), box_y{tiles.depths, tiles.rows, tiles.columns, vectors_y, (vectors_y | 1) * 16};
-    const BoxSource of_x{i32(x_step.d), i32(x_step.h), i32(x_step.w), axes.d.space, axes.h.space, axes.w.space, s.groups * s.c - first_x};
-    const BoxSource of_y{i32(y_step.d), i32(y_step.h), i32(y_step.w), axes.d.out, axes.h.out, axes.w.out, s.groups * s.k - first_y};
+    const int vectors = across * s.in, vectors_y = across * s.out, first_x = first * s.in * chunk,
+              first_y = first * s.out * chunk;
+    const Box box = tiles.box(axes, vectors),
+              box_y{tiles.depths, tiles.rows, tiles.columns, vectors_y, (vectors_y | 1) * 16};
+    const BoxSource of_x{i32(x_step.d), i32(x_step.h), i32(x_step.w),           axes.d.space,
+                         axes.h.space,  axes.w.space,  s.groups * s.c - first_x};
+    const BoxSource of_y{i32(y_step.d), i32(y_step.h), i32(y_step.w),           axes.d.out,
+                         axes.h.out,    axes.w.out,    s.groups * s.k - first_y};
     return {tiles, axes, {x + first_x, x_step.n, of_x, box}, {dy + first_y, y_step.n, of_y, box_y}};
   }
 

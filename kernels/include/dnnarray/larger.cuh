@@ -34,13 +34,15 @@ struct Number<float16_t> : FloatingNumber<float16_t> {};
 template <>
 struct Number<bfloat16_t> : FloatingNumber<bfloat16_t> {};
 
-// Whether b takes the place of the maximum a that came before it: a NaN always does, and nothing but a NaN replaces a NaN.
+// Whether b takes the place of the maximum a that came before it: a NaN always does, and nothing but a NaN replaces a
+// NaN.
 template <typename A>
 __device__ __forceinline__ bool wins(A b, A a) {
   return b > a || b != b;
 }
 
-// The larger of two, a NaN if one is; the sign of a zero and the bits of a NaN are either's. Two halves at once where they fill a word.
+// The larger of two, a NaN if one is; the sign of a zero and the bits of a NaN are either's. Two halves at once where
+// they fill a word.
 template <typename T>
 __device__ __forceinline__ T larger(T a, T b) {
   return wins(Number<T>::widened(b), Number<T>::widened(a)) ? b : a;

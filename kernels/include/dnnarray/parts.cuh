@@ -1,20 +1,25 @@
-// Float32 numbers as one or two parts of half types, whose products tensor cores form exactly: x 2^-exponent = first + second 2^-kLater.
+// Float32 numbers as one or two parts of half types, whose products tensor cores form exactly: x 2^-exponent = first +
+// second 2^-kLater.
 //
-// float16: a power of two brings the largest magnitude of an array below 2^15, and to 2^8 at least. Two parts hold 22 bits of every number down to
-// 2^-22 of the largest and an absolute 2^-44 of it below; one part 11 bits, and 2^-33. bfloat16 has float32's exponents and needs no such power.
+// float16: a power of two brings the largest magnitude of an array below 2^15, and to 2^8 at least. Two parts hold 22
+// bits of every number down to 2^-22 of the largest and an absolute 2^-44 of it below; one part 11 bits, and 2^-33.
+// bfloat16 has float32's exponents and needs no such power.
 #pragma once
 
 #include "dnnarray/core/vec.cuh"
 
 namespace dnnarray {
 
-constexpr int kLater = 11;                      // binary places that a second part is moved up by, so that it has the range of the first
+constexpr int kLater = 11;  // binary places that a second part is moved up by, so that it has the range of the first
 constexpr float kSecond = 1.0f / (1 << kLater);
-constexpr int kSpare = 6;                       // binary places above the largest number that may stay empty
+constexpr int kSpare = 6;  // binary places above the largest number that may stay empty
 constexpr unsigned kStrange = 0x80000000u, kInfinite = 0x7f800000u;
 
-// What is known of an array when it has been read: the largest finite magnitude's bits, and kStrange where there are NaN or infinities.
-__device__ __forceinline__ unsigned merged(unsigned a, unsigned b) { return ((a | b) & kStrange) | max(a & ~kStrange, b & ~kStrange); }
+// What is known of an array when it has been read: the largest finite magnitude's bits, and kStrange where there are
+// NaN or infinities.
+__device__ __forceinline__ unsigned merged(unsigned a, unsigned b) {
+  return ((a | b) & kStrange) | max(a & ~kStrange, b & ~kStrange);
+}
 __device__ __forceinline__ unsigned seen(float x) {
   const unsigned bits = __float_as_uint(x) & 0x7fffffffu;
   return bits < kInfinite ? bits : kStrange;
@@ -31,7 +36,8 @@ struct Scale {
     const int largest = static_cast<int>((found & ~kStrange) >> 23) - 127;
     return {max(largest - 14, -126), (found & kStrange) != 0};
   }
-  // Whether numbers of which `found` is known fit into the parts, and leave no more than kSpare of their binary places empty.
+  // Whether numbers of which `found` is known fit into the parts, and leave no more than kSpare of their binary places
+  // empty.
   __device__ __forceinline__ bool holds(unsigned found) const {
     const int exact = of(found).exponent;
     return exact <= exponent && exponent <= exact + kSpare;
@@ -44,7 +50,8 @@ struct Factors {
   float first, second;
 
   __device__ __forceinline__ explicit Factors(int e)
-      : first(__uint_as_float(static_cast<unsigned>(127 + e / 2) << 23)), second(__uint_as_float(static_cast<unsigned>(127 + e - e / 2) << 23)) {}
+      : first(__uint_as_float(static_cast<unsigned>(127 + e / 2) << 23)),
+        second(__uint_as_float(static_cast<unsigned>(127 + e - e / 2) << 23)) {}
   __device__ __forceinline__ float operator()(float x) const { return x * first * second; }
 };
 

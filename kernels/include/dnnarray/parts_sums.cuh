@@ -1,8 +1,10 @@
-// Sums of products of numbers in parts (parts.cuh) on Hopper's matrix units: first * first, and where there are two parts first * second +
-// second * first, which is 2^-kLater of the result. The product of two second parts is below the last place and left out.
+// Sums of products of numbers in parts (parts.cuh) on Hopper's matrix units: first * first, and where there are two
+// parts first * second + second * first, which is 2^-kLater of the result. The product of two second parts is below the
+// last place and left out.
 //
-// The matrix units cut off what a sum's last place does not hold, always towards zero. So the large products of a stage are summed by themselves
-// and added to the total by rounding additions, while the small ones, whose last places do not matter, run on.
+// The matrix units cut off what a sum's last place does not hold, always towards zero. So the large products of a stage
+// are summed by themselves and added to the total by rounding additions, while the small ones, whose last places do not
+// matter, run on.
 #pragma once
 
 #include "dnnarray/mma/warpgroup.cuh"
@@ -24,7 +26,8 @@ struct PartSums<1, kMmas, kCount> {
 #pragma unroll
       for (int j = 0; j < kCount; ++j) total[i][j] = 0;
   }
-  // A stage: `stage.multiply(sums, a, b)` starts the products of parts a and b as one group, `before()` gives back the stage before this one.
+  // A stage: `stage.multiply(sums, a, b)` starts the products of parts a and b as one group, `before()` gives back the
+  //          stage before this one.
   template <typename Stage, typename Before>
   __device__ __forceinline__ void add(const Stage& stage, const Before& before) {
     stage.multiply(total, 0, 0);

@@ -1,12 +1,14 @@
-// Random numbers by index: Philox4x32-10 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
-// Number i of the stream of a 64-bit seed is word i % 4 of the block with counter i / 4, the same on every engine.
+// Random numbers by index: Philox4x32-10 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC
+// 2011). Number i of the stream of a 64-bit seed is word i % 4 of the block with counter i / 4, the same on every
+// engine.
 #pragma once
 
 #include "dnnarray/core/dtype.cuh"
 
 namespace dnnarray {
 
-// The 64-bit product in one instruction; from a cast and a product the compiler makes a sum with a zero upper half besides.
+// The 64-bit product in one instruction; from a cast and a product the compiler makes a sum with a zero upper half
+// besides.
 __device__ __forceinline__ unsigned long long wide_product(unsigned a, unsigned b) {
   unsigned long long y;
   asm("mul.wide.u32 %0, %1, %2;" : "=l"(y) : "r"(a), "r"(b));
@@ -34,11 +36,15 @@ __device__ __forceinline__ Words philox(unsigned long long seed, unsigned long l
   return {{a, b, c, d}};
 }
 
-// Numbers offset + e to offset + e + N - 1. Their place may pass 2^64: offset is divided before the sum. `e` is a multiple of N.
+// Numbers offset + e to offset + e + N - 1. Their place may pass 2^64: offset is divided before the sum. `e` is a
+// multiple of N.
 template <int N>
-__device__ __forceinline__ void random_numbers(unsigned long long seed, unsigned long long offset, long long e, unsigned (&numbers)[N]) {
-  const unsigned long long place = (offset & 3) + static_cast<unsigned long long>(e), block = (offset >> 2) + (place >> 2);
-  const unsigned skip = static_cast<unsigned>(N % 4 == 0 ? offset : place) & 3;  // how many words of the first block are not wanted
+__device__ __forceinline__ void random_numbers(unsigned long long seed, unsigned long long offset, long long e,
+                                               unsigned (&numbers)[N]) {
+  const unsigned long long place = (offset & 3) + static_cast<unsigned long long>(e),
+                           block = (offset >> 2) + (place >> 2);
+  const unsigned skip =
+      static_cast<unsigned>(N % 4 == 0 ? offset : place) & 3;  // how many words of the first block are not wanted
   constexpr int kBlocks = (N + 3) / 4;
   unsigned window[4 * kBlocks + 4];
 #pragma unroll
@@ -61,7 +67,8 @@ __device__ __forceinline__ void random_numbers(unsigned long long seed, unsigned
   }
 }
 
-// What dropout multiplies N elements from element `e` on with: `scale` where the number is at least `threshold`, else 0.
+// What dropout multiplies N elements from element `e` on with: `scale` where the number is at least `threshold`, else
+// 0.
 template <int N, typename A>
 struct Keep {
   unsigned long long seed, offset;

@@ -1,4 +1,5 @@
-// What a tile of sums in registers becomes in memory: bias, residual and activation behind a matrix product of the tensor cores.
+// What a tile of sums in registers becomes in memory: bias, residual and activation behind a matrix product of the
+// tensor cores.
 //
 // Four neighbouring lanes hold a row of 8 columns in pairs, as all mma and wgmma instructions leave it.
 #pragma once
@@ -20,7 +21,8 @@ struct Target {
 
   // Where the channels of output pixel m begin.
   __device__ __forceinline__ long long row(const ConvAxes& axes, long long m) const {
-    const Split by_w = split(m, axes.w.out), by_h = split(by_w.quotient, axes.h.out), by_d = split(by_h.quotient, axes.d.out);
+    const Split by_w = split(m, axes.w.out), by_h = split(by_w.quotient, axes.h.out),
+                by_d = split(by_h.quotient, axes.d.out);
     return by_d.quotient * y_n + by_d.rest * y_d + by_h.rest * y_h + by_w.rest * y_w;
   }
 };
@@ -63,11 +65,11 @@ __device__ __forceinline__ void transpose_pairs(unsigned (&v)[4]) {
   }
 }
 
-// One row of the lane's sums, kColumns of it from channel n of a group on; `half` picks the row of the two that a lane holds. C is the
-// kernel's Config. The lanes of a warp come together, `there` or not.
+// One row of the lane's sums, kColumns of it from channel n of a group on; `half` picks the row of the two that a lane
+// holds. C is the kernel's Config. The lanes of a warp come together, `there` or not.
 template <typename C, int kColumns, typename T, typename R>
-__device__ __forceinline__ void write_row(const Target<T, R>& target, const float (&sums)[kColumns / 2], int half, int group, int first,
-                                          long long at, bool there) {
+__device__ __forceinline__ void write_row(const Target<T, R>& target, const float (&sums)[kColumns / 2], int half,
+                                          int group, int first, long long at, bool there) {
   const int q = threadIdx.x % 4;
   at += static_cast<long long>(group) * target.outs;
 #pragma unroll
@@ -87,7 +89,8 @@ __device__ __forceinline__ void write_row(const Target<T, R>& target, const floa
         v[0] += widen(residual.at[0]), v[1] += widen(residual.at[1]);
       }
       if constexpr (sizeof(R) == 4) {
-        v[0] = C::Activation::forward(v[0], target.p, target.q), v[1] = C::Activation::forward(v[1], target.p, target.q);
+        v[0] = C::Activation::forward(v[0], target.p, target.q),
+        v[1] = C::Activation::forward(v[1], target.p, target.q);
         if (inside) store(target.y + at + n, Vec<R, 2>{{narrow<R>(v[0]), narrow<R>(v[1])}});
       } else {
         pairs[i] = Finished<typename C::Activation>::pair(v[0], v[1], target.p, target.q, R());

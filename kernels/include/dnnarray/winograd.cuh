@@ -1,4 +1,5 @@
-// Winograd's F(2x2, 3x3) (Lavin and Gray, 2016): transforms of 0, 1, 1/2 and their sums, as exact as a plain sum of products.
+// Winograd's F(2x2, 3x3) (Lavin and Gray, 2016): transforms of 0, 1, 1/2 and their sums, as exact as a plain sum of
+// products.
 #pragma once
 
 #include "dnnarray/core/vec.cuh"

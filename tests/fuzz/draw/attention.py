@@ -56,12 +56,16 @@ def _bias(d: Drawer, shape: tuple[int, ...]) -> Leaf:
     return d.array(np.where(d.rng.random(shape) < d.choice((0.0, 0.2)), -np.inf, values))
 
 
-def _per_sequence(d: Drawer, batch: int, heads: int, queries: int, keys: int, options: dict[str, Any]) -> tuple[Any, ...]:
+def _per_sequence(
+    d: Drawer, batch: int, heads: int, queries: int, keys: int, options: dict[str, Any]
+) -> tuple[Any, ...]:
     """Bias, mask, causal_offset, alibi_slopes, sink, q_lengths, kv_lengths."""
     full = (batch, heads, queries, keys)
     bias = _bias(d, full) if d.maybe(0.2) else None
     mask = d.mask(*tuple(n if d.maybe(0.7) else 1 for n in full)[d.choice((0, 0, 1, 2)) :]) if d.maybe(0.2) else None
-    slopes = d.tame(*((batch, heads) if d.maybe(0.3) else (heads,)), scale=0.3, role="beside") if d.maybe(0.15) else None
+    slopes = (
+        d.tame(*((batch, heads) if d.maybe(0.3) else (heads,)), scale=0.3, role="beside") if d.maybe(0.15) else None
+    )
     offset = None
     banded = options.get("causal") or any(side is not None for side in options.get("window") or ())
     if (banded or slopes is not None) and d.maybe(0.25):
@@ -75,7 +79,9 @@ def _attention(d: Drawer) -> Drawn:
     (heads, kv_heads), batch = _heads(d), d.choice((0, 1, 1, 2, 2, 3)) if d.maybe(0.2) else d.choice((1, 2))
     (queries, keys), width = _lengths(d, heads * max(batch, 1)), _width(d)
     value_width = width if d.maybe(0.7) else _width(d)
-    options = _options(d) | _dropped(d) | d.some(layout=lambda: d.choice(("BHSD", "BSHD")), return_lse=lambda: d.maybe())
+    options = (
+        _options(d) | _dropped(d) | d.some(layout=lambda: d.choice(("BHSD", "BSHD")), return_lse=lambda: d.maybe())
+    )
 
     def rows(h: int, s: int, w: int) -> Leaf:
         return d.floats(*((batch, s, h, w) if options.get("layout") == "BSHD" else (batch, h, s, w)))
@@ -93,23 +99,38 @@ def _attention_varlen(d: Drawer) -> Drawn:
     longest = [int(lengths.max(initial=0)) + d.choice((0, 0, 3)) for lengths in (q_lengths, k_lengths)]
     options = _options(d) | _dropped(d) | d.some(return_lse=lambda: d.maybe())
     options |= {"max_seqlen_q": longest[0], "max_seqlen_k": longest[1]}
-    slopes = d.tame(*((sequences, heads) if d.maybe(0.3) else (heads,)), scale=0.3, role="beside") if d.maybe(0.15) else None
+    slopes = (
+        d.tame(*((sequences, heads) if d.maybe(0.3) else (heads,)), scale=0.3, role="beside") if d.maybe(0.15) else None
+    )
     sink = d.tame(heads, role="beside") if d.maybe(0.15) else None
     total_q, total_k = int(bounds[0][-1]), int(bounds[1][-1])
-    q, k, v = d.floats(total_q, heads, width), d.floats(total_k, kv_heads, width), d.floats(total_k, kv_heads, value_width)
-    return Drawn("attention_varlen", (q, k, v, *map(d.whole, bounds), slopes, sink), options, reduction=width + longest[1] + 1)
+    q, k, v = (
+        d.floats(total_q, heads, width),
+        d.floats(total_k, kv_heads, width),
+        d.floats(total_k, kv_heads, value_width),
+    )
+    return Drawn(
+        "attention_varlen", (q, k, v, *map(d.whole, bounds), slopes, sink), options, reduction=width + longest[1] + 1
+    )
 
 
 def _paged_attention(d: Drawer) -> Drawn:
     (heads, kv_heads), width, batch = _heads(d), _width(d), d.integer(0, 3) if d.maybe(0.9) else 0
     value_width = width if d.maybe(0.7) else _width(d)
-    pages, page, columns, queries = d.integer(1, 8), d.choice((1, 2, 3, 4, 16)), d.integer(1, 4), d.choice((None, None, 1, 2, 5))
+    pages, page, columns, queries = (
+        d.integer(1, 8),
+        d.choice((1, 2, 3, 4, 16)),
+        d.integer(1, 4),
+        d.choice((None, None, 1, 2, 5)),
+    )
     lengths = d.rng.integers(0, columns * page + 1, batch)
     table = d.rng.integers(0, pages, (batch, columns))
     unused = np.arange(columns) * page >= lengths[:, None]
     table = np.where(unused & (d.rng.random(table.shape) < 0.5), d.integer(-2, 99), table)
     options = _options(d) | d.some(return_lse=lambda: d.maybe())
-    slopes = d.tame(*((batch, heads) if d.maybe(0.3) else (heads,)), scale=0.3, role="beside") if d.maybe(0.15) else None
+    slopes = (
+        d.tame(*((batch, heads) if d.maybe(0.3) else (heads,)), scale=0.3, role="beside") if d.maybe(0.15) else None
+    )
     sink = d.tame(heads, role="beside") if d.maybe(0.15) else None
     q = d.floats(batch, *(() if queries is None else (queries,)), heads, width)
     k, v = d.floats(pages, page, kv_heads, width), d.floats(pages, page, kv_heads, value_width)
@@ -131,7 +152,9 @@ def _multi_head_attention(d: Drawer) -> Drawn:
     weights = [d.floats(r, c, scale=0.5) for r, c in zip(rows, columns, strict=True)]
     biases = [d.floats(r) if d.maybe() else None for r in rows]
     others = _per_sequence(d, batch, heads, queries, keys, options)
-    return Drawn("multi_head_attention", (*inputs, *weights, *biases, *others), options, reduction=8 * (max(columns) + keys))
+    return Drawn(
+        "multi_head_attention", (*inputs, *weights, *biases, *others), options, reduction=8 * (max(columns) + keys)
+    )
 
 
 def _rotary_embedding(d: Drawer) -> Drawn:
@@ -140,7 +163,9 @@ def _rotary_embedding(d: Drawer) -> Drawn:
     options = d.some(interleaved=lambda: d.maybe(), layout=lambda: d.choice(("BHSD", "BSHD")))
     x = d.floats(*((batch, length, heads, width) if options.get("layout") == "BSHD" else (batch, heads, length, width)))
     shape = (*((batch,) if d.maybe(0.3) else ()), length, turned)
-    return Drawn("rotary_embedding", (x, d.tame(*shape, role="beside"), d.tame(*shape, role="beside")), options, reduction=2)
+    return Drawn(
+        "rotary_embedding", (x, d.tame(*shape, role="beside"), d.tame(*shape, role="beside")), options, reduction=2
+    )
 
 
 DRAWERS = {

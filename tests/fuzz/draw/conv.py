@@ -103,7 +103,9 @@ def setting(d: Drawer) -> Setting:
     added = pairs(padding, tuple(space), covered, steps)
     out = tuple((n + p - w) // s + 1 for n, p, w, s in zip(space, added, covered, steps, strict=True))
     n, (groups, c, k) = d.choice((0, 1, 1, 2, 2, 3)) if d.maybe(0.2) else d.choice((1, 2)), _channels(d)
-    while n * groups * c * k * math.prod(window) * math.prod(out) > _WORK * (10 if d.maybe(0.1) else 1) and (c > 1 or k > 1):
+    while n * groups * c * k * math.prod(window) * math.prod(out) > _WORK * (10 if d.maybe(0.1) else 1) and (
+        c > 1 or k > 1
+    ):
         c, k = (c // 2, k) if c > k else (c, k // 2)
     options = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups, "layout": layout}
     plain = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1, "layout": "channels_first"}

@@ -19,7 +19,9 @@ def _bias_dropout_add(d: Drawer) -> Drawn:
     d.budget = min(d.budget, 250)
     shape = d.shape(d.integer(1, 4))
     options = {"seed": d.seed(), "p": _p(d), **d.some(offset=d.offset)}
-    return Drawn("bias_dropout_add", (d.floats(*shape), d.floats(shape[-1]), d.floats(*shape)), options, reduction=d.budget)
+    return Drawn(
+        "bias_dropout_add", (d.floats(*shape), d.floats(shape[-1]), d.floats(*shape)), options, reduction=d.budget
+    )
 
 
 DRAWERS = {"dropout": _dropout, "bias_dropout_add": _bias_dropout_add}

@@ -43,13 +43,17 @@ def _scores(d: Drawer) -> tuple[tuple[int, ...], int, dict[str, Any]]:
 def _cross_entropy(d: Drawer) -> Drawn:
     shape, axis, options = _scores(d)
     classes = shape[axis]
-    options |= _row_options(d) | d.some(label_smoothing=lambda: d.choice((0.0, 0.1, 0.5, 1.0)), return_lse=lambda: d.maybe())
+    options |= _row_options(d) | d.some(
+        label_smoothing=lambda: d.choice((0.0, 0.1, 0.5, 1.0)), return_lse=lambda: d.maybe()
+    )
     logits = d.floats(*shape, scale=d.choice((1.0, 1.0, 6.0)))
     if d.maybe(0.3):
         target = d.positive(*shape, low=0.0, high=1.0)
     else:
         target = _labels(d, classes, (*shape[:axis], *shape[axis + 1 :]), options)
-    return Drawn("cross_entropy", (logits, target, _class_weight(d, classes)), options, reduction=max(int(np.prod(shape)), 1))
+    return Drawn(
+        "cross_entropy", (logits, target, _class_weight(d, classes)), options, reduction=max(int(np.prod(shape)), 1)
+    )
 
 
 def _nll_loss(d: Drawer) -> Drawn:
@@ -86,7 +90,9 @@ def _ctc_loss(d: Drawer) -> Drawn:
     if n == 1 and d.maybe():
         targets = labels[0] if padded else labels[0, : counts[0]]
         numbers: list[Any] = [int(v[0]) if d.maybe() else d.whole(v[0]) for v in (lengths, counts)]
-        return Drawn("ctc_loss", (d.array(log_probs[:, 0]), d.whole(targets), *numbers), options, reduction=steps**2 + 1)
+        return Drawn(
+            "ctc_loss", (d.array(log_probs[:, 0]), d.whole(targets), *numbers), options, reduction=steps**2 + 1
+        )
     targets = labels if padded else np.concatenate([labels[i, :c] for i, c in enumerate(counts)])
     arrays = (d.array(log_probs, repeats=False), d.whole(targets), d.whole(lengths), d.whole(counts))
     return Drawn("ctc_loss", arrays, options, reduction=steps**2 + 1)

@@ -47,7 +47,9 @@ def _batch_norm(d: Drawer) -> Drawn:
 def _batch_norm_train(d: Drawer) -> Drawn:
     layout, options = _layout(d)
     shape, c = _channels_and_rest(d, layout)
-    if math.prod(shape[:-1] if layout == "channels_last" else (shape[0], *shape[2:])) == 1:  # a single value has no variance
+    if (
+        math.prod(shape[:-1] if layout == "channels_last" else (shape[0], *shape[2:])) == 1
+    ):  # a single value has no variance
         shape = (2, *shape[1:])
     residual = d.floats(*shape) if d.maybe(0.3) else None
     running = [d.positive(c, role="beside") if d.maybe(0.6) else None for _ in range(2)]
@@ -84,7 +86,10 @@ def _group_norm(d: Drawer) -> Drawn:
     layout, options = _layout(d)
     shape, c = _channels_and_rest(d, layout)
     groups = d.choice([g for g in range(1, c + 1) if c % g == 0] or [1])
-    options |= {"num_groups": groups, **d.some(eps=lambda: _eps(d), activation=lambda: activation(d), return_stats=lambda: d.maybe())}
+    options |= {
+        "num_groups": groups,
+        **d.some(eps=lambda: _eps(d), activation=lambda: activation(d), return_stats=lambda: d.maybe()),
+    }
     arrays = (d.floats(*shape), _parameter(d, c), _parameter(d, c))
     return Drawn("group_norm", arrays, options, reduction=max(math.prod(shape) // groups, 1))
 
@@ -108,7 +113,9 @@ def _local_response_norm(d: Drawer) -> Drawn:
     shape, _ = _channels_and_rest(d, layout)
     options |= {"size": d.integer(1, 9)}
     options |= d.some(
-        alpha=lambda: d.choice((1e-4, 0.5, 2.0)), beta=lambda: d.choice((0.75, 0.5, 1.0, 1.3)), k=lambda: d.choice((1.0, 2.0, 0.5))
+        alpha=lambda: d.choice((1e-4, 0.5, 2.0)),
+        beta=lambda: d.choice((0.75, 0.5, 1.0, 1.3)),
+        k=lambda: d.choice((1.0, 2.0, 0.5)),
     )
     return Drawn("local_response_norm", (d.floats(*shape),), options, reduction=options["size"])
 

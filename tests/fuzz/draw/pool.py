@@ -15,7 +15,10 @@ _ELEMENTS = 400  # the oracle looks at the taps of each window one by one
 
 
 def _image(d: Drawer, space: tuple[int, ...], layout: str, most: int) -> tuple[int, ...]:
-    n, c = d.choice((0, 1, 1, 2, 2, 3)) if d.maybe(0.15) else d.choice((1, 2)), d.choice((1, 2, 3, 8, 16, 17)) if d.maybe(0.97) else 0
+    n, c = (
+        d.choice((0, 1, 1, 2, 2, 3)) if d.maybe(0.15) else d.choice((1, 2)),
+        d.choice((1, 2, 3, 8, 16, 17)) if d.maybe(0.97) else 0,
+    )
     while n * c * most > _ELEMENTS and c > 1:
         c //= 2
     return (n, c, *space) if layout == "channels_first" else (n, *space, c)
@@ -97,6 +100,9 @@ def _max_unpool(d: Drawer) -> Drawn:
 
 
 DRAWERS = {op: partial(_windowed, op) for op in ("max_pool", "max_pool_with_indices", "avg_pool", "lp_pool")} | {
-    **{op: partial(_adaptive, op) for op in ("adaptive_avg_pool", "adaptive_max_pool", "adaptive_max_pool_with_indices")},
+    **{
+        op: partial(_adaptive, op)
+        for op in ("adaptive_avg_pool", "adaptive_max_pool", "adaptive_max_pool_with_indices")
+    },
     "max_unpool": _max_unpool,
 }

@@ -48,12 +48,16 @@ def _shape_of_state(d: Drawer, kind: str) -> tuple[int, int | None, bool]:
 
 
 def _sequence(kind: str, d: Drawer) -> Drawn:
-    t, n = d.integer(1, 6) if d.maybe(0.95) else d.choice((0, 13)), d.integer(1, 4) if d.maybe(0.95) else d.choice((0, 9, 17))
+    t, n = (
+        d.integer(1, 6) if d.maybe(0.95) else d.choice((0, 13)),
+        d.integer(1, 4) if d.maybe(0.95) else d.choice((0, 9, 17)),
+    )
     features, layers, directions = _extent(d), d.choice((1, 1, 1, 2, 3)), d.choice((1, 1, 2))
     hidden, projection, peephole = _shape_of_state(d, kind)
     width = directions * (projection or hidden)
     weights = tuple(
-        _entry(d, kind, features if k < directions else width, hidden, projection, peephole) for k in range(layers * directions)
+        _entry(d, kind, features if k < directions else width, hidden, projection, peephole)
+        for k in range(layers * directions)
     )
     options = _special(d, kind) | ({"bidirectional": True} if directions == 2 else d.some(reverse=lambda: d.maybe()))
     options |= d.some(layout=lambda: d.choice(("TNC", "NTC")))
@@ -75,4 +79,6 @@ def _cell(kind: str, d: Drawer) -> Drawn:
     return Drawn(f"{kind}_cell", arrays, _special(d, kind), reduction=features + hidden + 2)
 
 
-DRAWERS = {kind: partial(_sequence, kind) for kind in _GATES} | {f"{kind}_cell": partial(_cell, kind) for kind in _GATES}
+DRAWERS = {kind: partial(_sequence, kind) for kind in _GATES} | {
+    f"{kind}_cell": partial(_cell, kind) for kind in _GATES
+}

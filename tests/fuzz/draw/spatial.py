@@ -29,7 +29,9 @@ def _grid_sample(d: Drawer) -> Drawn:
     space, places = sizes(d, rank, 12), tuple(d.integer(0 if d.maybe(0.03) else 1, 4) for _ in range(rank))
     modes = ("bilinear", "nearest", "bicubic")[: 3 if rank == 2 else 2]
     options = d.some(
-        mode=lambda: d.choice(modes), padding_mode=lambda: d.choice(("zeros", "border", "reflection")), align_corners=lambda: d.maybe()
+        mode=lambda: d.choice(modes),
+        padding_mode=lambda: d.choice(("zeros", "border", "reflection")),
+        align_corners=lambda: d.maybe(),
     )
     reach = d.choice((0.9, 1.5, 4.0))
     grid = d.rng.uniform(-reach, reach, (n, *places, rank))
@@ -40,7 +42,10 @@ def _grid_sample(d: Drawer) -> Drawn:
 
 def _affine_grid(d: Drawer) -> Drawn:
     rank, n = d.choice((2, 3)), _batch(d)
-    options = {"shape": (n, d.integer(0, 5), *(d.integer(1, 6) for _ in range(rank))), **d.some(align_corners=lambda: d.maybe())}
+    options = {
+        "shape": (n, d.integer(0, 5), *(d.integer(1, 6) for _ in range(rank))),
+        **d.some(align_corners=lambda: d.maybe()),
+    }
     return Drawn("affine_grid", (d.floats(n, rank, rank + 1),), options, reduction=6**rank)
 
 
@@ -75,7 +80,9 @@ def _roi_align(d: Drawer) -> Drawn:
     corners = d.rng.uniform(-4, max(space) + 6, (count, 2, 2))
     if d.maybe(0.8):
         corners = np.sort(corners, axis=1)
-    boxes = np.concatenate([d.rng.integers(0, max(n, 1), (count, 1)), np.round(corners.reshape(count, 4) * 8) / 8], axis=1)
+    boxes = np.concatenate(
+        [d.rng.integers(0, max(n, 1), (count, 1)), np.round(corners.reshape(count, 4) * 8) / 8], axis=1
+    )
     if d.maybe():
         boxes[:, 1:] += 1 / 32  # off the edges
     return Drawn("roi_align", (d.floats(n, c, *space), d.array(boxes, repeats=False)), options, reduction=64)
@@ -111,7 +118,9 @@ def _embedding(d: Drawer) -> Drawn:
 
 def _one_hot(d: Drawer) -> Drawn:
     classes = d.choice((1, 2, 3, 5, 8, 17, 300)) if d.maybe(0.9) else d.integer(1, 40)
-    return Drawn("one_hot", (d.indices(0, classes, *d.shape(d.integer(0, 3))),), {"num_classes": classes}, gradient=False)
+    return Drawn(
+        "one_hot", (d.indices(0, classes, *d.shape(d.integer(0, 3))),), {"num_classes": classes}, gradient=False
+    )
 
 
 DRAWERS = {

@@ -29,7 +29,9 @@ _OPTIONS: dict[str, tuple[Callable[..., Any], dict[str, tuple[str, float]]]] = {
 
 
 def _activation(function: Callable[..., Any], options: dict[str, tuple[str, float]]) -> Callable[..., Any]:
-    return lambda node, x: function(x, **{n: node.get(attribute, default) for n, (attribute, default) in options.items()})
+    return lambda node, x: function(
+        x, **{n: node.get(attribute, default) for n, (attribute, default) in options.items()}
+    )
 
 
 for _name, (_function, _options) in _OPTIONS.items():

@@ -12,15 +12,45 @@ from dnnarray.interop.onnx.registry import Node, operator
 from dnnarray.interop.onnx.values import namespace, on_host
 
 _UNARY = {
-    "Abs": "abs", "Acos": "acos", "Acosh": "acosh", "Asin": "asin", "Asinh": "asinh", "Atan": "atan", "Atanh": "atanh", "BitwiseNot": "bitwise_invert",
-    "Ceil": "ceil", "Cos": "cos", "Cosh": "cosh", "Exp": "exp", "Floor": "floor", "IsNaN": "isnan", "Log": "log", "Neg": "negative",
-    "Not": "logical_not", "Round": "round", "Sign": "sign", "Sin": "sin", "Sinh": "sinh", "Sqrt": "sqrt", "Tan": "tan",
-}  # fmt: skip
+    "Abs": "abs",
+    "Acos": "acos",
+    "Acosh": "acosh",
+    "Asin": "asin",
+    "Asinh": "asinh",
+    "Atan": "atan",
+    "Atanh": "atanh",
+    "BitwiseNot": "bitwise_invert",
+    "Ceil": "ceil",
+    "Cos": "cos",
+    "Cosh": "cosh",
+    "Exp": "exp",
+    "Floor": "floor",
+    "IsNaN": "isnan",
+    "Log": "log",
+    "Neg": "negative",
+    "Not": "logical_not",
+    "Round": "round",
+    "Sign": "sign",
+    "Sin": "sin",
+    "Sinh": "sinh",
+    "Sqrt": "sqrt",
+    "Tan": "tan",
+}
 _BINARY = {
-    "Add": "add", "And": "logical_and", "BitwiseAnd": "bitwise_and", "BitwiseOr": "bitwise_or", "BitwiseXor": "bitwise_xor", "Greater": "greater",
-    "GreaterOrEqual": "greater_equal", "Less": "less", "LessOrEqual": "less_equal", "Mul": "multiply", "Or": "logical_or", "Sub": "subtract",
+    "Add": "add",
+    "And": "logical_and",
+    "BitwiseAnd": "bitwise_and",
+    "BitwiseOr": "bitwise_or",
+    "BitwiseXor": "bitwise_xor",
+    "Greater": "greater",
+    "GreaterOrEqual": "greater_equal",
+    "Less": "less",
+    "LessOrEqual": "less_equal",
+    "Mul": "multiply",
+    "Or": "logical_or",
+    "Sub": "subtract",
     "Xor": "logical_xor",
-}  # fmt: skip
+}
 _VARIADIC = {"Max": "maximum", "Min": "minimum", "Sum": "add"}
 
 
@@ -91,7 +121,11 @@ def power(node: Node, a: Any, b: Any) -> Any:
     xp, b = namespace(a, b), _aligned(node, a, b)
     if b.dtype == a.dtype:
         return xp.pow(a, b)
-    wide = a if a.dtype.kind == "f" and a.dtype.itemsize >= b.dtype.itemsize else a.astype(np.result_type(a.dtype, b.dtype, np.float32))
+    wide = (
+        a
+        if a.dtype.kind == "f" and a.dtype.itemsize >= b.dtype.itemsize
+        else a.astype(np.result_type(a.dtype, b.dtype, np.float32))
+    )
     return xp.pow(wide, b.astype(wide.dtype)).astype(a.dtype)
 
 

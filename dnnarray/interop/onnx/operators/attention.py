@@ -31,7 +31,9 @@ def _window(node: Node) -> tuple[int | None, int | None] | None:
 
 
 @operator("Attention")
-def attention(node: Node, q: Any, k: Any, v: Any, mask: Any = None, past_k: Any = None, past_v: Any = None, lengths: Any = None) -> Any:
+def attention(
+    node: Node, q: Any, k: Any, v: Any, mask: Any = None, past_k: Any = None, past_v: Any = None, lengths: Any = None
+) -> Any:
     xp = namespace(q, k)
     if (past_k is None) != (past_v is None):
         raise OptionError(f"onnx: {node}: one of past_key and past_value is missing; expected both or neither.")
@@ -70,7 +72,9 @@ def _masks(mask: Any, keys: int, q: Any) -> dict[str, Any]:
     return {"mask": mask} if boolean else {"bias": mask.astype(q.dtype)}
 
 
-def _scores(node: Node, q: Any, k: Any, masks: dict[str, Any], lengths: Any, offset: Any, options: dict[str, Any]) -> Any:
+def _scores(
+    node: Node, q: Any, k: Any, masks: dict[str, Any], lengths: Any, offset: Any, options: dict[str, Any]
+) -> Any:
     """The matrix of scores, which `attention` never holds: raw, capped, with the bias, or as probabilities."""
     xp, mode = namespace(q), node.get("qk_matmul_output_mode", 0)
     scale = 1 / math.sqrt(q.shape[-1]) if options["scale"] is None else options["scale"]
@@ -111,7 +115,9 @@ def rotary_embedding(node: Node, x: Any, cos: Any, sin: Any, positions: Any = No
         cos, sin = cos[positions], sin[positions]
     turned = node.get("rotary_embedding_dim", 0) or heads.shape[-1]
     interleaved = bool(node.get("interleaved", 0))
-    y = dnn.rotary_embedding(heads[..., :turned], cos, sin, interleaved=interleaved, layout="BSHD" if packed else "BHSD")
+    y = dnn.rotary_embedding(
+        heads[..., :turned], cos, sin, interleaved=interleaved, layout="BSHD" if packed else "BHSD"
+    )
     if turned < heads.shape[-1]:
         y = xp.concat([y, heads[..., turned:]], axis=-1)
     return y.reshape(shape)

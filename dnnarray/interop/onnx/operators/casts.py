@@ -73,4 +73,9 @@ def _power_of_two(x: np.ndarray, mode: str) -> np.ndarray:
 
 @operator("BitCast", refuses=_refuses)
 def bit_cast(node: Node, x: Any) -> Any:
-    return namespace(x).asarray(x, copy=on_host(x) and not x.flags.c_contiguous).view(dtype_of(node.get("to"))).reshape(x.shape)
+    return (
+        namespace(x)
+        .asarray(x, copy=on_host(x) and not x.flags.c_contiguous)
+        .view(dtype_of(node.get("to")))
+        .reshape(x.shape)
+    )

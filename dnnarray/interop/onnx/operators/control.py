@@ -38,7 +38,9 @@ def scan(node: Node, scope: Mapping[str, Any], *inputs: Any) -> Any:
     if node.opset >= 9:
         return tuple(_scan(node, scope, inputs))
     if inputs[0] is not None:
-        raise node.unsupported("sequence lengths of Scan-8 are not supported", "Convert the model to opset 9 with onnx.version_converter.")
+        raise node.unsupported(
+            "sequence lengths of Scan-8 are not supported", "Convert the model to opset 9 with onnx.version_converter."
+        )
     batch = [_scan(node, scope, tuple(x[i] for x in inputs[1:])) for i in range(inputs[1].shape[0])]
     return tuple(namespace(*column).stack(column) for column in zip(*batch, strict=True))
 

@@ -28,7 +28,10 @@ def _checked(node: Node, x: Any, weight: Any) -> int:
     """The number of spatial axes."""
     kernel = node.get("kernel_shape")
     if kernel and tuple(kernel) != tuple(weight.shape[2:]):
-        raise ShapeError(f"onnx: {node}: kernel_shape is {kernel}; expected {list(weight.shape[2:])}, the extents of the weight's window.")
+        raise ShapeError(
+            f"onnx: {node}: kernel_shape is {kernel}; expected {list(weight.shape[2:])}, the extents of the "
+            "weight's window."
+        )
     return x.ndim - 2
 
 

@@ -26,11 +26,15 @@ def deform_conv(node: Node, x: Any, weight: Any, offset: Any, bias: Any = None, 
     y: Any = None
     for tap in range(taps):
         row, column = divmod(tap, weight.shape[3])
-        parts = [_sampled(xp, images[:, :, :, g], *_places(node, xp, moved[:, g, tap], (row, column))) for g in range(groups)]
+        parts = [
+            _sampled(xp, images[:, :, :, g], *_places(node, xp, moved[:, g, tap], (row, column))) for g in range(groups)
+        ]
         parts = parts if shares is None else [p * shares[:, g, tap] for g, p in enumerate(parts)]
         element = weights[:, row : row + 1, column : column + 1]
         seen = xp.concat(parts, axis=-1)
-        y = dnn.conv(seen, element, None if tap else bias, residual=y, groups=node.get("group", 1), layout="channels_last")
+        y = dnn.conv(
+            seen, element, None if tap else bias, residual=y, groups=node.get("group", 1), layout="channels_last"
+        )
     return xp.permute_dims(y, (0, 3, 1, 2))
 
 

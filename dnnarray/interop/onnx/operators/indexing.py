@@ -18,7 +18,9 @@ def gather(node: Node, data: Any, indices: Any) -> Any:
     xp, axis = namespace(data, indices), node.get("axis", 0) % data.ndim
     extent = data.shape[axis]
     if on_host(indices) and indices.size and not (-extent <= indices.min() and indices.max() < extent):
-        raise OptionError(f"onnx: {node}: indices reach from {indices.min()} to {indices.max()}; expected {-extent} to {extent - 1}.")
+        raise OptionError(
+            f"onnx: {node}: indices reach from {indices.min()} to {indices.max()}; expected {-extent} to {extent - 1}."
+        )
     if axis == 0 and data.ndim == 2 and floating(data):
         return dnn.embedding(xp.where(indices < 0, indices + extent, indices).astype(indices.dtype), data)
     return data[(slice(None),) * axis + (indices,)]
@@ -63,7 +65,9 @@ def _written(data: Any, index: Any, updates: Any, reduction: str) -> Any:
 
 @operator("Scatter", "ScatterElements", refuses=_refuses_products)
 def scatter_elements(node: Node, data: Any, indices: Any, updates: Any) -> Any:
-    return _written(data, _places(data, indices, node.get("axis", 0) % data.ndim), updates, node.get("reduction", "none"))
+    return _written(
+        data, _places(data, indices, node.get("axis", 0) % data.ndim), updates, node.get("reduction", "none")
+    )
 
 
 @operator("ScatterND", refuses=_refuses_products)
@@ -126,7 +130,9 @@ def unique(node: Node, x: Any) -> Any:
 
 
 @operator("NonMaxSuppression", host=(0, 1, 2, 3, 4))
-def non_max_suppression(node: Node, boxes: Any, scores: Any, most: Any = None, overlap: Any = None, least: Any = None) -> Any:
+def non_max_suppression(
+    node: Node, boxes: Any, scores: Any, most: Any = None, overlap: Any = None, least: Any = None
+) -> Any:
     """On the processor: how many boxes are left depends on the data."""
     count = int(number(most)) if most is not None else 0
     threshold = float(number(overlap)) if overlap is not None else 0.0

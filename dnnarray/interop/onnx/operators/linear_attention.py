@@ -28,11 +28,15 @@ def linear_attention(node: Node, q: Any, k: Any, v: Any, past: Any = None, decay
         raise OptionError(f"onnx: {node}: update_rule is {rule!r}; expected one of {', '.join(map(repr, _RULES))}.")
     gated, corrected = _RULES[rule]
     if gated != (decay is not None) or corrected != (beta is not None):
-        raise OptionError(f"onnx: {node}: the update rule {rule!r} takes {_wanted(gated, corrected)}; got other inputs.")
+        raise OptionError(
+            f"onnx: {node}: the update rule {rule!r} takes {_wanted(gated, corrected)}; got other inputs."
+        )
     heads, kept = node.get("q_num_heads"), node.get("kv_num_heads")
     queries, keys, values = _heads(q, heads), _heads(k, kept), _heads(v, kept)
     steps, batch, _, width = queries.shape
-    state = xp.zeros((batch, kept, width, values.shape[-1]), dtype=np.float32) if past is None else past.astype(np.float32)
+    state = (
+        xp.zeros((batch, kept, width, values.shape[-1]), dtype=np.float32) if past is None else past.astype(np.float32)
+    )
     decays = None if decay is None else xp.exp(_heads(decay, kept))
     rates = None if beta is None else _heads(beta, beta.shape[-1])
     scale = node.get("scale", 0.0) or 1 / math.sqrt(width)

@@ -14,20 +14,28 @@ from dnnarray.interop.onnx.values import namespace, widened
 def _like(x: Any, *parameters: Any) -> list[Any]:
     """Parameters in a dtype that goes with x: its own, or float32 beside a half type."""
     return [
-        p if p is None or p.dtype == x.dtype or (str(p.dtype) == "float32" and x.dtype.itemsize == 2) else p.astype(x.dtype)
+        p
+        if p is None or p.dtype == x.dtype or (str(p.dtype) == "float32" and x.dtype.itemsize == 2)
+        else p.astype(x.dtype)
         for p in parameters
     ]
 
 
 def _refuses_statistics(node: Node) -> None:
-    training = node.get("training_mode", 0) if node.opset >= 14 else not node.get("is_test", 0) and sum(map(bool, node.outputs)) > 1
+    training = (
+        node.get("training_mode", 0)
+        if node.opset >= 14
+        else not node.get("is_test", 0) and sum(map(bool, node.outputs)) > 1
+    )
     if training and node.opset < 14:
         raise node.unsupported(
             f"the training form of BatchNormalization-{node.opset} is not supported",
             "Convert the model to opset 14 or newer with onnx.version_converter.",
         )
     if not node.get("spatial", 1):
-        raise node.unsupported("spatial=0 is not supported", "Convert the model to opset 9 or newer with onnx.version_converter.")
+        raise node.unsupported(
+            "spatial=0 is not supported", "Convert the model to opset 9 or newer with onnx.version_converter."
+        )
 
 
 @operator("BatchNormalization", refuses=_refuses_statistics)
@@ -41,7 +49,9 @@ def batch_normalization(node: Node, x: Any, scale: Any, bias: Any, mean: Any, va
     result = dnn.batch_norm_train(x, weight, shift, eps=eps)
     xp, keep = namespace(x), node.get("momentum", 0.9)
     found = xp.var(widened(x), axis=(0, *range(2, x.ndim)))
-    running = [(keep * old + (1 - keep) * new).astype(old.dtype) for old, new in ((mean, result.mean), (variance, found))]
+    running = [
+        (keep * old + (1 - keep) * new).astype(old.dtype) for old, new in ((mean, result.mean), (variance, found))
+    ]
     return (result.y, *running)
 
 

@@ -62,7 +62,9 @@ def _requantized(node: Node, total: Any, scale: Any, y_scale: Any, y_zero: Any) 
 
 
 @operator("QLinearMatMul")
-def qlinear_matmul(node: Node, a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, b_zero: Any, y_scale: Any, y_zero: Any) -> Any:
+def qlinear_matmul(
+    node: Node, a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, b_zero: Any, y_scale: Any, y_zero: Any
+) -> Any:
     column = a_scale[..., None] if a_scale.ndim == 1 and a_scale.size > 1 else a_scale
     return _requantized(node, matmul_integer(node, a, b, a_zero, b_zero), column * b_scale, y_scale, y_zero)
 

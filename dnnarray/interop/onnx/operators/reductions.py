@@ -148,6 +148,10 @@ def lp_normalization(node: Node, x: Any) -> Any:
     xp, axis = namespace(x), node.get("axis", -1)
     wide = widened(x)
     norm = (
-        xp.sum(xp.abs(wide), axis=axis, keepdims=True) if node.get("p", 2) == 1 else xp.sqrt(xp.sum(wide * wide, axis=axis, keepdims=True))
+        xp.sum(xp.abs(wide), axis=axis, keepdims=True)
+        if node.get("p", 2) == 1
+        else xp.sqrt(xp.sum(wide * wide, axis=axis, keepdims=True))
     )
-    return xp.where(norm == 0, xp.zeros_like(wide), wide / xp.where(norm == 0, xp.ones_like(norm), norm)).astype(x.dtype)
+    return xp.where(norm == 0, xp.zeros_like(wide), wide / xp.where(norm == 0, xp.ones_like(norm), norm)).astype(
+        x.dtype
+    )

@@ -41,7 +41,9 @@ def resize(node: Node, x: Any, *inputs: Any) -> Any:
     return _resize(node, x, axes, factors, extents, roi)
 
 
-def _resize(node: Node, x: Any, axes: list[int], factors: list[float] | None, extents: list[int] | None, roi: Any) -> Any:
+def _resize(
+    node: Node, x: Any, axes: list[int], factors: list[float] | None, extents: list[int] | None, roi: Any
+) -> Any:
     if factors is None:
         assert extents is not None
         factors = [n / x.shape[a] for n, a in zip(extents, axes, strict=True)]
@@ -62,7 +64,9 @@ def _resize(node: Node, x: Any, axes: list[int], factors: list[float] | None, ex
     return y.astype(x.dtype)
 
 
-def _kept_aspect(node: Node, x: Any, axes: list[int], factors: list[float], extents: list[int]) -> tuple[list[float], list[int]]:
+def _kept_aspect(
+    node: Node, x: Any, axes: list[int], factors: list[float], extents: list[int]
+) -> tuple[list[float], list[int]]:
     policy = node.get("keep_aspect_ratio_policy", "stretch")
     if policy == "stretch":
         return factors, extents
@@ -79,7 +83,9 @@ def _by_interpolate(node: Node, x: Any, axes: list[int], factors: list[float], e
     if mode == "nearest":
         fits = where == "asymmetric" and node.get("nearest_mode", "round_prefer_floor") == "floor"
     else:
-        fits = where == "half_pixel" and (mode == "linear" or (node.get("cubic_coeff_a", -0.75) == -0.75 and x.ndim == 4))
+        fits = where == "half_pixel" and (
+            mode == "linear" or (node.get("cubic_coeff_a", -0.75) == -0.75 and x.ndim == 4)
+        )
         fits = fits and not node.get("exclude_outside", 0)
     if not fits:
         return None

@@ -46,7 +46,9 @@ def reshape(node: Node, x: Any, to: Any = None) -> Any:
         known = math.prod(n for n in extents if n != -1)
         extents = tuple((math.prod(x.shape) // known if known else 0) if n == -1 else n for n in extents)
     if math.prod(extents) != math.prod(x.shape):
-        raise ShapeError(f"onnx: {node}: data has shape {tuple(x.shape)}; expected as many elements as the shape {extents} has.")
+        raise ShapeError(
+            f"onnx: {node}: data has shape {tuple(x.shape)}; expected as many elements as the shape {extents} has."
+        )
     return namespace(x).reshape(x, extents)
 
 
@@ -107,7 +109,9 @@ def split(node: Node, x: Any, sizes: Any = None) -> Any:
         part = -(-x.shape[axis] // count)
         extents = tuple(max(0, min(part, x.shape[axis] - i * part)) for i in range(count))
     if sum(extents) != x.shape[axis]:
-        raise ShapeError(f"onnx: {node}: split is {extents}; expected sizes with the sum {x.shape[axis]}, the extent of axis {axis}.")
+        raise ShapeError(
+            f"onnx: {node}: split is {extents}; expected sizes with the sum {x.shape[axis]}, the extent of axis {axis}."
+        )
     ends = np.cumsum(extents)
     return tuple(x[(slice(None),) * axis + (slice(int(e) - n, int(e)),)] for n, e in zip(extents, ends, strict=True))
 
@@ -197,5 +201,7 @@ def spatial_pairs(node: Node, spatial: int, name: str = "pads") -> tuple[tuple[i
     """The padding of a window operator, (before, after) for each spatial axis."""
     pads = node.get(name) or [0] * (2 * spatial)
     if len(pads) != 2 * spatial:
-        raise OptionError(f"onnx: {node}: {name} is {pads}; expected {2 * spatial} numbers, for {spatial} spatial axes.")
+        raise OptionError(
+            f"onnx: {node}: {name} is {pads}; expected {2 * spatial} numbers, for {spatial} spatial axes."
+        )
     return tuple(zip(pads[:spatial], pads[spatial:], strict=True))

@@ -15,7 +15,9 @@ _MODES = {"linear": "bilinear", "cubic": "bicubic"}  # the names since opset 20
 def grid_sample(node: Node, x: Any, grid: Any) -> Any:
     mode = node.get("mode", "linear")
     padding, corners = node.get("padding_mode", "zeros"), bool(node.get("align_corners", 0))
-    return dnn.grid_sample(x, grid.astype(x.dtype), mode=_MODES.get(mode, mode), padding_mode=padding, align_corners=corners)
+    return dnn.grid_sample(
+        x, grid.astype(x.dtype), mode=_MODES.get(mode, mode), padding_mode=padding, align_corners=corners
+    )
 
 
 @operator("AffineGrid", host=(1,))
@@ -28,7 +30,10 @@ def roi_align(node: Node, x: Any, rois: Any, batch: Any) -> Any:
     """Boxes lie at half pixels by default since opset 16."""
     xp = namespace(x, rois)
     boxes = xp.concat([batch.astype(rois.dtype).reshape(-1, 1), rois], axis=1)
-    half = node.get("coordinate_transformation_mode", "half_pixel" if node.opset >= 16 else "output_half_pixel") == "half_pixel"
+    half = (
+        node.get("coordinate_transformation_mode", "half_pixel" if node.opset >= 16 else "output_half_pixel")
+        == "half_pixel"
+    )
     return dnn.roi_align(
         x,
         boxes,

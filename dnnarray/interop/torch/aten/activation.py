@@ -64,7 +64,9 @@ for _name, _function in (("relu", dnn.relu), ("sigmoid", dnn.sigmoid), ("tanh", 
 _by_options("gelu", lambda approximate="none": (dnn.gelu, {"approximate": approximate}))
 _by_options("hardtanh", lambda low=-1.0, high=1.0: (dnn.hard_tanh, {"min": float(low), "max": float(high)}))
 _by_options("leaky_relu", lambda slope=0.01: (dnn.leaky_relu, {"negative_slope": float(slope)}))
-_by_options("threshold", lambda threshold, value: (dnn.threshold, {"threshold": float(threshold), "value": float(value)}))
+_by_options(
+    "threshold", lambda threshold, value: (dnn.threshold, {"threshold": float(threshold), "value": float(value)})
+)
 _by_options("elu", _elu)
 
 

@@ -37,7 +37,9 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> tuple[
     return _turned(found[0]), found[1]
 
 
-def _backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor, options: dict[str, Any]) -> Any:
+def _backward(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor, options: dict[str, Any]
+) -> Any:
     turned = map(_turned, (grad, q, k, v))
     found = dnn.attention_backward(*turned, output=_turned(output), lse=lse, layout="BSHD", needs=_GRADIENTS, **options)
     return _turned(found.q), _turned(found.k), _turned(found.v)

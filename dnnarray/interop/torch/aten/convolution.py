@@ -62,14 +62,17 @@ def convolution_backward(
     bias = grad.new_empty(grad.shape[1]) if mask[2] else None  # only its shape matters
     x = _in_common_format(x, weight)
     if transposed:
-        found = dnn.conv_transpose_backward(grad, x, weight, bias, output_padding=sizes(output_padding), needs=needs, **options)
+        found = dnn.conv_transpose_backward(
+            grad, x, weight, bias, output_padding=sizes(output_padding), needs=needs, **options
+        )
     else:
         found = dnn.conv_backward(grad, x, weight, bias, needs=needs, **options)
     return found.x, found.weight, found.bias
 
 
 def _in_common_format(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """The image in channels-last memory where it or the weight is, else in the default order: PyTorch's results lie so."""
+    """The image in channels-last memory where it or the weight is, else in the default order: PyTorch's results lie
+    so."""
     form = channels_last(x) or channels_last(weight) if x.dim() == weight.dim() else None
     if form is None:
         return x.contiguous()
@@ -80,9 +83,13 @@ def _in_common_format(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 @kernel("im2col")
-def im2col(x: torch.Tensor, kernel_size: list[int], dilation: list[int], padding: list[int], stride: list[int]) -> torch.Tensor:
+def im2col(
+    x: torch.Tensor, kernel_size: list[int], dilation: list[int], padding: list[int], stride: list[int]
+) -> torch.Tensor:
     x, added = batched(x, 2)
-    return unbatched(dnn.unfold(x, sizes(kernel_size), stride=sizes(stride), padding=sizes(padding), dilation=sizes(dilation)), added)
+    return unbatched(
+        dnn.unfold(x, sizes(kernel_size), stride=sizes(stride), padding=sizes(padding), dilation=sizes(dilation)), added
+    )
 
 
 @kernel("col2im")

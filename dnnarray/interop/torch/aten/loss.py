@@ -18,7 +18,9 @@ def _axis(scores: Tensor) -> int:
 
 
 @kernel("nll_loss_forward", "nll_loss2d_forward")
-def nll_loss(scores: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int) -> tuple[Tensor, Tensor]:
+def nll_loss(
+    scores: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int
+) -> tuple[Tensor, Tensor]:
     options: dict[str, Any] = {"ignore_index": ignore_index, "axis": _axis(scores)}
     loss = dnn.nll_loss(scores, target, weight=weight, reduction=_REDUCTIONS[reduction], **options)
     return loss, _total_weight(scores, target, weight, reduction, ignore_index)

@@ -157,7 +157,9 @@ def _check_normalized(x: Tensor, shape: list[int]) -> None:
 
 
 @kernel("native_layer_norm")
-def native_layer_norm(x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float) -> tuple[Tensor, ...]:
+def native_layer_norm(
+    x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, ...]:
     _check_normalized(x, shape)
     found = dnn.layer_norm(x.contiguous(), weight, bias, axis=_last(shape), eps=eps, return_stats=True)
     return found.y, *_kept((found.mean, found.rstd), x, weight)
@@ -193,7 +195,9 @@ def native_layer_norm_backward(
 @kernel("rms_norm", keys=ABOVE_AUTOGRAD)
 def rms_norm(x: Tensor, shape: list[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
     _check_normalized(x, shape)
-    return differentiable("rms_norm")(x, weight, axis=_last(shape), eps=torch.finfo(x.dtype).eps if eps is None else eps)
+    return differentiable("rms_norm")(
+        x, weight, axis=_last(shape), eps=torch.finfo(x.dtype).eps if eps is None else eps
+    )
 
 
 @kernel("native_group_norm")

@@ -53,7 +53,9 @@ def _max_pool_backward(spatial: int) -> Callable[..., Any]:
     ) -> Tensor:
         x, added = batched(x, spatial)
         options = _window(kernel_size, stride, padding, spatial) | {"dilation": sizes(dilation), "ceil_mode": ceil_mode}
-        found = dnn.max_pool_with_indices_backward(batched(grad, spatial)[0], x, indices=batched(indices, spatial)[0], **options)
+        found = dnn.max_pool_with_indices_backward(
+            batched(grad, spatial)[0], x, indices=batched(indices, spatial)[0], **options
+        )
         return unbatched(found, added)
 
     return max_pool_with_indices_backward
@@ -130,7 +132,9 @@ def _adaptive_max_backward(spatial: int) -> Callable[..., Any]:
     def adaptive_max_pool_backward(grad: Tensor, x: Tensor, indices: Tensor) -> Tensor:
         x, added = batched(x, spatial)
         grad, indices = batched(grad, spatial)[0], batched(indices, spatial)[0]
-        return unbatched(dnn.adaptive_max_pool_with_indices_backward(grad, x, tuple(grad.shape[2:]), indices=indices), added)
+        return unbatched(
+            dnn.adaptive_max_pool_with_indices_backward(grad, x, tuple(grad.shape[2:]), indices=indices), added
+        )
 
     return adaptive_max_pool_backward
 

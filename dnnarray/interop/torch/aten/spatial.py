@@ -22,7 +22,8 @@ def _grid_options(mode: int, padding: int, align_corners: bool) -> dict[str, Any
 
 @kernel("grid_sampler_2d", "grid_sampler_3d")
 def grid_sampler(x: Tensor, grid: Tensor, mode: int, padding: int, align_corners: bool) -> Tensor:
-    out = None if x.is_contiguous() else x.new_empty((*x.shape[:2], *grid.shape[1:-1]))  # PyTorch's result is in the default order
+    # PyTorch's result is in the default order
+    out = None if x.is_contiguous() else x.new_empty((*x.shape[:2], *grid.shape[1:-1]))
     return dnn.grid_sample(x, grid, out=out, **_grid_options(mode, padding, align_corners))
 
 
@@ -54,7 +55,9 @@ def _resampling(mode: str, aligned: bool, antialias: bool) -> tuple[Callable[...
 
     def forward(x: Tensor, output_size: list[int], *rest: Any) -> Tensor:
         corners, scales = _split(rest, aligned, len(output_size))
-        return dnn.interpolate(x, **_positions(list(x.shape[2:]), output_size, scales), align_corners=corners, **options)
+        return dnn.interpolate(
+            x, **_positions(list(x.shape[2:]), output_size, scales), align_corners=corners, **options
+        )
 
     def backward(grad: Tensor, output_size: list[int], input_size: list[int], *rest: Any) -> Tensor:
         corners, scales = _split(rest, aligned, len(output_size))
@@ -90,7 +93,9 @@ _enter_resampling("_upsample_bicubic2d_aa", "cubic", True, antialias=True)
 
 
 @kernel("embedding")
-def embedding(weight: Tensor, indices: Tensor, padding: int = -1, by_frequency: bool = False, sparse: bool = False) -> Tensor:
+def embedding(
+    weight: Tensor, indices: Tensor, padding: int = -1, by_frequency: bool = False, sparse: bool = False
+) -> Tensor:
     return dnn.embedding(indices, weight)
 
 

@@ -1,5 +1,5 @@
-// Clusters of thread blocks (from sm_90 on), copies to shared memory that run by themselves, and values of warps brought together over a
-// cluster. With one block everything here is a plain block's and compiles for sm_80.
+// Clusters of thread blocks (from sm_90 on), copies to shared memory that run by themselves, and values of warps
+// brought together over a cluster. With one block everything here is a plain block's and compiles for sm_80.
 #pragma once
 
 #include "dnnarray/core/reduce.cuh"

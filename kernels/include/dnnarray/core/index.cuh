@@ -28,14 +28,15 @@ __device__ __forceinline__ Divided split_index(long long i, long long n, long lo
   return {q, a - q * by.n};
 }
 
-// An array of up to five axes seen in one order and lying in another: extents from the second slowest axis on, strides of all five in
-// elements.
+// An array of up to five axes seen in one order and lying in another: extents from the second slowest axis on, strides
+// of all five in elements.
 struct Strided {
   long long n1, n2, n3, n4, s0, s1, s2, s3, s4;
 
   // Where the element lies that is number i with axis 4 running fastest.
   __device__ __forceinline__ long long at(long long i) const {
-    const Divided a = divide_index(i, n4), b = divide_index(a.quotient, n3), c = divide_index(b.quotient, n2), d = divide_index(c.quotient, n1);
+    const Divided a = divide_index(i, n4), b = divide_index(a.quotient, n3), c = divide_index(b.quotient, n2),
+                  d = divide_index(c.quotient, n1);
     return d.quotient * s0 + d.remainder * s1 + c.remainder * s2 + b.remainder * s3 + a.remainder * s4;
   }
 };

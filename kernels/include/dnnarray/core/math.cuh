@@ -1,4 +1,5 @@
-// Transcendental functions in two classes: `Precise` for results in float and double, `Quick` for results that are rounded to a half type.
+// Transcendental functions in two classes: `Precise` for results in float and double, `Quick` for results that are
+// rounded to a half type.
 #pragma once
 
 #include "dnnarray/core/dtype.cuh"
@@ -24,8 +25,8 @@ __device__ __forceinline__ double reciprocal(double x) { return 1 / x; }
 // Held between `low` and `high`; NaN stays NaN.
 __device__ __forceinline__ float held_between(float x, float low, float high) { return min_nan(max_nan(x, low), high); }
 
-// The normal distribution left of -|x| as a multiple of exp(-x^2 / 2): P(t) t with t = 1 / (1 + 0.31 |x|), where P was fitted to the smallest
-// relative error, 5e-6 up to |x| = 14.
+// The normal distribution left of -|x| as a multiple of exp(-x^2 / 2): P(t) t with t = 1 / (1 + 0.31 |x|), where P was
+// fitted to the smallest relative error, 5e-6 up to |x| = 14.
 __device__ __forceinline__ float normal_tail(float x) {
   const float t = quick_reciprocal(1 + 0.31f * absolute(x));
   float p = -0.0739370444f;
@@ -41,11 +42,12 @@ __device__ __forceinline__ float normal_tail(float x) {
 struct Precise {
   static __device__ __forceinline__ float exp(float x) { return expf(x); }
   static __device__ __forceinline__ double exp(double x) { return ::exp(x); }
-  // With the nearest whole number j to x / ln 2 and r = x - j ln 2, 2^j (exp(r) - 1) + 2^j - 1; adding 1.5 2^23 rounds to j and leaves it in the
-  // last bits. The series was fitted to the smallest relative error, 1.4e-8; all are halved, so that 2^128 is not met on the way. The library's
-  // function has more instructions, and a branch for each number.
+  // With the nearest whole number j to x / ln 2 and r = x - j ln 2, 2^j (exp(r) - 1) + 2^j - 1; adding 1.5 2^23 rounds
+  // to j and leaves it in the last bits. The series was fitted to the smallest relative error, 1.4e-8; all are halved,
+  // so that 2^128 is not met on the way. The library's function has more instructions, and a branch for each number.
   static __device__ __forceinline__ float expm1(float x) {
-    const float held = held_between(x, -87.0f, 89.0f), shifted = held * 1.44269504088896340736f + 12582912.0f, j = shifted - 12582912.0f;
+    const float held = held_between(x, -87.0f, 89.0f), shifted = held * 1.44269504088896340736f + 12582912.0f,
+                j = shifted - 12582912.0f;
     const float r = held - j * 0.693145751953125f - j * 1.428606765330187045e-06f;
     const float series = 0.5f + r * (0.16666542f + r * (0.041666277f + r * (0.0083667431f + r * 0.0013946723f)));
     const float power = __int_as_float((__float_as_int(shifted) << 23) + 0x3f000000);  // 2^(j - 1)
@@ -55,8 +57,8 @@ struct Precise {
   static __device__ __forceinline__ double expm1(double x) { return ::expm1(x); }
   static __device__ __forceinline__ float log(float x) { return logf(x); }
   static __device__ __forceinline__ double log(double x) { return ::log(x); }
-  // For x from 0 to 1. 2 artanh(s) with s = x / (2 + x); the series in s^2 was fitted to the smallest relative error, 5e-9. The library's
-  // function, for any x, has twice the instructions.
+  // For x from 0 to 1. 2 artanh(s) with s = x / (2 + x); the series in s^2 was fitted to the smallest relative error,
+  // 5e-9. The library's function, for any x, has twice the instructions.
   static __device__ __forceinline__ float log1p(float x) {
     const float s = x * quick_reciprocal(2 + x), z = s * s, twice = s + s;
     return twice * z * (0.33333206f + z * (0.2001085f + z * (0.13999566f + z * 0.14012249f))) + twice;
@@ -64,8 +66,8 @@ struct Precise {
   static __device__ __forceinline__ double log1p(double x) { return ::log1p(x); }
   static __device__ __forceinline__ float tanh(float x) { return tanhf(x); }
   static __device__ __forceinline__ double tanh(double x) { return ::tanh(x); }
-  // The left side is 2^P(|x|), P fitted to the smallest absolute error, 1.4e-8, and falling for all larger |x|. 1 + erf takes twice the instructions and
-  // loses all digits of the left side.
+  // The left side is 2^P(|x|), P fitted to the smallest absolute error, 1.4e-8, and falling for all larger |x|. 1 + erf
+  // takes twice the instructions and loses all digits of the left side.
   static __device__ __forceinline__ float normal_cdf(float x) {
     const float a = absolute(x);
     float p = -2.1120136e-06f;
@@ -80,8 +82,8 @@ struct Precise {
     return x > 0 ? 1 - left : left;
   }
   static __device__ __forceinline__ double normal_cdf(double x) { return 0.5 + 0.5 * erf(x * 0.70710678118654752440); }
-  // The same, with exp(-x^2 / 2) in `bell`. Left of -4 the relative error is 5e-6, so that a derivative keeps its digits there: the one above
-  // has an absolute error that is larger than the distribution itself from -6 on.
+  // The same, with exp(-x^2 / 2) in `bell`. Left of -4 the relative error is 5e-6, so that a derivative keeps its
+  // digits there: the one above has an absolute error that is larger than the distribution itself from -6 on.
   static __device__ __forceinline__ float normal_cdf(float x, float& bell) {
     bell = exp(-0.5f * x * x);
     return x < -4 ? bell * normal_tail(x) : normal_cdf(x);

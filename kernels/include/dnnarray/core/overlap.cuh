@@ -1,5 +1,6 @@
-// A kernel that begins while the one before it ends (a plan's `early` or `ahead`; from sm_90 on): launched as soon as every block of that one has
-// called `let_next_kernel_begin`, it may read at once what that one did not write, and waits where it needs the rest.
+// A kernel that begins while the one before it ends (a plan's `early` or `ahead`; from sm_90 on): launched as soon as
+// every block of that one has called `let_next_kernel_begin`, it may read at once what that one did not write, and
+// waits where it needs the rest.
 #pragma once
 
 #include "dnnarray/ptx/dependent_launch.cuh"
@@ -20,8 +21,9 @@ __device__ __forceinline__ void begin_ahead() {
   if constexpr (kBeginsAhead) let_next_kernel_begin();
 }
 
-// Waits until the kernel before has ended; gives the pointer to something that it wrote, as the only way to it. Some thread of a kernel that is
-// launched early must come here, or the kernel behind it does not wait for the one before it either.
+// Waits until the kernel before has ended; gives the pointer to something that it wrote, as the only way to it. Some
+// thread of a kernel that is launched early must come here, or the kernel behind it does not wait for the one before it
+// either.
 template <typename P>
 __device__ __forceinline__ P* after_previous_kernel(P* p) {
 #if __CUDA_ARCH__ >= 900

@@ -1,5 +1,5 @@
-// Sums, maxima and other associative reductions over the lanes of a warp, part of a warp, or a block. Every participant gets the result,
-// and the order of the operations is fixed, so that the same values give the same bits.
+// Sums, maxima and other associative reductions over the lanes of a warp, part of a warp, or a block. Every participant
+// gets the result, and the order of the operations is fixed, so that the same values give the same bits.
 #pragma once
 
 #include "dnnarray/core/dtype.cuh"
@@ -86,7 +86,8 @@ __device__ __forceinline__ void warp_sum_both(A& first, A& second) {
   first = upper ? other : mine, second = upper ? mine : other;
 }
 
-// Over a block of kThreads (a multiple of 32, up to 1024). `shared` holds one value per warp; it may be used again at once.
+// Over a block of kThreads (a multiple of 32, up to 1024). `shared` holds one value per warp; it may be used again at
+// once.
 template <int kThreads, typename A, typename Op>
 __device__ __forceinline__ A block_reduce(A value, Op op, A* shared) {
   static_assert(kThreads % kWarp == 0 && kThreads <= 1024, "whole warps, and at most as many as a warp has lanes");

@@ -10,8 +10,12 @@ using Words = Vec<unsigned, 4>;  // 16 bytes
 // The lower and the upper half of a word, widened; one operation each.
 __device__ __forceinline__ float widen_low(unsigned pair, bfloat16_t) { return __uint_as_float(pair << 16); }
 __device__ __forceinline__ float widen_high(unsigned pair, bfloat16_t) { return __uint_as_float(pair & 0xffff0000u); }
-__device__ __forceinline__ float widen_low(unsigned pair, float16_t) { return widen(float16_t{static_cast<unsigned short>(pair)}); }
-__device__ __forceinline__ float widen_high(unsigned pair, float16_t) { return widen(float16_t{static_cast<unsigned short>(pair >> 16)}); }
+__device__ __forceinline__ float widen_low(unsigned pair, float16_t) {
+  return widen(float16_t{static_cast<unsigned short>(pair)});
+}
+__device__ __forceinline__ float widen_high(unsigned pair, float16_t) {
+  return widen(float16_t{static_cast<unsigned short>(pair >> 16)});
+}
 
 // The element number j of a vector.
 template <typename T>

@@ -1,4 +1,5 @@
-// Vectors of up to 16 bytes, moved by one instruction. Streaming hints (ld.cs, st.cs) cost 5% on an H200; see docs/development/measured.md.
+// Vectors of up to 16 bytes, moved by one instruction. Streaming hints (ld.cs, st.cs) cost 5% on an H200; see
+// docs/development/measured.md.
 #pragma once
 
 #include "dnnarray/core/dtype.cuh"
@@ -16,8 +17,8 @@ __device__ __forceinline__ Vec<T, N> load(const T* p) {
   return *reinterpret_cast<const Vec<T, N>*>(p);
 }
 
-// A vector as it comes, in words. The compiler keeps the elements of a half type in registers of 16 bits and takes a vector that was loaded under
-// a predicate apart at once, waiting for it; words stay under way until they are widened.
+// A vector as it comes, in words. The compiler keeps the elements of a half type in registers of 16 bits and takes a
+// vector that was loaded under a predicate apart at once, waiting for it; words stay under way until they are widened.
 template <typename T, int N>
 struct Wordwise {
   static constexpr int kWords = (N * sizeof(T) + 3) / 4;
@@ -37,7 +38,8 @@ __device__ __forceinline__ Wordwise<T, N> load_wordwise(const T* p) {
   return words;
 }
 
-// By one instruction, to global or shared memory: the compiler takes a structure apart and does not always put its stores together again.
+// By one instruction, to global or shared memory: the compiler takes a structure apart and does not always put its
+// stores together again.
 template <typename T, int N>
 __device__ __forceinline__ void store(T* p, const Vec<T, N>& v) {
   if constexpr (sizeof v == 16) {
@@ -53,7 +55,8 @@ __device__ __forceinline__ void store(T* p, const Vec<T, N>& v) {
   }
 }
 
-// N values in the type that they are computed in; half types are taken out of 32-bit words, which costs one instruction each.
+// N values in the type that they are computed in; half types are taken out of 32-bit words, which costs one instruction
+// each.
 __device__ __forceinline__ void widen_pair(float& low, float& high, unsigned pair, bfloat16_t) {
   low = __uint_as_float(pair << 16);
   high = __uint_as_float(pair & 0xffff0000u);
@@ -93,8 +96,12 @@ __device__ __forceinline__ unsigned narrow_pair(float low, float high, float16_t
 __device__ __forceinline__ unsigned narrow_pair(float low, float high, bfloat16_t) { return cvt_bf16x2_f32(low, high); }
 
 // The same of max(x, 0), NaN staying NaN, in the same one instruction.
-__device__ __forceinline__ unsigned rectified_pair(float low, float high, float16_t) { return cvt_relu_f16x2_f32(low, high); }
-__device__ __forceinline__ unsigned rectified_pair(float low, float high, bfloat16_t) { return cvt_relu_bf16x2_f32(low, high); }
+__device__ __forceinline__ unsigned rectified_pair(float low, float high, float16_t) {
+  return cvt_relu_f16x2_f32(low, high);
+}
+__device__ __forceinline__ unsigned rectified_pair(float low, float high, bfloat16_t) {
+  return cvt_relu_bf16x2_f32(low, high);
+}
 
 template <typename T, int N>
 __device__ __forceinline__ Vec<T, N> narrow_all(const arithmetic_t<T> (&x)[N]) {

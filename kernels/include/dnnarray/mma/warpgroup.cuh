@@ -24,7 +24,7 @@ __device__ __forceinline__ void hold(float (&d)[kCount]) {
 // Sums in tiles of eight columns as the instructions take them.
 template <int kTiles>
 __device__ __forceinline__ float (&flat(float (&c)[kTiles][4]))[4 * kTiles] {
-  return reinterpret_cast<float(&)[4 * kTiles]>(c);
+  return reinterpret_cast<float (&)[4 * kTiles]>(c);
 }
 template <int kTiles>
 __device__ __forceinline__ void hold(float (&c)[kTiles][4]) {

@@ -1,4 +1,5 @@
-// Conversions between float32 and half types, which are carried as their bits. Below sm_80 there are fewer such instructions.
+// Conversions between float32 and half types, which are carried as their bits. Below sm_80 there are fewer such
+// instructions.
 #pragma once
 
 namespace dnnarray {

@@ -1,4 +1,5 @@
-// cp.async (from sm_80 on): copies from device to shared memory that bypass the registers and run while the thread goes on.
+// cp.async (from sm_80 on): copies from device to shared memory that bypass the registers and run while the thread goes
+// on.
 #pragma once
 
 #include "dnnarray/ptx/memory.cuh"
@@ -16,7 +17,8 @@ __device__ __forceinline__ void copy_async(unsigned to, const void* from, bool t
 // Four or eight bytes.
 template <int kBytes>
 __device__ __forceinline__ void copy_piece_async(void* to, const void* from) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared_address(to)), "l"(from), "n"(kBytes) : "memory");
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared_address(to)), "l"(from), "n"(kBytes)
+               : "memory");
 }
 __device__ __forceinline__ void copies_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 __device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }

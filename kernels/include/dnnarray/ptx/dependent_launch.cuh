@@ -15,15 +15,17 @@ __device__ __forceinline__ void griddepcontrol_wait() {
 #endif
 }
 
-// The same where a pointer that is never null has been worked out: to ask for it keeps the assembler from putting off until after the wait what it takes
-// to find the address.
+// The same where a pointer that is never null has been worked out: to ask for it keeps the assembler from putting off
+// until after the wait what it takes to find the address.
 __device__ __forceinline__ void griddepcontrol_wait_having(const void* never_null) {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("{\n.reg .pred known;\nsetp.ne.u64 known, %0, 0;\n@known griddepcontrol.wait;\n}" ::"l"(never_null) : "memory");
+  asm volatile("{\n.reg .pred known;\nsetp.ne.u64 known, %0, 0;\n@known griddepcontrol.wait;\n}" ::"l"(never_null)
+               : "memory");
 #endif
 }
 
-// The pointer, through which the compiler can have read nothing before, whatever `__restrict__` said of it. It is known to lie in global memory.
+// The pointer, through which the compiler can have read nothing before, whatever `__restrict__` said of it. It is known
+// to lie in global memory.
 template <typename P>
 __device__ __forceinline__ P* unknown_before(P* p) {
   auto at = __cvta_generic_to_global(p);

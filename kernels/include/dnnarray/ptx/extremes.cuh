@@ -1,4 +1,5 @@
-// Maxima and minima in which a NaN wins, as in numpy.maximum and numpy.minimum. Those of two half values at once need sm_80.
+// Maxima and minima in which a NaN wins, as in numpy.maximum and numpy.minimum. Those of two half values at once need
+// sm_80.
 #pragma once
 
 namespace dnnarray {

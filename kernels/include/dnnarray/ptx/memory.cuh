@@ -3,7 +3,9 @@
 
 namespace dnnarray {
 
-__device__ __forceinline__ unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
+__device__ __forceinline__ unsigned shared_address(const void* p) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(p));
+}
 
 // To global or shared memory.
 __device__ __forceinline__ void st_v4(void* p, const unsigned (&w)[4]) {
@@ -15,12 +17,17 @@ __device__ __forceinline__ void st_v2(void* p, const unsigned (&w)[2]) {
 
 // From global memory, not moved by the compiler.
 __device__ __forceinline__ void ld_global_v4_in_place(unsigned (&w)[4], const void* p) {
-  asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "l"(p) : "memory");
+  asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
+               : "l"(p)
+               : "memory");
 }
 
 // From shared memory, read anew each time.
 __device__ __forceinline__ void ld_volatile_shared_v4(unsigned (&w)[4], unsigned address) {
-  asm volatile("ld.volatile.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(address));
+  asm volatile("ld.volatile.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
+               : "r"(address));
 }
 
 __device__ __forceinline__ unsigned short ld_shared_u16(unsigned address) {
@@ -53,7 +60,9 @@ __device__ __forceinline__ unsigned late_thread() {
 __device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // A barrier of the threads of one warpgroup, by a number other than 0.
-__device__ __forceinline__ void group_barrier(int number) { asm volatile("bar.sync %0, 128;" ::"r"(number) : "memory"); }
+__device__ __forceinline__ void group_barrier(int number) {
+  asm volatile("bar.sync %0, 128;" ::"r"(number) : "memory");
+}
 
 // A counter in global memory that blocks order their other accesses by.
 __device__ __forceinline__ void red_release_add(unsigned* counter, unsigned n) {
@@ -73,7 +82,10 @@ __device__ __forceinline__ float ld_cg(const float* p) {
 }
 __device__ __forceinline__ float4 ld_cg_v4(const float* p) {
   float4 v;
-  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p) : "memory");
+  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "l"(p)
+               : "memory");
   return v;
 }
 
