@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from dnnarray._operation import find
+from dnnarray._call.operation import find
 from dnnarray._options import DEFAULT
 from dnnarray._problems.base import Problem
 from dnnarray._select import Device, Method, rank, shipped

@@ -7,7 +7,7 @@ from types import ModuleType as _ModuleType
 
 from dnnarray import telemetry
 from dnnarray._autodiff import checkpoint, grad, stop_gradient, value_and_grad
-from dnnarray._autotune import autotune
+from dnnarray._call.autotune import autotune
 from dnnarray._errors import (
     ArrayTypeError,
     DeviceError,
@@ -18,7 +18,7 @@ from dnnarray._errors import (
     WorkspaceError,
 )
 from dnnarray._errors import closest as _closest
-from dnnarray._introspect import Explanation, Inference, algorithms, explain, infer
+from dnnarray._call.introspect import Explanation, Inference, algorithms, explain, infer
 from dnnarray._module import Importable as _Importable
 from dnnarray._names import FAMILIES as _FAMILIES
 from dnnarray._names import FAMILY_OF as _FAMILY_OF
@@ -40,7 +40,7 @@ from dnnarray._spec import Spec
 from dnnarray._version import __version__
 from dnnarray._versions import check, show_versions
 from dnnarray._vjp import vjp
-from dnnarray._warmup import warmup
+from dnnarray._call.warmup import warmup
 
 if _typing.TYPE_CHECKING:
     from dnnarray.activation import *

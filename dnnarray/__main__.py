@@ -15,10 +15,10 @@ from typing import Any
 
 import dnnarray as dnn
 from dnnarray import _cache
-from dnnarray._arrays import engine_of
-from dnnarray._calls import read_lines, read_spec, read_value
-from dnnarray._introspect import Question, question
-from dnnarray._operation import Operation, alike, operations
+from dnnarray._call.arrays import engine_of
+from dnnarray._call.introspect import Question, question
+from dnnarray._call.operation import Operation, alike, operations
+from dnnarray._call.written import read_lines, read_spec, read_value
 from dnnarray._options import ENGINES, current
 from dnnarray._select import Algorithm, rank, shipped, tuning
 

@@ -9,14 +9,14 @@ from functools import lru_cache
 from typing import Any
 
 from dnnarray import _source
-from dnnarray._arrays import spec_of
-from dnnarray._binding import binding_of
+from dnnarray._call.arrays import spec_of
+from dnnarray._call.binding import binding_of
+from dnnarray._call.operation import Operation, find, lookup
+from dnnarray._call.untraced import untraced
 from dnnarray._errors import ArrayTypeError, OptionError, UnsupportedError, fail
-from dnnarray._operation import Operation, find, lookup
 from dnnarray._options import CURRENT, DEFAULT, Options
 from dnnarray._problems.needs import NEEDS, check_names
 from dnnarray._records import frozen
-from dnnarray._untraced import untraced
 
 
 @untraced
@@ -173,7 +173,7 @@ class Plan:
         """Those of these arrays of a call that have a gradient, of an operation with several."""
         found = self.needs.get(names)
         if found is None:
-            from dnnarray._introspect import question  # which few programs need
+            from dnnarray._call.introspect import question  # which few programs need
 
             named = dict(zip(self.backward.arrays, (grad, *arrays), strict=True))
             taken = {n: v for n, v in options.items() if n in self.backward.defaults}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from dnnarray._operation import operation
+from dnnarray._call.operation import operation
+from dnnarray._call.save import result_of
 from dnnarray._problems import activation as problems
 from dnnarray._problems.activation import (
     SELU_ALPHA,
@@ -14,7 +15,6 @@ from dnnarray._problems.activation import (
     GatedGradients,
     PReLUGradients,
 )
-from dnnarray._save import result_of
 from dnnarray._typing import Array, ArrayT
 
 __all__ = [

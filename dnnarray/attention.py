@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, overload
 
-from dnnarray._arrays import spec_of
-from dnnarray._operation import find, operation
+from dnnarray._call.arrays import spec_of
+from dnnarray._call.operation import find, operation
 from dnnarray._problems import attention as problems
 from dnnarray._problems import attention_packed as packed
 from dnnarray._problems import attention_projected as projected

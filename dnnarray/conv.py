@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dnnarray._operation import operation, ranked
+from dnnarray._call.operation import operation, ranked
 from dnnarray._problems import conv as problems
 from dnnarray._problems import conv_unfold as unfold_problems
 from dnnarray._problems.conv import ConvGradients, ConvResidualGradients

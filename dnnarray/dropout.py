@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dnnarray._operation import operation
+from dnnarray._call.operation import operation
 from dnnarray._problems import dropout as problems
 from dnnarray._problems.dropout import BiasDropoutAddGradients
 from dnnarray._typing import Array, ArrayT

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, overload
 
+from dnnarray._call.operation import find, operation
 from dnnarray._errors import UnsupportedError, WorkspaceError
-from dnnarray._operation import find, operation
 from dnnarray._problems import loss as problems
 from dnnarray._problems import loss_linear
 from dnnarray._problems.loss import CrossEntropyGradients, CrossEntropyOutput

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, overload
 
-from dnnarray._operation import find, operation
+from dnnarray._call.operation import find, operation
 from dnnarray._problems import norm as problems
 from dnnarray._problems import norm_axes as axes_problems
 from dnnarray._problems.norm_base import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dnnarray._operation import find, operation, ranked
+from dnnarray._call.operation import find, operation, ranked
 from dnnarray._problems import pool as problems
 from dnnarray._problems.pool import MaxPoolOutput
 from dnnarray._typing import Array, ArrayT, Ints, Layout, Padding

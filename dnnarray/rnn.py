@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, overload
 
+from dnnarray._call.operation import find, operation
 from dnnarray._errors import UnsupportedError
-from dnnarray._operation import find, operation
 from dnnarray._problems import rnn as problems
 from dnnarray._problems.rnn import RNNWeights
 from dnnarray._problems.rnn_results import (

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dnnarray._operation import operation
+from dnnarray._call.operation import operation
+from dnnarray._call.save import result_of
 from dnnarray._problems import softmax as problems
-from dnnarray._save import result_of
 from dnnarray._typing import Array, ArrayT
 
 __all__ = [

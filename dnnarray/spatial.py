@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from dnnarray._operation import operation
+from dnnarray._call.operation import operation
 from dnnarray._problems import spatial as problems
 from dnnarray._problems.spatial import GridSampleGradients
 from dnnarray._typing import Array, ArrayT, Ints, Layout

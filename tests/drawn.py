@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import dnnarray as dnn
-from dnnarray._operation import find, operations
+from dnnarray._call.operation import find, operations
 from dnnarray._problems.base import leaves, tree_map
 from dnnarray._problems.needs import NEEDS
 from dnnarray._spec import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, Spec

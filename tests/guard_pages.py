@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 import dnnarray as dnn
+from dnnarray._call.dispatch import dispatch
+from dnnarray._call.operation import find, operations
 from dnnarray._cpu import engine
 from dnnarray._cpu.compiled import Compiled, units
 from dnnarray._cpu.compiled.kernel import Kernel
-from dnnarray._dispatch import dispatch
-from dnnarray._operation import find, operations
 from dnnarray._problems.base import leaves, tree_map
 from dnnarray._problems.needs import NEEDS
 from dnnarray._spec import FLOATING

@@ -9,11 +9,12 @@ import cupy
 import numpy as np
 from cupy.cuda.memory import MemoryPointer, UnownedMemory
 
-from dnnarray import _arrays, _body
+from dnnarray._call import arrays as _arrays
+from dnnarray._call import body as _body
+from dnnarray._call.dispatch import forget
+from dnnarray._call.operation import operations
 from dnnarray._cuda import engine
 from dnnarray._cuda.core import dialect, launch
-from dnnarray._dispatch import forget
-from dnnarray._operation import operations
 from dnnarray._select import Device
 
 _STEP = 1 << 28  # bytes between two allocations

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dnnarray._call.operation import find
 from dnnarray._names import FAMILIES
-from dnnarray._operation import find
 from dnnarray._problems.base import leaves, tree_map
 from dnnarray._spec import FLOAT32, FLOAT64, INT32, INT64, Spec
 from tests.registry import CASES

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 import dnnarray as dnn
+from dnnarray._call.dispatch import dispatch
+from dnnarray._call.introspect import question
+from dnnarray._call.operation import find, operations
 from dnnarray._cpu.compiled import Compiled
-from dnnarray._dispatch import dispatch
-from dnnarray._introspect import question
-from dnnarray._operation import find, operations
 from dnnarray._problems.base import leaves, tree_map
 from dnnarray._spec import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, HALF
 

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dnnarray._call.operation import find, operations
 from dnnarray._cpu import engine
 from dnnarray._cpu.compiled import Compiled
-from dnnarray._operation import find, operations
 from dnnarray._problems.base import leaves, tree_map
 from dnnarray._vjp import _by_name
 from tests.accuracy import ROWS, Row

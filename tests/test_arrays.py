@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray._arrays import native_byte_order, spec_of
-from dnnarray._operation import find, lookup
+from dnnarray._call.arrays import native_byte_order, spec_of
+from dnnarray._call.operation import find, lookup
 from dnnarray._problems.base import leaves, tree_map
 from dnnarray._select import tuning
 from dnnarray._spec import Spec

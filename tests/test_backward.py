@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray._operation import operations
+from dnnarray._call.operation import operations
 from tests.registry import CASES
 from tests.support import FLOAT64, as_float64, assert_close, check_gradient, flat
 

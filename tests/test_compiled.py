@@ -142,7 +142,7 @@ def test_without_numba_everything_works_and_explain_says_what_is_missing(monkeyp
     assert "pip install 'dnnarray[cpu]'" in text
     assert [a.name for a in dnn.algorithms("softmax", x)] == ["blocked"]
     with pytest.raises(dnn.UnsupportedError, match="Numba is not installed"):
-        dnn._dispatch.dispatch(dnn.softmax.operation, (x,), (-1,), (), None, None, "compiled")
+        dnn._call.dispatch.dispatch(dnn.softmax.operation, (x,), (-1,), (), None, None, "compiled")
     (item,) = [i for i in dnn.check().items if i.name == "Numba"]
     assert item.ok
     assert "dnnarray[cpu]" in item.mend
@@ -306,7 +306,7 @@ def test_warm_calls_go_straight_to_the_kernels_and_give_the_same_bits(name, monk
     The algorithm is the first compiled one of the table, as if it had been measured to be the fastest: which one is
     predicted to be depends on the processor."""
     dnn.warmup(name)
-    dnn._dispatch.forget()
+    dnn._call.dispatch.forget()
     chosen = next(
         entry for entry in engine.methods(getattr(dnn, name).operation) if isinstance(entry.run, compiled.Compiled)
     )

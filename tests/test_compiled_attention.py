@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
+from dnnarray._call.dispatch import dispatch
+from dnnarray._call.operation import find
 from dnnarray._cpu import matrix_unit, threads
 from dnnarray._cpu.compiled import compiler
-from dnnarray._dispatch import dispatch
-from dnnarray._operation import find
 from tests import guarded
 from tests.oracles.attention import attention as oracle
 from tests.support import DTYPES, assert_close, call_by
@@ -216,10 +216,10 @@ def test_the_number_of_threads_does_not_change_a_bit(shape, monkeypatch):
 def test_any_number_of_cores(cores, monkeypatch):
     """Shares of a head are as many as make tasks come out even."""
     monkeypatch.setattr(threads, "cores", lambda: cores)
-    dnn._dispatch.forget()  # what was planned for others
+    dnn._call.dispatch.forget()  # what was planned for others
     for shape in _SHAPES.values():
         _check(*(_normal(*shape, seed=i) for i in range(3)), causal=True)
-    dnn._dispatch.forget()
+    dnn._call.dispatch.forget()
 
 
 @needs_unit

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 import dnnarray as dnn
-from dnnarray import _cache, _warmup
+from dnnarray import _cache
+from dnnarray._call import warmup as _warmup
 from dnnarray._cpu.compiled import compiler
 from tests.damage import DAMAGES
 

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray import _dispatch
+from dnnarray._call import dispatch as _dispatch
+from dnnarray._call.introspect import question
 from dnnarray._cpu import matrix_unit, rnn, threads
 from dnnarray._cpu.compiled import compiler
-from dnnarray._introspect import question
 from tests.oracles.rnn import ORACLES
 from tests.support import assert_close, call_by, flat
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
+from dnnarray._call.dispatch import dispatch
+from dnnarray._call.operation import find
 from dnnarray._cpu import matrix_unit, threads
 from dnnarray._cpu.compiled import compiler
-from dnnarray._dispatch import dispatch
-from dnnarray._operation import find
 from tests import guarded
 from tests.support import DTYPES, assert_close, call_by
 
@@ -667,7 +667,7 @@ def test_nothing_is_compiled_where_the_unit_is_missing(monkeypatch):
     monkeypatch.setattr(matrix_unit, "missing", lambda: reason)
     monkeypatch.setattr(compiler, "_units", {})
     monkeypatch.setattr(kernel.Kernel, "_have", have)
-    dnn._dispatch.forget()
+    dnn._call.dispatch.forget()
     x, weight = _normal(400, 500), _normal(300, 500)
     assert dnn.warmup("linear", "linear_backward", dtypes=["float32", "float64"]) == 0
     assert built == []
@@ -683,4 +683,4 @@ def test_nothing_is_compiled_where_the_unit_is_missing(monkeypatch):
     compiler.settle()
     assert_close(dnn.linear(x, weight), _product(x, weight), 500)
     assert "multiply_images" not in built
-    dnn._dispatch.forget()
+    dnn._call.dispatch.forget()

@@ -9,8 +9,8 @@ from importlib import import_module
 import pytest
 
 import dnnarray as dnn
+from dnnarray._call.operation import operations
 from dnnarray._names import FAMILIES
-from dnnarray._operation import operations
 
 _CONTRACT = """
 conv conv1d conv2d conv3d conv_backward_input conv_backward_weight conv_backward conv_transpose conv_transpose1d

@@ -8,7 +8,7 @@ import pytest
 
 import dnnarray as dnn
 from asv_bench import selection
-from dnnarray import _operation
+from dnnarray._call import operation as _operation
 from dnnarray._cuda.conv import ALGORITHMS
 from dnnarray._options import DEFAULT
 from dnnarray._select import choose, rank

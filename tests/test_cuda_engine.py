@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray._arrays import Direct
-from dnnarray._operation import find
+from dnnarray._call.arrays import Direct
+from dnnarray._call.operation import find
+from dnnarray._engine.outputs import Output
 from dnnarray._options import DEFAULT
-from dnnarray._outputs import Output
 from dnnarray._spec import BFLOAT16, Spec, lies
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
+from dnnarray._call.operation import find
 from dnnarray._cuda.conv import ALGORITHMS, fft
 from dnnarray._cuda.core.plan import Array, Plan, Transform
-from dnnarray._operation import find
 from dnnarray._options import DEFAULT
 from dnnarray._select import choose
 from dnnarray._spec import Spec

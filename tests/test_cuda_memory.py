@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from dnnarray._call.operation import find
 from dnnarray._cuda import norm, pool, softmax
-from dnnarray._operation import find
 from dnnarray._select import Device
 from dnnarray._spec import Spec
 

@@ -5,8 +5,8 @@ from itertools import combinations
 
 import pytest
 
+from dnnarray._call.operation import find
 from dnnarray._cuda.core import module
-from dnnarray._operation import find
 from dnnarray._problems.base import leaves
 from dnnarray._select import Device
 from dnnarray._spec import FLOAT16, FLOAT32

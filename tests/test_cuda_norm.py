@@ -5,6 +5,7 @@ from itertools import product
 
 import pytest
 
+from dnnarray._call.operation import find
 from dnnarray._cuda import norm
 from dnnarray._cuda.norm import (
     blocks,
@@ -14,7 +15,6 @@ from dnnarray._cuda.norm import (
     cluster_rows_backward,
     rows_backward,
 )
-from dnnarray._operation import find
 from dnnarray._options import DEFAULT
 from dnnarray._select import Device, choose
 from dnnarray._spec import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, Spec

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray._operation import find
+from dnnarray._call.operation import find
 from dnnarray._select import Device
 from dnnarray._spec import FLOAT32, Spec
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from dnnarray._call.operation import find
 from dnnarray._cuda.pool import ALGORITHMS, argmax_gradient, norm_gradient_channels_last
 from dnnarray._cuda.pool.geometry import geometry_of
-from dnnarray._operation import find
 from dnnarray._options import DEFAULT
 from dnnarray._select import choose
 from dnnarray._spec import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT64, Spec

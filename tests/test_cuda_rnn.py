@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from dnnarray import RNNWeights
+from dnnarray._call.operation import find
 from dnnarray._cuda.core import module
 from dnnarray._cuda.core.plan import MatMul, Plan
 from dnnarray._cuda.rnn import ALGORITHMS
-from dnnarray._operation import find
 from dnnarray._options import Options
 from dnnarray._problems.base import leaves
 from dnnarray._select import rank

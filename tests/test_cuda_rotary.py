@@ -2,8 +2,8 @@
 
 import pytest
 
+from dnnarray._call.operation import find
 from dnnarray._cuda.attention import rotary, rotary_backward
-from dnnarray._operation import find
 from dnnarray._spec import Spec
 from tests.test_kernels import _DEVICES
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
+from dnnarray._call.operation import find
 from dnnarray._cuda.spatial import ALGORITHMS
-from dnnarray._operation import find
 from dnnarray._select import Device
 from dnnarray._spec import Spec
 

@@ -4,7 +4,7 @@ how work is divided."""
 import pytest
 
 import dnnarray as dnn
-from dnnarray._operation import find
+from dnnarray._call.operation import find
 from dnnarray._options import Options
 from dnnarray._select import Device, choose
 from dnnarray._spec import FLOAT16, FLOAT32, Spec

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dnnarray._call.operation import find
 from dnnarray._cuda.core import module
 from dnnarray._cuda.core.extents import order_of
 from dnnarray._cuda.core.plan import vector_length
 from dnnarray._cuda.softmax import ALGORITHMS
-from dnnarray._operation import find
 from dnnarray._options import DEFAULT
 from dnnarray._select import Device, choose
 from dnnarray._spec import FLOAT64, Spec

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray._operation import find
+from dnnarray._call.operation import find
 from dnnarray._problems.conv_geometry import geometry
 from dnnarray._select import Device
 from dnnarray._spec import BFLOAT16, FLOAT16, Spec

@@ -9,8 +9,8 @@ import pytest
 pytest.importorskip("cupy", reason="CuPy is not installed")
 
 import dnnarray as dnn
-from dnnarray import _torch
-from dnnarray._operation import find, operations
+from dnnarray._call import torch as _torch
+from dnnarray._call.operation import find, operations
 from dnnarray._problems.base import leaves, tree_map
 from tests.made_up_device import made_up_device
 from tests.registry import FIRST

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray._operation import find
+from dnnarray._call.operation import find
 from dnnarray._spec import Spec
 
 pytest.importorskip("cupy", reason="CuPy is not installed")

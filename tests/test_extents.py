@@ -9,10 +9,10 @@ import pytest
 
 import dnnarray as dnn
 from asv_bench.selection import H200
+from dnnarray._call.operation import find
 from dnnarray._cpu import engine
 from dnnarray._cpu.compiled import Compiled, compiler
 from dnnarray._cuda.core.plan import Plan
-from dnnarray._operation import find
 from dnnarray._options import DEFAULT
 from dnnarray._problems.base import leaves
 from dnnarray._select import Device, choose

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dnnarray._operation import find, operations
+from dnnarray._call.operation import find, operations
 from tests.registry import CASES, FIRST, ORACLES
 from tests.support import call, candidates, check_forward, flat
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
+from dnnarray._call.operation import find, lookup, operations
 from dnnarray._cpu.compiled import compiler
-from dnnarray._operation import find, lookup, operations
 from dnnarray._problems.base import leaves
 from tests.fuzz import oracle, workers
 from tests.fuzz.calls import Call, draw

@@ -50,17 +50,11 @@ def _imports(path):
 # layer -> prefixes that it must not import
 _FORBIDDEN = {
     "public": ("numpy", "cupy", "dnnarray._cpu", "dnnarray._cuda", "dnnarray._select"),
-    "_problems": (
-        "cupy",
-        "dnnarray._cpu",
-        "dnnarray._cuda",
-        "dnnarray._select",
-        "dnnarray._operation",
-        "dnnarray._arrays",
-    ),
-    "_select": ("numpy", "cupy", "dnnarray._cpu", "dnnarray._cuda", "dnnarray._operation", "dnnarray._arrays"),
-    "_cpu": ("cupy", "dnnarray._cuda"),
-    "_cuda": ("dnnarray._cpu",),
+    "_problems": ("cupy", "dnnarray._cpu", "dnnarray._cuda", "dnnarray._select", "dnnarray._call", "dnnarray._engine"),
+    "_select": ("numpy", "cupy", "dnnarray._cpu", "dnnarray._cuda", "dnnarray._call", "dnnarray._engine"),
+    "_engine": ("cupy", "dnnarray._cpu", "dnnarray._cuda", "dnnarray._call"),
+    "_cpu": ("cupy", "dnnarray._cuda", "dnnarray._call"),
+    "_cuda": ("dnnarray._cpu", "dnnarray._call"),
 }
 
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray._introspect import question
-from dnnarray._operation import find, lookup
+from dnnarray._call.introspect import question
+from dnnarray._call.operation import find, lookup
 from dnnarray._problems.base import leaves, tree_map
 from tests.registry import CASES, FIRST
 from tests.support import BFLOAT16, DTYPES, FLOAT32, FLOAT64, call_by, candidates, flat

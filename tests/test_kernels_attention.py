@@ -6,9 +6,9 @@ from functools import lru_cache
 
 import pytest
 
+from dnnarray._call.operation import find
 from dnnarray._cuda import attention
 from dnnarray._cuda.core import module
-from dnnarray._operation import find
 from dnnarray._spec import BFLOAT16, FLOAT16, FLOAT32, INT32, Spec
 from tests.test_kernels import _DEVICES
 

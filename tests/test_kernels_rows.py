@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from dnnarray._call.operation import find
 from dnnarray._cuda import norm, softmax
 from dnnarray._cuda.core import module
-from dnnarray._operation import find
 from dnnarray._options import DEFAULT
 from dnnarray._select import choose
 from dnnarray._spec import BFLOAT16, FLOAT16, FLOAT32, Spec

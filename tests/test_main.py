@@ -8,7 +8,7 @@ import pytest
 import dnnarray as dnn
 from dnnarray import _versions
 from dnnarray.__main__ import main
-from dnnarray._arrays import engine_of
+from dnnarray._call.arrays import engine_of
 from dnnarray._cuda.core import requirements
 from dnnarray._select import tuning
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray._operation import find, operations
+from dnnarray._call.operation import find, operations
 from dnnarray._problems.base import leaves, tree_map
 from dnnarray._spec import FLOAT32, FLOAT64
 from tests.registry import CASES

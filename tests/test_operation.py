@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray import _dispatch, _operation, _torch
+from dnnarray._call import dispatch as _dispatch
+from dnnarray._call import operation as _operation
+from dnnarray._call import torch as _torch
 from dnnarray._options import DEFAULT
 from dnnarray._spec import Spec
 

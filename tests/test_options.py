@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray import _dispatch, _options
+from dnnarray import _options
+from dnnarray._call import dispatch as _dispatch
 from dnnarray._options import current
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import dnnarray as dnn
 from dnnarray import telemetry
-from dnnarray._operation import operations
+from dnnarray._call.operation import operations
 from tests.registry import FIRST
 from tests.support import call
 

@@ -9,9 +9,9 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 import dnnarray as dnn
+from dnnarray._call.dispatch import dispatch
+from dnnarray._call.operation import find
 from dnnarray._cpu import pool_forms, threads
-from dnnarray._dispatch import dispatch
-from dnnarray._operation import find
 from tests.oracles.pool import ORACLES
 from tests.support import assert_close, call_by, candidates
 

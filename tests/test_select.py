@@ -10,8 +10,8 @@ import pytest
 
 import dnnarray as dnn
 from asv_bench import selection
+from dnnarray._call.introspect import Explanation
 from dnnarray._cuda import attention
-from dnnarray._introspect import Explanation
 from dnnarray._options import Options
 from dnnarray._problems.base import Problem, remembered
 from dnnarray._select import Cost, Device, Method, choose, rank

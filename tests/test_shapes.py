@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray._arrays import spec_of
-from dnnarray._operation import find
+from dnnarray._call.arrays import spec_of
+from dnnarray._call.operation import find
 from dnnarray._problems.base import leaves, tree_map
 from dnnarray._spec import FLOAT32
 from tests.registry import CASES

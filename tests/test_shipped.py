@@ -10,7 +10,7 @@ import pytest
 
 import dnnarray as dnn
 from dnnarray import __main__ as command_line
-from dnnarray._introspect import Explanation
+from dnnarray._call.introspect import Explanation
 from dnnarray._options import Options
 from dnnarray._problems.base import Problem
 from dnnarray._select import Cost, Device, Method, choose, rank, shipped

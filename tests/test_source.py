@@ -17,7 +17,7 @@ import pytest
 
 import dnnarray as dnn
 from dnnarray import _source
-from dnnarray._operation import operations
+from dnnarray._call.operation import operations
 
 _PACKAGE = Path(dnn.__file__).parent
 _X = np.array([-1.0, 2.0], np.float32)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray import _dispatch
+from dnnarray._call import dispatch as _dispatch
 from dnnarray._problems.base import leaves, tree_map
 from tests.registry import FIRST
 from tests.support import BFLOAT16, FLOAT32, call

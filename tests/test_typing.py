@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import dnnarray
-from dnnarray._operation import operations
+from dnnarray._call.operation import operations
 
 _OPERATIONS = {name: op for name, op in operations().items() if op.ndim is None}
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
+from dnnarray._call.introspect import question
+from dnnarray._call.operation import find
 from dnnarray._cpu import engine
 from dnnarray._cpu.compiled import Compiled, compile_now, compiler
-from dnnarray._introspect import question
-from dnnarray._operation import find
 from dnnarray._options import Options
 from dnnarray._problems.base import leaves
 from tests import guarded

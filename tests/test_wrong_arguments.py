@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
+from dnnarray._call.operation import find, operations
 from dnnarray._cpu import memory
-from dnnarray._operation import find, operations
 from tests.registry import FIRST
 from tests.support import call
 

@@ -13,7 +13,8 @@ from itertools import count
 import numpy as np
 
 import dnnarray as dnn
-from dnnarray import _dispatch, _operation
+from dnnarray._call import dispatch as _dispatch
+from dnnarray._call import operation as _operation
 from dnnarray._options import DEFAULT
 from dnnarray._select import Device, choose
 

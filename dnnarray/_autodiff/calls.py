@@ -13,7 +13,7 @@ from dnnarray._problems.base import leaves
 from dnnarray._vjp import Plan, plan_of
 
 if TYPE_CHECKING:
-    from dnnarray._operation import Operation
+    from dnnarray._call.operation import Operation
 
 
 def call(op: Operation, arrays: tuple[Any, ...], options: dict[str, Any], out: Any, workspace: Any) -> Any:

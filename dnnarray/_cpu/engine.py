@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from dnnarray import _observe
 from dnnarray._cpu import blas, compiled, memory, threads, views
+from dnnarray._engine import counters
+from dnnarray._engine.outputs import Memory, Output, check_apart, check_workspace, pairs_in_place, users_own
 from dnnarray._errors import UnsupportedError, WorkspaceError, fail
 from dnnarray._options import Options
-from dnnarray._outputs import Memory, Output, check_apart, check_workspace, pairs_in_place, users_own
 from dnnarray._problems.base import Problem, leaves, tree_map
 from dnnarray._select import Device, Method, choose, tuning
 from dnnarray._spec import FLOAT32, HALF, Spec, drawn
 
 if TYPE_CHECKING:
-    from dnnarray._arrays import Views
-    from dnnarray._operation import Operation
+    from dnnarray._engine.doors import Views
+    from dnnarray._engine.protocol import Called
 
 _GFLOPS_PER_CORE = (
     100e9  # float32 multiply-adds of one current core with 256- or 512-bit vectors, counted as two operations each
@@ -68,7 +68,7 @@ def at(place: str) -> Any:
     return _NOTHING
 
 
-def methods(op: Operation) -> tuple[Method, ...]:
+def methods(op: Called) -> tuple[Method, ...]:
     """The entries of the ALGORITHMS table for an operation."""
     return import_module(f"dnnarray._cpu.{op.family}").ALGORITHMS[op.base]
 
@@ -78,7 +78,7 @@ def number(value: int) -> np.ndarray:
     return np.asarray(value)
 
 
-def prepare(op: Operation, problem: Problem, config: Options, algorithm: str | None) -> Prepared:
+def prepare(op: Called, problem: Problem, config: Options, algorithm: str | None) -> Prepared:
     """Choose the algorithm for a problem; what comes back can be called any number of times."""
     table = methods(op)
     if algorithm is not None:
@@ -93,18 +93,18 @@ def _measured(problem: Problem, config: Options, table: Sequence[Method]) -> dic
     return tuning.measured(problem, device(), config) if len(table) > 1 else None
 
 
-def make_ready(op: Operation, problem: Problem) -> None:
+def make_ready(op: Called, problem: Problem) -> None:
     """Have every algorithm compiled that may be measured."""
     compiled.compile_now(methods(op), problem, device())
 
 
-def look_on_disk(op: Operation, problem: Problem) -> None:
+def look_on_disk(op: Called, problem: Problem) -> None:
     """Know what earlier processes have compiled."""
     compiled.look_on_disk(methods(op), problem, device())
 
 
 def measure(
-    op: Operation, problem: Problem, arrays: tuple[Any, ...], runtime: tuple[Any, ...], candidates: list[Method]
+    op: Called, problem: Problem, arrays: tuple[Any, ...], runtime: tuple[Any, ...], candidates: list[Method]
 ) -> dict[str, float]:
     """Milliseconds by algorithm: the best of several repeats after a first run. A Spec among the arrays is given drawn
     data."""
@@ -139,7 +139,7 @@ class Prepared:
     """A problem with its algorithm: everything about a call but the data."""
 
     def __init__(
-        self, op: Operation, problem: Problem, method: Method, workspace: int, config: Options, table: Sequence[Method]
+        self, op: Called, problem: Problem, method: Method, workspace: int, config: Options, table: Sequence[Method]
     ) -> None:
         self.op, self.problem = op, problem
         self._config, self._table = config, table
@@ -205,7 +205,7 @@ class Prepared:
     ) -> tuple[Any, ...]:
         """The results, computed, with None where one is absent."""
         if self._config.telemetry:
-            _observe.note_algorithm(self.problem, chosen.method.name, chosen.workspace)
+            counters.note_algorithm(self.problem, chosen.method.name, chosen.workspace)
         named = dict(zip(self.op.runtime, runtime, strict=True)) if runtime else {}
         placed = self.placed(results)
         with self._multiplying:

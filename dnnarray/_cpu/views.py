@@ -10,8 +10,8 @@ from dnnarray._problems.base import tree_map
 from dnnarray._spec import Spec
 
 if TYPE_CHECKING:
-    from dnnarray._arrays import Views
     from dnnarray._cpu.engine import Prepared
+    from dnnarray._engine.doors import Views
 
 
 def by_views(prepared: Prepared, way: Views) -> Callable[..., Any]:

@@ -18,25 +18,25 @@ from cupy.cuda import get_current_stream
 from cupy.cuda.memory import MemoryPointer, OutOfMemoryError, UnownedMemory
 from cupy_backends.cuda.api.runtime import getDevice
 
-from dnnarray import _arrays, _observe
-from dnnarray._body import Kind
 from dnnarray._cuda.core import module
 from dnnarray._cuda.core.device import alone, architecture, facts
 from dnnarray._cuda.core.dialect import VECTOR, Dialect, Shape, alike, by_addresses, copy_elements, empty, on_cupy
 from dnnarray._cuda.core.launch import Launches
 from dnnarray._cuda.core.plan import Plan, Program, moved_by
 from dnnarray._cuda.core.warm import compile_call, hand_on, span
+from dnnarray._engine import counters
+from dnnarray._engine.kinds import Kind
+from dnnarray._engine.outputs import Memory, Output, check_apart, check_workspace, pairs_in_place, users_own
 from dnnarray._errors import ArrayTypeError, OptionError, UnsupportedError, WorkspaceError, fail
 from dnnarray._options import Options
-from dnnarray._outputs import Memory, Output, check_apart, check_workspace, pairs_in_place, users_own
 from dnnarray._problems.base import Problem, leaves, tree_map
 from dnnarray._records import changed, frozen
 from dnnarray._select import Device, Method, choose, tuning
 from dnnarray._spec import Spec, drawn, lies
 
 if TYPE_CHECKING:
-    from dnnarray._arrays import Direct
-    from dnnarray._operation import Operation
+    from dnnarray._engine.doors import Direct
+    from dnnarray._engine.protocol import Called
 
 ARRAY = cupy.ndarray
 _NOTHING = nullcontext()
@@ -50,8 +50,7 @@ def device() -> Device:
 def device_for(arrays: Any) -> Device:
     """The current device, as a choice for these arrays sees it; a `Spec` stands for an array that begins where an
     allocation does."""
-    views = [_arrays.engine_view(array) for array in leaves(arrays) if not isinstance(array, Spec)]
-    return _with(device(), all(view.data.ptr % VECTOR == 0 for view in views if isinstance(view, ARRAY)))
+    return _with(device(), all(array.data.ptr % VECTOR == 0 for array in leaves(arrays) if isinstance(array, ARRAY)))
 
 
 def place(array: Any) -> int:
@@ -83,7 +82,7 @@ def _vague(array: Any) -> bool:
     return array._c_contiguous and 1 in array.shape[1:]
 
 
-def methods(op: Operation) -> tuple[Method, ...]:
+def methods(op: Called) -> tuple[Method, ...]:
     """The entries of the ALGORITHMS table for an operation."""
     try:
         return import_module(f"dnnarray._cuda.{op.family}").ALGORITHMS[op.base]
@@ -145,7 +144,7 @@ class _Handle:
         return 0, self.pointer
 
 
-def prepare(op: Operation, problem: Problem, config: Options, algorithm: str | None) -> Prepared:
+def prepare(op: Called, problem: Problem, config: Options, algorithm: str | None) -> Prepared:
     """Choose the algorithm for a problem; what comes back can be called any number of times."""
     table = methods(op)
     here = device()
@@ -153,16 +152,16 @@ def prepare(op: Operation, problem: Problem, config: Options, algorithm: str | N
     return Prepared(op, problem, choose(problem, here, config, table, algorithm, measured), config, algorithm)
 
 
-def make_ready(op: Operation, problem: Problem) -> None:
+def make_ready(op: Called, problem: Problem) -> None:
     """What an algorithm may wait for before it is measured: nothing, kernels are compiled when they are loaded."""
 
 
-def look_on_disk(op: Operation, problem: Problem) -> None:
+def look_on_disk(op: Called, problem: Problem) -> None:
     """What earlier processes have compiled changes no choice here."""
 
 
 def measure(
-    op: Operation, problem: Problem, arrays: tuple[Any, ...], runtime: tuple[Any, ...], candidates: list[Method]
+    op: Called, problem: Problem, arrays: tuple[Any, ...], runtime: tuple[Any, ...], candidates: list[Method]
 ) -> dict[str, float]:
     """Milliseconds on the device by algorithm: the median of repeats between events, after a first run. A Spec among
     the arrays is given drawn data."""
@@ -171,17 +170,16 @@ def measure(
 
 
 def _data(array: Any) -> Any:
-    """What stands for an array of any library, a number or a Spec as an array of the engine's own."""
+    """A Spec or an array of the host as an array of the engine's own that begins where an allocation does."""
     if isinstance(array, Spec):
         itemsize = array.dtype.itemsize
         memory = cupy.asarray(drawn(Spec((span(array) // itemsize,), array.dtype)))
         return ARRAY(
             array.shape, array.dtype, memory.data, tuple(s * itemsize for s in array.strides or array.c_strides)
         )
-    found = _arrays.engine_view(array)
-    if found is None or (isinstance(found, ARRAY) and found.data.ptr % VECTOR == 0):
-        return found
-    return cupy.array(found)  # a copy begins where an allocation does: times are remembered for memory that is aligned
+    if array is None or (isinstance(array, ARRAY) and array.data.ptr % VECTOR == 0):
+        return array
+    return cupy.array(array)  # a copy begins where an allocation does: times are remembered for memory that is aligned
 
 
 def _device_time(prepared: Prepared, arrays: tuple[Any, ...], runtime: tuple[Any, ...], repeats: int = 15) -> float:
@@ -205,7 +203,7 @@ class Prepared:
     """
 
     def __init__(
-        self, op: Operation, problem: Problem, method: Method, config: Options, algorithm: str | None = None
+        self, op: Called, problem: Problem, method: Method, config: Options, algorithm: str | None = None
     ) -> None:
         self.op, self.problem, self.method, self.config, self._algorithm = op, problem, method, config, algorithm
         self._program: Program | None = method.run(problem, device(), True)
@@ -250,7 +248,7 @@ class Prepared:
         if targets is not results:
             for result, target in zip(results, targets, strict=True):
                 if target is not result:
-                    _observe.note_layout_copy()
+                    counters.note_layout_copy()
                     result[...] = target
         return self._placed(results) if self.absent else results
 
@@ -339,7 +337,7 @@ class Prepared:
         as_aligned = aligned or self.config.deterministic  # other launches would sum in another order
         ready = self._ready[as_aligned] or self._prepare(as_aligned)
         if self._telemetry:
-            _observe.note_algorithm(self.problem, self._methods[as_aligned].name, ready.workspace)
+            counters.note_algorithm(self.problem, self._methods[as_aligned].name, ready.workspace)
         if ready.workspace or workspace is not None:
             scratch = self._scratch(
                 workspace, ready.workspace
@@ -350,7 +348,7 @@ class Prepared:
                 pointers += self._addresses([scratch])
         copies = []  # kept alive likewise
         for i, order in ready.copied:
-            _observe.note_layout_copy()
+            counters.note_layout_copy()
             copies.append(self._dense(inputs[i].transpose(order)))
             pointers[i] = copies[-1].data.ptr
         odd = ready.moved if aligned or not as_aligned else range(len(given))
@@ -364,7 +362,7 @@ class Prepared:
 
     def _elsewhere(self, array: Any, filled: bool) -> Any:
         """An aligned array for one that is not, lying as it does; `filled` with its numbers."""
-        _observe.note_layout_copy()
+        counters.note_layout_copy()
         copy = self._allocated(lambda: alike(array), "copy of an array that is not aligned")
         if filled:
             copy_elements(array, copy)

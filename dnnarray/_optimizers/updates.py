@@ -11,7 +11,7 @@ from typing import Any
 
 from array_api_compat import array_namespace
 
-from dnnarray._arrays import spec_of
+from dnnarray._call.arrays import spec_of
 from dnnarray._errors import ArrayTypeError, DTypeError, OptionError, ShapeError, fail
 from dnnarray._problems import checks
 from dnnarray._records import frozen

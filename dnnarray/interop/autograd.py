@@ -25,8 +25,8 @@ from autograd.builtins import SequenceBox
 from autograd.extend import Box, defvjp_argnums, primitive
 
 import dnnarray as dnn
+from dnnarray._call.operation import Operation, operations
 from dnnarray._errors import UnsupportedError
-from dnnarray._operation import Operation, operations
 from dnnarray._problems.base import leaves, tree_map
 from dnnarray._vjp import plan_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from dnnarray import _observe
+from dnnarray._engine import counters
 from dnnarray._module import Importable
 
 __all__ = ["reset", "snapshot"]
@@ -32,7 +32,7 @@ def snapshot() -> dict[str, dict[str, Any]]:
     >>> dnn.telemetry.snapshot()["relu"]["calls"]
     1
     """
-    return _observe.snapshot()
+    return counters.snapshot()
 
 
 def reset() -> None:
@@ -45,4 +45,4 @@ def reset() -> None:
     >>> dnn.telemetry.snapshot()
     {}
     """
-    _observe.reset()
+    counters.reset()

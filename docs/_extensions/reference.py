@@ -17,8 +17,8 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 import dnnarray
+from dnnarray._call.operation import _registry
 from dnnarray._names import FAMILIES, FAMILY_OF
-from dnnarray._operation import _registry
 
 # Public names outside of the families of operations, by the page of the reference that lists them.
 OTHERS = {

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray import _dispatch, _operation
-from dnnarray._operation import find
+from dnnarray._call import dispatch as _dispatch
+from dnnarray._call import operation as _operation
+from dnnarray._call.operation import find
 from tests.autodiff.test_rules import directional
 from tests.registry import FIRST
 from tests.support import FLOAT64, flat

@@ -11,9 +11,9 @@ import time
 from collections import Counter
 from typing import Any
 
+from dnnarray._call.operation import find, operations
 from dnnarray._cpu import engine as cpu
 from dnnarray._cpu.compiled import Compiled
-from dnnarray._operation import find, operations
 from tests.compiled_first import prefer_compiled
 from tests.fuzz.calls import ENGINES, Call, draw
 from tests.fuzz.judge import judge

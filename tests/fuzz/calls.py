@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from dnnarray._call.operation import find, lookup
 from dnnarray._names import FAMILY_OF
-from dnnarray._operation import find, lookup
 from dnnarray._problems.base import tree_map
 from dnnarray._spec import BFLOAT16, FLOAT16, FLOAT32, FLOAT64
 from tests.fuzz.draw import DRAWERS

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 import dnnarray as dnn
-from dnnarray._dispatch import dispatch
-from dnnarray._introspect import question
-from dnnarray._operation import find
-from dnnarray._outputs import pairs_in_place
+from dnnarray._call.dispatch import dispatch
+from dnnarray._call.introspect import question
+from dnnarray._call.operation import find
+from dnnarray._engine.outputs import pairs_in_place
 from dnnarray._problems.base import leaves, tree_map
 from dnnarray._problems.needs import NEEDS
 from dnnarray._spec import FLOAT32, FLOATING, HALF

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dnnarray._operation import find
+from dnnarray._call.operation import find
 from dnnarray._problems.base import leaves, tree_map
 from dnnarray._spec import FLOATING
 from tests.fuzz.drawer import Drawer, Leaf

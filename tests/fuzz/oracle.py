@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 import dnnarray as dnn
+from dnnarray._call.introspect import question
+from dnnarray._call.operation import find
 from dnnarray._cpu.compiled import Compiled
-from dnnarray._introspect import question
-from dnnarray._operation import find
 from dnnarray._problems.base import leaves
 from dnnarray._spec import FLOAT64
 from tests.oracles.activation import ELEMENTWISE, elementwise

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dnnarray._operation import find
+from dnnarray._call.operation import find
 from dnnarray._problems.base import leaves, tree_map
 from tests.fuzz.calls import Call
 from tests.fuzz.drawer import Leaf
@@ -83,7 +83,7 @@ def text(call: Call, algorithm: str | None) -> str:
     if call.mode == "forward":
         lines.append(f"# by the algorithm {algorithm!r}" if algorithm else "# by the algorithm that is chosen")
         lines.append(
-            f"from dnnarray._operation import find; print(find({call.drawn.op!r}).call(*find({call.drawn.op!r}).bind("
+            f"from dnnarray._call.operation import find; op = find({call.drawn.op!r}); print(op.call(*op.bind("
             f"({', '.join(names)},), dict({options}))))"
         )
     else:

@@ -33,11 +33,11 @@ import cupy
 import numpy as np
 
 import dnnarray as dnn
+from dnnarray._call.introspect import question
+from dnnarray._call.operation import find
 from dnnarray._cuda import engine
 from dnnarray._cuda.core import module
 from dnnarray._cuda.core.plan import Kernel
-from dnnarray._introspect import question
-from dnnarray._operation import find
 from dnnarray._problems.base import tree_map
 from tests.problems import METHODS, Call, calls_of_cases, large
 from tests.registry import CASES

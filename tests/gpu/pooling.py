@@ -4,7 +4,7 @@ in float64."""
 import numpy as np
 import pytest
 
-from dnnarray._operation import find
+from dnnarray._call.operation import find
 from tests.support import as_float64, assert_close, call
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray._operation import find
+from dnnarray._call.operation import find
 from dnnarray._problems.base import leaves, tree_map
 from tests.gpu.test_engine import _DIFFERENTIABLE, _HERE
 from tests.registry import ORACLES

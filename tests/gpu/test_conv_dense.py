@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray import _dispatch
+from dnnarray._call import dispatch as _dispatch
+from dnnarray._call.operation import find
 from dnnarray._cuda.conv import ALGORITHMS, gemm, tma_tiling, weigh
-from dnnarray._operation import find
 from dnnarray._problems.base import leaves
 from tests.registry import CASES, ORACLES
 from tests.support import BFLOAT16, as_float64, assert_close, call

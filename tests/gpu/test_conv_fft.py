@@ -17,9 +17,9 @@ def _small_tiles(monkeypatch):
     from dnnarray._cuda.conv import fft
 
     monkeypatch.setattr(fft, "_FACTORS", (2,))
-    dnn._dispatch.forget()
+    dnn._call.dispatch.forget()
     yield
-    dnn._dispatch.forget()
+    dnn._call.dispatch.forget()
 
 
 def _in_memory(array, last):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray._operation import find
+from dnnarray._call.operation import find
 from dnnarray._problems.base import leaves, tree_map
 from tests.registry import CASES
 from tests.support import BFLOAT16, call

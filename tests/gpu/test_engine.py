@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray._operation import find
+from dnnarray._call.operation import find
 from dnnarray._problems.base import leaves, tree_map
 from tests.registry import CASES, ORACLES
 from tests.support import BFLOAT16, FLOAT32, FLOAT64, as_float64, assert_close, call, call_by

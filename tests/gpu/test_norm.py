@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
+from dnnarray._call.dispatch import forget
 from dnnarray._cuda.norm import ALGORITHMS, channel_tile, folded_shared, staying_rows
 from dnnarray._cuda.norm import folded as folded_plans
-from dnnarray._dispatch import forget
 from dnnarray._problems.base import leaves, tree_map
 from tests.support import BFLOAT16, assert_close, call
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
+from dnnarray._call.operation import find
 from dnnarray._cuda.pool import pipelined_rows, stride_one
-from dnnarray._operation import find
 from tests.gpu.pooling import ORDERS, both_ways, drawn, in_order, leaves_of, results
 from tests.support import BFLOAT16, as_float64, assert_close, call, call_by
 from tests.test_pool import no_numbers

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray._operation import find
+from dnnarray._call.operation import find
 from dnnarray._options import Options
 from dnnarray._spec import Spec
 from tests.support import BFLOAT16, assert_close

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray._operation import find, operations
+from dnnarray._call.operation import find, operations
 from dnnarray._problems.base import leaves
 from tests.registry import CASES
 from tests.support import FLOAT64

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray._operation import operations
+from dnnarray._call.operation import operations
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy

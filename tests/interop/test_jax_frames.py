@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray._operation import find
+from dnnarray._call.operation import find
 from dnnarray._options import DEFAULT
 from dnnarray._spec import Spec
 

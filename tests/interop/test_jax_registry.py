@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray._binding import binding_of
-from dnnarray._operation import find, operations
+from dnnarray._call.binding import binding_of
+from dnnarray._call.operation import find, operations
 from dnnarray._problems.base import leaves, tree_map
 from tests.registry import CASES, FIRST, ORACLES
 from tests.support import BFLOAT16, FLOAT32, FLOAT64, as_float64, assert_close, flat, gradient_call

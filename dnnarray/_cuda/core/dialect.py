@@ -13,13 +13,13 @@ from cupy.cuda.memory import alloc
 
 from dnnarray._cuda.core.device import alone
 from dnnarray._cuda.core.extents import round_up
-from dnnarray._outputs import Output
+from dnnarray._engine.outputs import Output
 from dnnarray._problems.base import leaves
 from dnnarray._records import frozen
 from dnnarray._spec import Spec, lies
 
 if TYPE_CHECKING:
-    from dnnarray._arrays import Direct
+    from dnnarray._engine.doors import Direct
 
 VECTOR = 16  # bytes that the widest loads of a thread need their addresses to be a multiple of
 # Steps of CuPy's own constructor, where they are known. It takes longer for each axis that it is told of, and a view in

@@ -17,7 +17,7 @@ from cupy.cuda.memory import OutOfMemoryError
 
 from dnnarray._cuda.core.dialect import VECTOR, Dialect, Shape
 from dnnarray._cuda.core.launch import Launches, written
-from dnnarray._outputs import Output
+from dnnarray._engine.outputs import Output
 from dnnarray._problems.base import leaves
 from dnnarray._spec import Spec, lies
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from dnnarray._call.operation import find
 from dnnarray._errors import DTypeError, OptionError, ShapeError, UnsupportedError
-from dnnarray._operation import find
 from dnnarray._spec import Spec
 from dnnarray.interop.jax.call import Call, arrays_of
 

@@ -14,9 +14,9 @@ from typing import Any
 import jax
 
 import dnnarray
-from dnnarray._dispatch import checked_runtime, prepare
-from dnnarray._introspect import question
-from dnnarray._operation import Operation, find
+from dnnarray._call.dispatch import checked_runtime, prepare
+from dnnarray._call.introspect import question
+from dnnarray._call.operation import Operation, find
 from dnnarray._options import DEFAULT, Options, current
 from dnnarray._problems.base import Problem, tree_map
 from dnnarray._select import choose

@@ -11,9 +11,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from dnnarray._dispatch import freeze
+from dnnarray._call.dispatch import freeze
+from dnnarray._call.operation import Operation, operations
 from dnnarray._errors import ArrayTypeError, OptionError, UnsupportedError
-from dnnarray._operation import Operation, operations
 from dnnarray._options import current
 from dnnarray._problems.base import leaves, tree_map
 from dnnarray._spec import Spec

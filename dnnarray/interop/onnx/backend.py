@@ -14,7 +14,7 @@ import onnx
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
-from dnnarray._arrays import NUMPY, Borrowed, Door, borrow
+from dnnarray._call.arrays import NUMPY, Borrowed, Door, borrow
 from dnnarray._errors import ArrayTypeError, DeviceError, DTypeError, OptionError, ShapeError, UnsupportedError, fail
 from dnnarray.interop.onnx import operators
 from dnnarray.interop.onnx.graph import Setting, program_of

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from dnnarray import _source
-from dnnarray._operation import Operation, operations
+from dnnarray._call.operation import Operation, operations
 from dnnarray.interop.torch.operators import Differentiable, signed, text_of
 
 _LEFT_OUT = ("out", "workspace")

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
+from dnnarray._call.introspect import question
+from dnnarray._call.operation import Operation
 from dnnarray._errors import ShapeError
-from dnnarray._introspect import question
-from dnnarray._operation import Operation
 from dnnarray._problems.base import leaves, tree_map
 from dnnarray._spec import Spec, as_dtype, name_of
 from dnnarray.interop import options as texts

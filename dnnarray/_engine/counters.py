@@ -1,5 +1,4 @@
-"""Looking at calls from outside: `telemetry`, `check_finite` and `record`. With all off a call does not come through
-here at all."""
+"""Counters of calls by operation: latencies, algorithms, copies, scratch memory. `dnnarray.telemetry` shows them."""
 
 from __future__ import annotations
 
@@ -7,18 +6,7 @@ import threading
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-
-from dnnarray import _arrays, _calls
-from dnnarray._errors import ArrayTypeError, DeviceError
-from dnnarray._options import Options
-from dnnarray._problems.base import leaves
-from dnnarray._spec import FLOATING
-
-if TYPE_CHECKING:
-    from dnnarray._operation import Operation
+from typing import Any
 
 _KEPT_LATENCIES = 4096
 
@@ -43,34 +31,8 @@ _records: dict[str, _Record] = defaultdict(_Record)
 _active = threading.local()
 
 
-def observed(
-    config: Options, op: Operation, arrays: tuple[Any, ...], options: tuple[Any, ...], call: Callable[[], Any]
-) -> Any:
-    """Run `call`; count and time it, write it down, and check its arrays for NaN and infinity, as the options ask."""
-    if config.check_finite:
-        for name, array in zip(op.arrays, arrays, strict=True):
-            _require_finite(op.name, f"the input {name}", array)
-    result = _timed(op.name, call) if config.telemetry else call()
-    if config.record is not None:
-        _calls.record(config.record, op, arrays, options)
-    if config.check_finite:
-        _require_finite(op.name, "the output", result)
-    return result
-
-
-def _require_finite(op: str, what: str, tree: Any) -> None:
-    for leaf in leaves(tree):
-        try:
-            borrowed = _arrays.borrow(op, (what,), (leaf,))
-        except (ArrayTypeError, DeviceError):  # no array, or none that a call would take: the call says so
-            continue
-        (array,) = borrowed.arrays
-        with borrowed.in_place():
-            if array.dtype in FLOATING and not np.isfinite(array).all():
-                raise FloatingPointError(f"{op}: {what} holds NaN or infinity (check_finite=True).")
-
-
-def _timed(op: str, call: Callable[[], Any]) -> Any:
+def timed(op: str, call: Callable[[], Any]) -> Any:
+    """Run `call` and count it, its time and its errors under the name of the operation."""
     outer, _active.op = getattr(_active, "op", None), op
     start = time.perf_counter()
     try:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from dnnarray import _arrays
-from dnnarray._body import MISSING
+from dnnarray._call import arrays as _arrays
+from dnnarray._call.body import MISSING
 from dnnarray._errors import closest
 from dnnarray._records import frozen
 
 if TYPE_CHECKING:
-    from dnnarray._operation import Operation
+    from dnnarray._call.operation import Operation
 
 _MOST = 4096
 _bindings: dict[tuple, Binding] = {}

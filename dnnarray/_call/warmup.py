@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from dnnarray._call.operation import find, operations
 from dnnarray._errors import DTypeError, closest, fail
-from dnnarray._operation import find, operations
 from dnnarray._spec import FLOAT64, FLOATING, as_dtype, name_of
 
 _BAR = 24  # characters

@@ -16,12 +16,12 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dnnarray._arrays import spec_of
+from dnnarray._call.arrays import spec_of
 from dnnarray._errors import ArrayTypeError, OptionError
 from dnnarray._spec import Spec, as_dtype
 
 if TYPE_CHECKING:
-    from dnnarray._operation import Operation
+    from dnnarray._call.operation import Operation
 
 _lock = threading.Lock()
 _written: dict[str, set[str]] = {}

@@ -10,92 +10,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache, partial
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from dnnarray._body import KINDS
+from dnnarray._call.body import KINDS
+from dnnarray._engine.doors import Door, as_it_is
+from dnnarray._engine.protocol import DeviceEngine, Engine
 from dnnarray._errors import ArrayTypeError, DeviceError, OptionError, fail
 from dnnarray._problems.base import leaves, tree_map
 from dnnarray._records import frozen
 from dnnarray._spec import INT64, Spec, as_dtype
 
 _DLPACK_CPU, _DLPACK_CUDA = 1, 2
-
-
-@frozen
-class Direct:
-    """What lets a call on arrays of another library go by their addresses alone, on a CUDA device.
-
-    Attributes
-    ----------
-    pointer : ``pointer(array)`` is the address of its first element
-    like : ``like(array)`` is a new array of the same shape, dtype and memory order, which is dense
-    maker : ``maker(output, place)()`` makes a result in the library's own memory
-    fits : ``fits(output, place)(array)`` says whether it is one that a result may be written to, wherever it lies
-    strides : ``strides(array)`` in elements
-    copy : ``copy(to, array)``
-    scratch : ``scratch(bytes, place)(array)`` is the address of an array that will do for so much scratch memory, else
-        None
-    stream : ``stream(place)`` is the handle of the library's current stream, on which the engine has to work
-    """
-
-    pointer: Callable[[Any], int]
-    like: Callable[[Any], Any]
-    maker: Callable[[Any, Any], Callable[[], Any]]
-    fits: Callable[[Any, Any], Callable[[Any], bool]]
-    strides: Callable[[Any], tuple[int, ...]]
-    copy: Callable[[Any, Any], Any]
-    scratch: Callable[[int, Any], Callable[[Any], int | None]]
-    stream: Callable[[Any], int]
-
-
-@frozen
-class Views:
-    """What lets a warm call on arrays of another library, in the memory of the processor, leave out what was checked
-    when its like first came.
-
-    Attributes
-    ----------
-    view : ``view(dtype)(array)`` is the engine's array, of that dtype or of any (None), over the memory of one that
-        `Door.take` would take
-    maker : ``maker(output, inputs)(arrays)`` makes a result in the library's own memory; `inputs` are the specs of the
-        call's `arrays`
-    """
-
-    view: Callable[[np.dtype | None], Callable[[Any], Any]]
-    maker: Callable[[Any, tuple[Any, ...]], Callable[[tuple[Any, ...]], Any]]
-
-
-@frozen
-class Door:
-    """How arrays of one namespace come in and go out.
-
-    Attributes
-    ----------
-    namespace : the library's name
-    take : ``take(array)`` is the engine's array over the same memory
-    give : ``give(result)`` is a result of the engine as an array of the library
-    direct, views : what warm calls go by on a CUDA device, and on the processor; without it they take the general way
-    holds : whether borrowed memory has to be held until the device is done: its library reuses it in the order of
-        streams of its own
-    """
-
-    namespace: str
-    take: Callable[[Any], Any]
-    give: Callable[[Any], Any]
-    direct: Direct | None = None
-    views: Views | None = None
-    holds: bool = False
-
-    @property
-    def native(self) -> bool:
-        """Whether results need no way back: they are the engine's own arrays."""
-        return self.give is as_it_is and self.direct is None and self.views is None
-
-
-def as_it_is(array: Any) -> Any:
-    return array
 
 
 def _take_numpy(array: Any) -> np.ndarray:
@@ -193,7 +120,7 @@ def _is_cuda(array: Any, where: str) -> bool:
     return family == "cupy" or _dlpack_device(array, where)[0] == _DLPACK_CUDA
 
 
-def _door(array: Any, where: str) -> tuple[Door, ModuleType]:
+def _door(array: Any, where: str) -> tuple[Door, Engine]:
     family = _family(array)
     if family == "none":
         raise ArrayTypeError(
@@ -214,19 +141,19 @@ def _door(array: Any, where: str) -> tuple[Door, ModuleType]:
 
 def _torch() -> ModuleType:
     """A module of its own, which needs torch. Its arrays are a kind of their own from the first one on."""
-    from dnnarray import _torch
+    from dnnarray._call import torch as _torch
 
     KINDS.setdefault("torch", _torch.kind())
     return _torch
 
 
-def _cpu() -> ModuleType:
+def _cpu() -> Engine:
     from dnnarray._cpu import engine
 
     return engine
 
 
-def _cuda_door(array: Any, family: str, where: str) -> tuple[Door, ModuleType]:
+def _cuda_door(array: Any, family: str, where: str) -> tuple[Door, Engine]:
     engine = _cuda_engine(f"{where} lives on a CUDA device.")
     NATIVE.add(engine.ARRAY)
     KINDS.setdefault("cupy", engine.kind())
@@ -239,7 +166,7 @@ def _cuda_door(array: Any, family: str, where: str) -> tuple[Door, ModuleType]:
     return {"cupy": _CUPY, "jax": _JAX_CUDA}[family], engine
 
 
-def _cuda() -> ModuleType:
+def _cuda() -> DeviceEngine:
     from dnnarray._cuda import engine
 
     return engine
@@ -256,7 +183,7 @@ class Borrowed:
 
     arrays: tuple[Any, ...]
     door: Door
-    engine: ModuleType
+    engine: Engine
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
@@ -264,8 +191,13 @@ class Borrowed:
         queued there."""
         way, engine = self.door.direct, self.engine
         place = engine.place(next(iter(leaves(self.arrays))))
-        with engine.at(place), engine.on_stream(way.stream(place)) if way else nullcontext():
+        with engine.at(place), self.device_engine.on_stream(way.stream(place)) if way else nullcontext():
             yield
+
+    @property
+    def device_engine(self) -> DeviceEngine:
+        """The engine of arrays that lie on a device with streams."""
+        return cast(DeviceEngine, self.engine)
 
 
 def borrow(op: str, names: tuple[str, ...], arrays: tuple[Any, ...], nested: frozenset[str] = frozenset()) -> Borrowed:
@@ -276,7 +208,7 @@ def borrow(op: str, names: tuple[str, ...], arrays: tuple[Any, ...], nested: fro
     ArrayTypeError
         An entry is no array, or entries belong to different namespaces or devices.
     """
-    found: list[tuple[str, Any, Door, ModuleType]] = []
+    found: list[tuple[str, Any, Door, Engine]] = []
 
     def visit(name: str, value: Any) -> Any:
         if type(value) is Spec and found:
@@ -398,7 +330,7 @@ def _element_strides(array: Any, where: str) -> tuple[int, ...] | None:
     return None
 
 
-def engine_of(arrays: tuple[Any, ...], specs_on: str = "cpu") -> ModuleType:
+def engine_of(arrays: tuple[Any, ...], specs_on: str = "cpu") -> Engine:
     """The engine that would run a call on these arrays; for Specs alone, the one that `specs_on` names."""
     for array in leaves(arrays):
         if not isinstance(array, Spec):
@@ -406,7 +338,7 @@ def engine_of(arrays: tuple[Any, ...], specs_on: str = "cpu") -> ModuleType:
     return _cpu() if specs_on == "cpu" else _cuda_engine("specs_on='cuda' asks for a CUDA device.")
 
 
-def _cuda_engine(where: str) -> ModuleType:
+def _cuda_engine(where: str) -> DeviceEngine:
     try:
         engine = _cuda()
         engine.current_place()  # where CuPy loads without a driver, or with one too old, it fails here

@@ -11,9 +11,9 @@ from dataclasses import field, replace
 from importlib import import_module
 from typing import Any, TypeVar
 
-from dnnarray import _body
-from dnnarray._binding import binding_of
-from dnnarray._dispatch import checked_runtime, dispatch, refuse
+from dnnarray._call import body as _body
+from dnnarray._call.binding import binding_of
+from dnnarray._call.dispatch import checked_runtime, dispatch, refuse
 from dnnarray._errors import ArrayTypeError, OptionError, closest, fail
 from dnnarray._names import FAMILIES, FAMILY_OF
 from dnnarray._problems import checks

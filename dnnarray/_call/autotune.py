@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dnnarray._dispatch import forget
-from dnnarray._introspect import question
+from dnnarray._call.dispatch import forget
+from dnnarray._call.introspect import question
 from dnnarray._options import current
 from dnnarray._select import Algorithm, rank, tuning
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dnnarray._operation import find
+from dnnarray._call.operation import find
 from dnnarray._spec import HALF, as_dtype
 
 

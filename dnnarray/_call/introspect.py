@@ -8,17 +8,18 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from dnnarray._arrays import engine_of, spec_of
-from dnnarray._dispatch import freeze, with_numbers
+from dnnarray._call.arrays import engine_of, engine_view, spec_of
+from dnnarray._call.dispatch import freeze, with_numbers
+from dnnarray._call.operation import Operation, find
+from dnnarray._call.untraced import untraced
+from dnnarray._engine.protocol import Engine
 from dnnarray._errors import fail_choice
-from dnnarray._operation import Operation, find
 from dnnarray._options import current
 from dnnarray._problems.base import Problem, tree_map
 from dnnarray._records import frozen
 from dnnarray._select import Algorithm, Device, choose, rank, tuning
 from dnnarray._select.choose import Judged
 from dnnarray._spec import Spec
-from dnnarray._untraced import untraced
 
 
 @frozen
@@ -46,7 +47,7 @@ class Question:
 
     operation: Operation
     problem: Problem
-    engine: Any
+    engine: Engine
     arrays: tuple[Any, ...]
     runtime: tuple[Any, ...]
     algorithm: str | None
@@ -75,7 +76,13 @@ def question(op: Any, arrays: tuple[Any, ...], options: dict[str, Any]) -> Quest
     if algorithm is not None and not (isinstance(algorithm, str) and algorithm in names):
         fail_choice(operation.name, "algorithm", algorithm, names)
     runtime = tuple(0 if chosen[n] is inspect.Parameter.empty else chosen[n] for n in operation.runtime)
-    return Question(operation, problem, engine, bound, runtime, algorithm)
+    views = tuple(tree_map(_view, array) for array in bound)
+    return Question(operation, problem, engine, views, runtime, algorithm)
+
+
+def _view(array: Any) -> Any:
+    """The array as the engine's own; a `Spec` stays what it is."""
+    return array if isinstance(array, Spec) else engine_view(array)
 
 
 def _specs(operation: Operation, name: str, array: Any) -> Any:

@@ -9,19 +9,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import lru_cache, partial
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from dnnarray._arrays import Direct, Door, Views, as_it_is
-from dnnarray._body import Kind
+from dnnarray._engine.doors import Direct, Door, Views, as_it_is
+from dnnarray._engine.kinds import Kind
+from dnnarray._engine.protocol import DeviceEngine
 from dnnarray._errors import ArrayTypeError
 from dnnarray._spec import BFLOAT16
 
 
 @lru_cache(maxsize=1)
-def door(engine: ModuleType) -> Door:
+def door(engine: DeviceEngine) -> Door:
     """How tensors come in and go out."""
     torch = sys.modules["torch"]
     direct = Direct(
@@ -44,7 +44,7 @@ def host_door() -> Door:
 
 
 @lru_cache(maxsize=2)
-def kind(engine: ModuleType | None = None) -> Kind:
+def kind(engine: DeviceEngine | None = None) -> Kind:
     """How the text of a public function looks up calls on tensors: by everything that `_take` and `_take_host` look at.
 
     The `engine` of the CUDA devices is named where there are several of them; the key holds the current one then.
@@ -128,7 +128,7 @@ def _host_maker(output: Any, inputs: tuple[Any, ...]) -> Callable[[tuple[Any, ..
     return lambda arrays: make()
 
 
-def _take(engine: ModuleType, tensor: Any) -> Any:
+def _take(engine: DeviceEngine, tensor: Any) -> Any:
     """The engine's view of the same memory."""
     tensor = _plain_tensor(tensor)
     dtype = _dtypes().get(tensor.dtype)

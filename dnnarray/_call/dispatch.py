@@ -13,18 +13,21 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from dnnarray import _arrays, _body, _observe
-from dnnarray._body import MISSING
+from dnnarray._call import arrays as _arrays
+from dnnarray._call import body as _body
+from dnnarray._call import observe as _observe
+from dnnarray._call.body import MISSING
+from dnnarray._call.untraced import untraced
+from dnnarray._engine.protocol import Engine
 from dnnarray._errors import ArrayTypeError, OptionError, closest, fail
 from dnnarray._options import CURRENT, DEFAULT, Options
 from dnnarray._problems import checks
 from dnnarray._problems.base import Problem, leaves, tree_map
 from dnnarray._select import rank, tuning
 from dnnarray._spec import Spec
-from dnnarray._untraced import untraced
 
 if TYPE_CHECKING:
-    from dnnarray._operation import Operation
+    from dnnarray._call.operation import Operation
 
 _CACHE_SIZE = 4096
 _prepared: dict[tuple, Any] = {}
@@ -173,7 +176,7 @@ def _look_up(key: tuple) -> tuple[tuple | None, Any]:
 
 
 def prepare(
-    engine: Any,
+    engine: Engine,
     config: Options,
     op: Operation,
     algorithm: str | None,
@@ -212,7 +215,7 @@ def _check_read(op: Operation, problem: Problem, arrays: tuple[Any, ...]) -> Non
             fail(ArrayTypeError, op.name, name, f"a Spec, {array}", "an array, since its values are read")
 
 
-def _tune(engine: Any, config: Options, op: Operation, problem: Problem, arrays: tuple[Any, ...]) -> None:
+def _tune(engine: Engine, config: Options, op: Operation, problem: Problem, arrays: tuple[Any, ...]) -> None:
     """Measure the candidates of a problem met for the first time and remember the times."""
     device, key = engine.device(), tuning.key_of(problem, engine.device(), config)
     if tuning.lookup(device, key) is not None:
@@ -333,7 +336,7 @@ def _foreign(
             arrays, runtime, tree_map(partial(take, "out"), out), tree_map(partial(take, "workspace"), workspace)
         )
         if door.holds:
-            borrowed.engine.hold(arrays)
+            borrowed.device_engine.hold(arrays)
         if out is None:
             return _packed(prepared, [None if r is None else door.give(r) for r in taken])
     users = iter(leaves(out))
