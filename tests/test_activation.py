@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import dnnarray as dnn
 from dnnarray._cpu.activation import apply, apply_gradient, gradient_into
-from dnnarray._cpu.activation_formulas import FORMULAS
+from dnnarray._cpu.activation.formulas import FORMULAS
 from dnnarray._cpu.blocks import BLOCK, blocks, borrow, constant, drop, give, keep, long_rows, select, slabs
 from dnnarray._cpu.erf import gelu_gradient_single, gelu_single, normal_cdf
 from dnnarray._problems.activation import FUSED, PARAMETERS, fused, named

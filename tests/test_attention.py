@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import dnnarray as dnn
-from dnnarray._cpu import attention_blocks, threads
+from dnnarray._cpu import threads
+from dnnarray._cpu.attention import blocks as attention_blocks
 from dnnarray._cpu.compiled import compiler
 from dnnarray._cpu.philox import bernoulli_keep
 from tests.cases.attention import CASES

@@ -52,7 +52,7 @@ def ordinary(monkeypatch):
     """The calls that went by the ordinary kernels."""
     if _REASON is not None:
         pytest.skip(_REASON)
-    from dnnarray._cpu.compiled import attention_split
+    from dnnarray._cpu.compiled.attention import split_tiled as attention_split
 
     done, usual = [], attention_split.attend
     monkeypatch.setattr(attention_split, "attend", lambda *arguments: done.append(1) or usual(*arguments))

@@ -43,7 +43,7 @@ def _oracle(grad, q, k, v, seen):
 )
 @pytest.mark.parametrize("queries, keys", [(257, 301), (301, 97), (130, 96), (65, 5)])
 def test_bands_of_keys_add_up(queries, keys, causal, window, cores, monkeypatch):
-    from dnnarray._cpu.compiled import attention_backward
+    from dnnarray._cpu.compiled.attention import tiled_backward as attention_backward
 
     monkeypatch.setattr(attention_backward, "_is_long", lambda problem, step: True)
     monkeypatch.setattr(threads, "cores", lambda: cores)

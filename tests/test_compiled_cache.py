@@ -26,7 +26,7 @@ def base(own_caches):
 
 
 _NAMES = """
-from dnnarray._cpu.compiled import {module}
+from dnnarray._cpu.compiled.norm import {module}
 print("\\n".join(kernel.name(dtype) for kernel in {module}.{driver}.kernels for dtype in ("float32", "float64")))
 """
 _WARM = """
@@ -108,12 +108,12 @@ def test_two_processes_that_compile_the_same_at_once_do_no_harm(base):
 
 @needs_numba
 def test_the_name_of_a_kernel_says_what_its_code_depends_on():
-    first = _python(_NAMES.format(module="norm", driver="layer_norm"))
+    first = _python(_NAMES.format(module="planes", driver="layer_norm"))
     assert len(set(first)) == len(first)
-    seeds = {tuple(_python(_NAMES.format(module="norm", driver="layer_norm"), PYTHONHASHSEED=seed)) for seed in "123"}
+    seeds = {tuple(_python(_NAMES.format(module="planes", driver="layer_norm"), PYTHONHASHSEED=seed)) for seed in "123"}
     assert seeds == {tuple(first)}
     for variable, value in (("NUMBA_CPU_NAME", "generic"), ("NUMBA_CPU_FEATURES", "+sse2"), ("NUMBA_OPT", "1")):
-        other = _python(_NAMES.format(module="norm", driver="layer_norm"), **{variable: value})
+        other = _python(_NAMES.format(module="planes", driver="layer_norm"), **{variable: value})
         assert not set(first) & set(other)
 
 
@@ -150,12 +150,15 @@ from dnnarray._cpu.compiled import (
     tile as t,
 )
 from dnnarray._cpu.compiled.lanes import fill
+from dnnarray._cpu.compiled.conv import plan
+from dnnarray._cpu.compiled.conv.load import LANES
 from dnnarray._cpu import threads
 from dnnarray._cpu.philox import ROUNDS
 import numpy as np
 """
     here = "dnnarray._cpu.compiled"
-    assert list(_imported(source)) == [f"{here}.conv", f"{here}.tile", f"{here}.lanes", "dnnarray._cpu.philox"]
+    inner = ("conv", "tile", "lanes", "conv.plan", "conv.load")
+    assert list(_imported(source)) == [*(f"{here}.{name}" for name in inner), "dnnarray._cpu.philox"]
 
 
 # --- what is known of it ----------------------------------------------------------------------------------------------

@@ -253,7 +253,7 @@ def test_a_place_outside_of_the_image_is_an_error(wrong):
 
 def test_tables_of_windows():
     """Each table beside what the definition counts."""
-    pool_pixels = importlib.import_module("dnnarray._cpu.compiled.pool_pixels")
+    pool_pixels = importlib.import_module("dnnarray._cpu.compiled.pool.pixels")
     rng = np.random.default_rng(4)
     drawn = [
         Axis(

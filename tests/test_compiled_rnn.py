@@ -134,7 +134,7 @@ def in_pieces(in_shares, monkeypatch):
     direction."""
     if matrix_unit.missing() is not None:
         pytest.skip(matrix_unit.missing())
-    from dnnarray._cpu.compiled import rnn_split
+    from dnnarray._cpu.compiled.rnn import split as rnn_split
 
     held, usual = [], rnn_split.Split.multiply
     monkeypatch.setattr(rnn_split.Split, "multiply", lambda *given: held.append(usual(*given)) or held[-1])

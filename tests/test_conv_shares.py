@@ -5,7 +5,8 @@ import pytest
 
 import dnnarray as dnn
 from dnnarray._cpu import conv as conv_engine
-from dnnarray._cpu import conv_shares, threads
+from dnnarray._cpu import threads
+from dnnarray._cpu.conv import shares as conv_shares
 from dnnarray._problems.conv_geometry import Geometry
 from tests.oracles.conv import ORACLES
 

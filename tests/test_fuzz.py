@@ -195,7 +195,7 @@ def test_bits_may_depend_on_what_the_documentation_says_of_addresses(monkeypatch
 
 
 def test_a_kernel_that_gives_other_bits_when_it_runs_again_is_found(monkeypatch):
-    from dnnarray._cpu import activation_formulas
+    from dnnarray._cpu.activation import formulas as activation_formulas
 
     divide, again = activation_formulas._over_one_plus_exp, itertools.count()
 
@@ -219,7 +219,7 @@ def test_a_gradient_from_the_result_is_as_exact_as_the_result():
 
 
 def test_a_gradient_that_is_wrong_in_every_dtype_is_found_by_differences_of_the_oracle(monkeypatch):
-    from dnnarray._cpu import activation_formulas
+    from dnnarray._cpu.activation import formulas as activation_formulas
 
     monkeypatch.setattr(activation_formulas, "_logistic_slope", lambda x: np.full_like(x, 0.2))
     monkeypatch.setattr(

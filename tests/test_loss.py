@@ -389,7 +389,7 @@ def test_half_types_accumulate_in_float32():
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.id in ("space", "mean")], ids=str)
 def test_blocks_of_any_size(case, monkeypatch):
-    from dnnarray._cpu import loss_scores
+    from dnnarray._cpu.loss import scores as loss_scores
 
     monkeypatch.setattr(loss_scores, "_BLOCK", 8)
     check_forward(case, FLOAT64, ORACLES[case.op])

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dnnarray as dnn
-from dnnarray._cpu import loss_ctc
+from dnnarray._cpu.loss import ctc as loss_ctc
 from tests.cases.loss import CASES
 from tests.oracles.loss import ORACLES
 from tests.support import assert_close

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray._cpu import loss_linear
+from dnnarray._cpu.loss import linear as loss_linear
 from tests.support import DTYPES, assert_close, candidates, flat
 
 _OPTIONS = (

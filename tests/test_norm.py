@@ -9,7 +9,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import dnnarray as dnn
-from dnnarray._cpu import norm_blocks, norm_folded, sums
+from dnnarray._cpu import sums
+from dnnarray._cpu.norm import blocks as norm_blocks
+from dnnarray._cpu.norm import folded as norm_folded
 from tests.cases.norm import CASES
 from tests.oracles.norm import ORACLES
 from tests.support import (

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 import dnnarray as dnn
 from dnnarray._call.dispatch import dispatch
 from dnnarray._call.operation import find
-from dnnarray._cpu import pool_forms, threads
+from dnnarray._cpu import threads
+from dnnarray._cpu.pool import forms as pool_forms
 from tests.oracles.pool import ORACLES
 from tests.support import assert_close, call_by, candidates
 

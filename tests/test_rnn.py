@@ -124,7 +124,7 @@ def test_many_blocks_of_steps_give_what_one_gives(rng, kind, monkeypatch):
     options = {"bidirectional": True, "dropout": 0.3, "seed": 3, "lengths": np.array([7, 3, 6])}
     y = run(kind, x, weights, **options).y
     expected = flat((y, run_backward(kind, y, x, weights, **options)))
-    monkeypatch.setattr("dnnarray._cpu.rnn_sequence._BLOCK", 3 * GATES[kind] * 4 * 2)
+    monkeypatch.setattr("dnnarray._cpu.rnn.sequence._BLOCK", 3 * GATES[kind] * 4 * 2)
     y = run(kind, x, weights, **options).y
     for a, e in zip(flat((y, run_backward(kind, y, x, weights, **options))), expected, strict=True):
         np.testing.assert_allclose(a, e, rtol=0, atol=1e-13)

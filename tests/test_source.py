@@ -11,6 +11,7 @@ import traceback
 import typing
 from importlib import import_module
 from pathlib import Path
+from pkgutil import walk_packages
 
 import numpy as np
 import pytest
@@ -149,8 +150,8 @@ def _kernels():
     from dnnarray._cpu.compiled.kernel import Kernel
 
     found = {}
-    for path in Path(compiled.__file__).parent.glob("*.py"):
-        for value in vars(import_module(f"{compiled.__name__}.{path.stem}")).values():
+    for module in walk_packages(compiled.__path__, f"{compiled.__name__}."):
+        for value in vars(import_module(module.name)).values():
             kernels = [value] if isinstance(value, Kernel) else getattr(value, "kernels", ())
             found |= {id(k): k for k in kernels if isinstance(k, Kernel)}
     return list(found.values())

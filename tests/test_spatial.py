@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dnnarray as dnn
-from dnnarray._cpu import spatial_resize
+from dnnarray._cpu.spatial import resize as spatial_resize
 from dnnarray._problems import spatial_resize as problems
 from tests.oracles import spatial as oracles
 from tests.support import DTYPES, assert_close
@@ -373,7 +373,9 @@ def test_embedding_and_its_gradient_drawn(shape, rows, length, seed):
 
 @pytest.mark.parametrize("block", [1, 7, 40, 1000])
 def test_blocks_do_not_change_the_result(monkeypatch, block):
-    from dnnarray._cpu import spatial_common, spatial_lookup, spatial_roi
+    from dnnarray._cpu.spatial import common as spatial_common
+    from dnnarray._cpu.spatial import lookup as spatial_lookup
+    from dnnarray._cpu.spatial import roi as spatial_roi
 
     x, grid = _rng(1).standard_normal((3, 2, 5, 4)), _rng(2).uniform(-1.2, 1.2, (3, 4, 5, 2))
     boxes = np.concatenate([_rng(3).integers(0, 3, (9, 1)), _rng(4).uniform(-1, 6, (9, 4))], 1)

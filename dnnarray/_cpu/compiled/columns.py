@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from dnnarray._cpu.compiled.conv_copy import run_start, runs_of
+from dnnarray._cpu.compiled.conv.copies import run_start, runs_of
 from dnnarray._cpu.compiled.lanes import Arithmetic
 from dnnarray._cpu.compiled.tile import intrinsic, lanes, load_at, splat, store_at, vector_of
 

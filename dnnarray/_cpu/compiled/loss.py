@@ -12,7 +12,7 @@ from dnnarray._cpu.compiled.dense import Written, taken
 from dnnarray._cpu.compiled.kernel import In1, In2, Integers1, Out2, OutDoubles1, driver, kernel, wide
 from dnnarray._cpu.compiled.memory import row_after
 from dnnarray._cpu.compiled.rows import exponential_sum, exponentials, row_max, scale
-from dnnarray._cpu.loss_rows import Statistics, labels, losses, reduce, row_factors
+from dnnarray._cpu.loss.rows import Statistics, labels, losses, reduce, row_factors
 from dnnarray._problems.loss import ScoresProblem
 
 Array = np.ndarray

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnarray._cpu import threads
-from dnnarray._cpu.compiled.conv_copy import clear, copy, line_of
+from dnnarray._cpu.compiled.conv.copies import clear, copy, line_of
 from dnnarray._cpu.compiled.kernel import Integers1, OutIntegers1, device, kernel
 from dnnarray._cpu.compiled.memory import ALIGNMENT, address
 from dnnarray._cpu.compiled.split_tile import (

@@ -118,7 +118,7 @@ def _sources(path: str) -> bytes:
     while waiting:
         if (now := waiting.pop()) not in found and now.is_file():
             found[now], imported = _source(now)
-            if now.parent == Path(__file__).parent or now == Path(path):
+            if Path(__file__).parent in now.parents or now == Path(path):
                 waiting += imported
     return sha256(b"".join(source.name.encode() + b"\0" + found[source] for source in sorted(found))).digest()
 
@@ -135,14 +135,15 @@ def _imported(source: bytes) -> Iterator[str]:
     for node in ast.parse(source).body:
         if isinstance(node, ast.ImportFrom) and (module := node.module or "").startswith("dnnarray."):
             names = [alias.name for alias in node.names]
-            if module == _HERE:
+            if _path_of(module).name == "__init__.py" and (module == _HERE or module.startswith(_HERE + ".")):
                 yield from (f"{module}.{name}" for name in names)
             elif module.startswith(_HERE + ".") or any(name.isupper() for name in names):
                 yield module
 
 
 def _path_of(module: str) -> Path:
-    return Path(__file__).parents[3].joinpath(*module.split(".")).with_suffix(".py")
+    path = Path(__file__).parents[3].joinpath(*module.split("."))
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
 def _parts(function: FunctionType, seen: set[Any]) -> Iterator[Any]:

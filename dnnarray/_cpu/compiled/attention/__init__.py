@@ -1,0 +1,1 @@
+"""Attention by the matrix micro-kernel and by the matrix unit."""

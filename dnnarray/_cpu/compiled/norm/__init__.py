@@ -1,0 +1,1 @@
+"""Norms by planes of channels and by columns."""

@@ -1,0 +1,1 @@
+"""Pooling by planes of channels and by pixels."""
