@@ -142,7 +142,7 @@ def test_without_numba_everything_works_and_explain_says_what_is_missing(monkeyp
     assert "pip install 'dnnarray[cpu]'" in text
     assert [a.name for a in dnn.algorithms("softmax", x)] == ["blocked"]
     with pytest.raises(dnn.UnsupportedError, match="Numba is not installed"):
-        dnn._call.dispatch.dispatch(dnn.softmax.operation, (x,), (-1,), (), None, None, "compiled")
+        dnn._call.dispatch.dispatch(dnn.softmax.operation, (x,), (-1,), (), None, None, "rows")
     (item,) = [i for i in dnn.check().items if i.name == "Numba"]
     assert item.ok
     assert "dnnarray[cpu]" in item.mend
@@ -205,7 +205,7 @@ np.testing.assert_allclose(dnn.softsign(x), before, rtol=1e-6)
 @needs_numba
 def test_numpy_answers_while_the_compiler_works_and_the_remembered_call_changes_over(tmp_path):
     found = _python(_BACKGROUND, DNNARRAY_CACHE_DIR=str(tmp_path / "cache"))
-    assert found == ["False", "[]", "elementwise", "compiled"]
+    assert found == ["False", "[]", "elementwise", "single_pass"]
     assert list((tmp_path / "cache" / "kernels").glob("activation.softsign-*.kernel"))
 
 
@@ -215,7 +215,7 @@ def test_a_cache_folder_that_cannot_be_written_is_replaced(tmp_path):
     blocked.write_text("not a folder")
     temporary.mkdir()
     found = _python(_BACKGROUND, DNNARRAY_CACHE_DIR=str(blocked), TMPDIR=str(temporary))
-    assert found[3] == "compiled"
+    assert found[3] == "single_pass"
     assert list(temporary.glob("dnnarray-*/kernels/activation.softsign-*.kernel"))
 
 
@@ -448,7 +448,7 @@ def test_dropout_keeps_what_numpy_keeps_whatever_the_place_in_the_stream(dtype, 
         for length in (*_LENGTHS, *_RNG.integers(1, 2000, 3)):
             arrays = given(_RNG.standard_normal((3, length)).astype(dtype))
             options = {"p": float(_RNG.uniform()), "seed": int(_RNG.integers(2**64, dtype=np.uint64)), "offset": offset}
-            assert _bits(call_by("compiled", op, arrays, options)) == _bits(call_by("philox", op, arrays, options))
+            assert _bits(call_by("vector_philox", op, arrays, options)) == _bits(call_by("philox", op, arrays, options))
 
 
 @needs_numba
@@ -459,7 +459,7 @@ def test_dropout_keeps_what_numpy_keeps_whatever_the_threads(op, p):
     expected = _bits(call_by("philox", op, arrays, options))
     for count in (1, 2, 8):
         with dnn.options(threads=count):
-            assert [_bits(call_by("compiled", op, arrays, options)) for _ in range(2)] == [expected] * 2
+            assert [_bits(call_by("vector_philox", op, arrays, options)) for _ in range(2)] == [expected] * 2
 
 
 @needs_numba
@@ -469,7 +469,7 @@ def test_dropout_writes_nothing_beside_its_result():
         memory[...] = 7
         x = np.ones(last - first, np.float32)
         out = memory[first:last]
-        call_by("compiled", "dropout", (x,), options, out)
+        call_by("vector_philox", "dropout", (x,), options, out)
         np.testing.assert_array_equal(out, call_by("philox", "dropout", (x,), options))
         assert (memory[:first] == 7).all()
         assert (memory[last:] == 7).all()

@@ -169,7 +169,7 @@ _QUESTIONS = """
 import sys, dnnarray as dnn
 for rows in (3, 300):
     x = dnn.Spec((rows, 400), "float32")
-    print("compiled" in [a.name for a in dnn.algorithms("softsign", x)], sep="")
+    print("single_pass" in [a.name for a in dnn.algorithms("softsign", x)], sep="")
     print(str(dnn.explain("softsign", x)).splitlines()[-1].replace(" ", "_"))
 print("numba" in sys.modules)
 """
@@ -193,14 +193,14 @@ def test_the_command_line_knows_what_lies_on_disk(warm, base):
     shutil.copytree(warm, base)
     command = _TWO_CORES + "import sys; from dnnarray.__main__ import main; sys.exit(main(sys.argv[1:] or {}))"
     explained = _python(command.format(["explain", "softsign", "300,400"]))
-    assert explained[explained.index("*") + 1] == "compiled"
-    assert "compiled" in _python(command.format(["bench", "softsign", "300,400"]))
+    assert explained[explained.index("*") + 1] == "single_pass"
+    assert "single_pass" in _python(command.format(["bench", "softsign", "300,400"]))
 
 
 @needs_numba
 def test_a_measurement_by_the_command_line_has_everything_compiled():
     command = "from dnnarray.__main__ import main; main(['bench', 'softsign', '300,400'])"
-    assert {"compiled", "elementwise"} <= set(_python(command))
+    assert {"single_pass", "elementwise"} <= set(_python(command))
 
 
 def _warmup_errors(code, **environment):

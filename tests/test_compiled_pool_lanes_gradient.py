@@ -81,12 +81,12 @@ def test_maxima_are_those_of_numpy(name, dtype):
         prefix, x, options = _case(name, channels, dtype)
         forward, backward = f"{prefix}max_pool_with_indices", f"{prefix}max_pool_backward"
         expected = call_by("axis_by_axis", forward, (x,), options)
-        found = call_by("compiled", forward, (x,), options)
+        found = call_by("taps", forward, (x,), options)
         np.testing.assert_array_equal(found.y, expected.y)
         np.testing.assert_array_equal(found.indices, expected.indices)
         grad = _gradient(expected.y.shape, dtype)
         for given in ({}, {"indices": expected.indices}, {"indices": expected.indices.astype(np.int32)}):
-            a, b = (call_by(way, backward, (grad, x), options | given) for way in ("scatter", "compiled"))
+            a, b = (call_by(way, backward, (grad, x), options | given) for way in ("scatter", "taps"))
             _assert_sums(b, a, f"{channels} channels, {list(given)}")
 
 
@@ -127,7 +127,7 @@ def test_means_are_those_of_the_definition(name, dtype, padded, layout):
         y = dnn.avg_pool(x, layout="channels_last", **options)
         grad = _gradient(y.shape, dtype)
         arrays = (grad, x) if layout == "channels_last" else tuple(np.moveaxis(a, -1, 1).copy() for a in (grad, x))
-        found = call_by("compiled", "avg_pool_backward", arrays, options | {"layout": layout})
+        found = call_by("taps", "avg_pool_backward", arrays, options | {"layout": layout})
         found = found if layout == "channels_last" else np.moveaxis(found, 1, -1)
         np.testing.assert_allclose(found, _means(grad, x, options), rtol=0, atol=1e-6 if dtype == "float32" else 1e-15)
 
@@ -137,7 +137,7 @@ def test_adaptive_means_are_those_of_numpy(name):
     for channels in _CHANNELS[1:]:
         _, x, options = _case(name, channels, "float64")
         grad = _gradient(dnn.adaptive_avg_pool(x, **options).shape, "float64")
-        a, b = (call_by(way, "adaptive_avg_pool_backward", (grad, x), options) for way in ("axis_by_axis", "compiled"))
+        a, b = (call_by(way, "adaptive_avg_pool_backward", (grad, x), options) for way in ("axis_by_axis", "taps"))
         np.testing.assert_allclose(b, a, rtol=0, atol=1e-14)
 
 
@@ -159,17 +159,17 @@ def test_nothing_is_read_or_written_beside_the_arrays(channels, dtype, at_end):
         grad = _gradient(y.shape, dtype)
         x, grad, places = (guarded.like(a, at_end) for a in (x, grad, indices))
         out, named, best = (guarded.like(np.full_like(a, 7), at_end) for a in (x, indices, y))
-        call_by("compiled", "max_pool_with_indices", (x,), options, (best, named))
+        call_by("taps", "max_pool_with_indices", (x,), options, (best, named))
         np.testing.assert_array_equal(named, indices)
         for given in ({}, {"indices": places}):
-            call_by("compiled", "max_pool_backward", (grad, x), options | given, out)
+            call_by("taps", "max_pool_backward", (grad, x), options | given, out)
             _assert_sums(out, call_by("scatter", "max_pool_backward", (grad, x), options | given))
         if "dilation" not in options:
-            call_by("compiled", "avg_pool_backward", (grad, x), options, out)
+            call_by("taps", "avg_pool_backward", (grad, x), options, out)
             first = {**options, "layout": "channels_first"}
             planes = [guarded.like(np.moveaxis(a, -1, 1).copy(), at_end) for a in (grad, x)]
             plane = guarded.like(np.full_like(planes[1], 7), at_end)
-            call_by("compiled", "avg_pool_backward", tuple(planes), first, plane)
+            call_by("taps", "avg_pool_backward", tuple(planes), first, plane)
             np.testing.assert_allclose(np.moveaxis(plane, 1, -1), out, rtol=0, atol=1e-6)
 
 
@@ -191,7 +191,7 @@ def test_the_number_of_threads_changes_no_bit(name):
         expected = None
         for threads in (1, 2, 3, 2, 3):
             with dnn.options(threads=threads):
-                found = call_by("compiled", prefix + op, (grad, x), named)
+                found = call_by("taps", prefix + op, (grad, x), named)
             expected = found if expected is None else expected
             np.testing.assert_array_equal(found, expected)
         if op == "max_pool_backward":
@@ -208,11 +208,11 @@ def test_channels_last_in_memory_alone():
     for given in ({}, {"indices": indices}, {"indices": np.ascontiguousarray(indices)}):
         expected = call_by("scatter", "max_pool_backward", (grad, x), options | given)
         for g in (grad, np.ascontiguousarray(grad)):
-            found = call_by("compiled", "max_pool_backward", (g, x), options | given)
+            found = call_by("taps", "max_pool_backward", (g, x), options | given)
             assert found.strides == x.strides
             _assert_sums(found, expected)
             out = np.full((*x.shape, 2), np.nan, np.float32)
-            call_by("compiled", "max_pool_backward", (g, x), options | given, out[..., 0])
+            call_by("taps", "max_pool_backward", (g, x), options | given, out[..., 0])
             np.testing.assert_array_equal(out[..., 0], found)
             assert np.isnan(out[..., 1]).all()
 
@@ -228,8 +228,7 @@ def test_given_places_may_lie_outside_of_their_windows(dtype):
     nowhere[0, 0, 0, :5] = -1
     for places in (rng.integers(0, 15 * 17, indices.shape).astype(dtype), strange, nowhere):
         a, b = (
-            call_by(way, "max_pool_backward", (grad, x), options | {"indices": places})
-            for way in ("scatter", "compiled")
+            call_by(way, "max_pool_backward", (grad, x), options | {"indices": places}) for way in ("scatter", "taps")
         )
         _assert_sums(b, a)
 
@@ -242,7 +241,7 @@ def test_a_place_outside_of_the_image_is_an_error(wrong):
     out = np.full_like(x, 7)
     with pytest.raises(dnn.OptionError, match=r"indices is .* expected flat spatial positions from -1 to 254"):
         call_by(
-            "compiled",
+            "taps",
             "max_pool_backward",
             (_gradient(indices.shape, "float32"), x),
             options | {"indices": indices},
@@ -277,7 +276,7 @@ def test_close_to_the_definition(name):
     rng, options = np.random.default_rng(8), options | {"layout": "channels_last"}
     x = rng.standard_normal((*shape, 5))
     best, places = ORACLES["max_pool_with_indices"](x, **options)
-    found = call_by("compiled", "max_pool_with_indices", (x,), options)
+    found = call_by("taps", "max_pool_with_indices", (x,), options)
     np.testing.assert_array_equal(found[0], best)
     np.testing.assert_array_equal(found[1], places)
     grad, expected = rng.standard_normal(best.shape), np.zeros((len(x), math.prod(shape[1:]), 5))
@@ -286,7 +285,7 @@ def test_close_to_the_definition(name):
         if where[n, i, c] >= 0:
             expected[n, where[n, i, c], c] += flat[n, i, c]
     for arrays, op in (((grad, x), "max_pool_backward"), ((grad, x, places), "max_pool_with_indices_backward")):
-        got = call_by("compiled", op, arrays, options)
+        got = call_by("taps", op, arrays, options)
         np.testing.assert_allclose(np.asarray(got).reshape(expected.shape), expected, rtol=0, atol=1e-13)
 
 
@@ -303,5 +302,5 @@ def test_the_gradient_of_a_mean_is_that_of_each_element(name, layout):
     expected = np.empty(x.size)
     for i, unit in enumerate(np.eye(x.size)):
         expected[i] = (ORACLES["avg_pool"](unit.reshape(x.shape), **options) * grad).sum()
-    found = call_by("compiled", "avg_pool_backward", (grad, x), options)
+    found = call_by("taps", "avg_pool_backward", (grad, x), options)
     np.testing.assert_allclose(found, expected.reshape(x.shape), rtol=0, atol=1e-13)

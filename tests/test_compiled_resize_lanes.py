@@ -97,8 +97,8 @@ def _compare_guarded(name, x, grad, options, at_end):
     slopes = call_by("separable", "interpolate_backward", (grad.astype(np.float64), x.astype(np.float64)), options)
     placed = [guarded.like(a, at_end) for a in (x, grad)]
     y, dx = (guarded.like(np.full(a.shape, np.nan, x.dtype), at_end) for a in (exact, slopes))
-    call_by("compiled", "interpolate", (placed[0],), options, out=y)
-    call_by("compiled", "interpolate_backward", (placed[1], placed[0]), options, out=dx)
+    call_by("planes", "interpolate", (placed[0],), options, out=y)
+    call_by("planes", "interpolate_backward", (placed[1], placed[0]), options, out=dx)
     _assert_near(y, exact, name)
     _assert_near(dx, slopes, name)
 
@@ -110,7 +110,7 @@ def test_the_gradient_is_that_of_the_definition(name, layout):
         pytest.skip("planes have two axes")
     x, grad, options = _drawn(name, 1, "float64", layout)
     x, grad = x[:1], grad[:1]
-    _assert_near(call_by("compiled", "interpolate_backward", (grad, x), options), _gradient(x, grad, options), name)
+    _assert_near(call_by("planes", "interpolate_backward", (grad, x), options), _gradient(x, grad, options), name)
 
 
 @pytest.mark.parametrize("channels", [1, 5, 64])
@@ -122,23 +122,23 @@ def test_any_order_of_memory_gives_the_same(name, channels):
     taken too."""
     x, grad, options = _drawn(name, channels, "float32")
     y, dx = (
-        call_by("compiled", op, a, options) for op, a in (("interpolate", (x,)), ("interpolate_backward", (grad, x)))
+        call_by("planes", op, a, options) for op, a in (("interpolate", (x,)), ("interpolate_backward", (grad, x)))
     )
     first = {**options, "layout": "channels_first"}
     views = [np.moveaxis(a, -1, 1) for a in (x, grad)]
-    found = call_by("compiled", "interpolate", (views[0],), first)
+    found = call_by("planes", "interpolate", (views[0],), first)
     assert np.moveaxis(found, 1, -1).flags.c_contiguous
     np.testing.assert_array_equal(np.moveaxis(found, 1, -1), y)
     np.testing.assert_array_equal(
-        np.moveaxis(call_by("compiled", "interpolate_backward", (views[1], views[0]), first), 1, -1), dx
+        np.moveaxis(call_by("planes", "interpolate_backward", (views[1], views[0]), first), 1, -1), dx
     )
     out = np.zeros(found.shape, np.float32)
-    call_by("compiled", "interpolate", (views[0],), first, out=out)
+    call_by("planes", "interpolate", (views[0],), first, out=out)
     np.testing.assert_array_equal(np.moveaxis(out, 1, -1), y)
     half = x.astype(np.float16)
     np.testing.assert_array_equal(
-        call_by("compiled", "interpolate", (half,), options),
-        call_by("compiled", "interpolate", (half.astype(np.float32),), options).astype(np.float16),
+        call_by("planes", "interpolate", (half,), options),
+        call_by("planes", "interpolate", (half.astype(np.float32),), options).astype(np.float16),
     )
 
 
@@ -147,8 +147,8 @@ def test_planes_under_the_layout_channels_last_give_the_same(name):
     x, grad, options = _drawn(name, 5, "float32", "channels_first")
     last = {**options, "layout": "channels_last"}
     for op, arrays in (("interpolate", (x,)), ("interpolate_backward", (grad, x))):
-        expected = call_by("compiled", op, arrays, options)
-        found = call_by("compiled", op, tuple(np.moveaxis(a, 1, -1) for a in arrays), last)
+        expected = call_by("planes", op, arrays, options)
+        found = call_by("planes", op, tuple(np.moveaxis(a, 1, -1) for a in arrays), last)
         np.testing.assert_array_equal(np.moveaxis(found, -1, 1), expected)
 
 
@@ -163,8 +163,8 @@ def test_any_number_of_threads_gives_the_same_bits(options, layout):
     found = []
     for threads in (1, 2, 3, 3):
         with dnn.options(threads=threads):
-            y = call_by("compiled", "interpolate", (x,), options)
-            found.append((y.tobytes(), call_by("compiled", "interpolate_backward", (y, x), options).tobytes()))
+            y = call_by("planes", "interpolate", (x,), options)
+            found.append((y.tobytes(), call_by("planes", "interpolate_backward", (y, x), options).tobytes()))
     assert len(set(found)) == 1
 
 
@@ -177,7 +177,7 @@ def test_what_is_no_number_reaches_what_reads_it_and_nothing_else(name, layout):
     for op, arrays in (("interpolate", [x]), ("interpolate_backward", [grad, x])):
         strange = arrays[0].copy()
         strange.reshape(-1)[strange.size // 3], strange.reshape(-1)[strange.size // 2 + 1] = np.inf, np.nan
-        found, expected = (call_by(a, op, (strange, *arrays[1:]), options) for a in ("compiled", "separable"))
+        found, expected = (call_by(a, op, (strange, *arrays[1:]), options) for a in ("planes", "separable"))
         np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
         np.testing.assert_array_equal(np.isinf(found), np.isinf(expected))
 
@@ -185,7 +185,7 @@ def test_what_is_no_number_reaches_what_reads_it_and_nothing_else(name, layout):
 def test_nothing_is_read_where_nothing_was_taken():
     """The gradient of elements without any tap is 0 beside infinity."""
     x, grad = np.ones((1, 9, 8, 3)), np.full((1, 2, 3, 3), np.inf)
-    dx = call_by("compiled", "interpolate_backward", (grad, x), {"size": (2, 3), "layout": "channels_last"})
+    dx = call_by("planes", "interpolate_backward", (grad, x), {"size": (2, 3), "layout": "channels_last"})
     assert np.isinf(dx).sum() == 18
     assert (dx == 0).sum() == dx.size - 18
 
@@ -208,7 +208,7 @@ def test_sampling_close_to_the_definition_and_within_its_arrays(channels, align_
         )
         first = np.moveaxis(guarded.like(x, at_end), -1, 1)
         out = np.moveaxis(guarded.like(np.full((3, 5, 61, channels), np.nan, dtype), at_end), -1, 1)
-        call_by("compiled", "grid_sample", (first, guarded.like(grid, at_end)), options, out=out)
+        call_by("pixel_vectors", "grid_sample", (first, guarded.like(grid, at_end)), options, out=out)
         exact = oracles.grid_sample(np.moveaxis(x, -1, 1).astype(np.float64), grid.astype(np.float64), **options)
         np.testing.assert_allclose(out, exact, rtol=0, atol=tolerance)
 
@@ -225,8 +225,8 @@ def test_sampling_gives_the_same_bits_in_any_order_of_memory_and_by_any_number_o
     last, found = np.moveaxis(x, -1, 1), []
     for threads in (1, 2, 3, 3):
         with dnn.options(threads=threads):
-            y = call_by("compiled", "grid_sample", (last, grid), {})
+            y = call_by("pixel_vectors", "grid_sample", (last, grid), {})
             assert np.moveaxis(y, 1, -1).flags.c_contiguous
             found.append(y.tobytes())
     assert len(set(found)) == 1
-    np.testing.assert_array_equal(call_by("compiled", "grid_sample", (np.ascontiguousarray(last), grid), {}), y)
+    np.testing.assert_array_equal(call_by("pixel_vectors", "grid_sample", (np.ascontiguousarray(last), grid), {}), y)

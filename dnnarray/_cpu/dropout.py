@@ -94,7 +94,7 @@ def _entries(name: str, run: Callable[..., None], summary: str, in_place: bool =
     """NumPy's entry and the compiled one."""
     numpy_entry = Method("philox", run, summary, cost=compiled.numpy_cost(_CALLS), in_place=in_place)
     return numpy_entry, compiled.method(
-        "compiled", "dropout", name, "compiled: the mask drawn in vectors, over all threads"
+        "vector_philox", "dropout", name, "compiled: the mask drawn in vectors, over all threads"
     )
 
 

@@ -134,7 +134,7 @@ def _entries(name: str, run: Callable[..., None], summary: str) -> tuple[Method,
     """NumPy's entry and the compiled one."""
     numpy_entry = Method("blocked", run, summary, cost=compiled.numpy_cost(_CALLS))
     return numpy_entry, compiled.method(
-        "compiled", "softmax", name, "compiled: a row at a time, over all threads", accepts=_no_rows
+        "rows", "softmax", name, "compiled: a row at a time, over all threads", accepts=_no_rows
     )
 
 

@@ -207,7 +207,7 @@ def _with_compiled(name: str, run: Any, summary: str, in_place: bool = False) ->
     """NumPy's entry and the compiled one, whose loops are scalar where a result lies over an input."""
     calls = 1 if name.removesuffix("_backward") in _STRAIGHT else 8
     numpy_entry = Method("elementwise", run, summary, cost=compiled.numpy_cost(calls), in_place=in_place)
-    return numpy_entry, compiled.method("compiled", "activation", name, _COMPILED)
+    return numpy_entry, compiled.method("single_pass", "activation", name, _COMPILED)
 
 
 ALGORITHMS = {

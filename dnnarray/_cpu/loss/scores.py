@@ -259,7 +259,7 @@ _ROWS = "compiled: a row of scores at a time, over all threads"
 def _entries(driver: str, run: Any, summary: str) -> tuple[Method, ...]:
     """NumPy's entry and the compiled one."""
     numpy_entry = Method("blocks", run, summary, cost=compiled.numpy_cost(_CALLS))
-    return numpy_entry, compiled.method("compiled", "loss", driver, _ROWS, accepts=_no_labels)
+    return numpy_entry, compiled.method("rows", "loss", driver, _ROWS, accepts=_no_labels)
 
 
 ALGORITHMS = {

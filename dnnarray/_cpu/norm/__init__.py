@@ -242,7 +242,7 @@ _COMPILED = "compiled: a statistic and its values at a time, over all threads"
 def _entries(run: Any, summary: str, driver: str, accepts: Any, name: str = "two_pass") -> tuple[Method, ...]:
     """NumPy's entry and the compiled one."""
     numpy_entry = Method(name, run, summary, cost=compiled.numpy_cost(_CALLS))
-    return numpy_entry, compiled.method("compiled", "norm.planes", driver, _COMPILED, accepts=accepts)
+    return numpy_entry, compiled.method("planes", "norm.planes", driver, _COMPILED, accepts=accepts)
 
 
 def _by_columns(driver: str, accepts: Any = norm_forms.no_columns) -> Method:

@@ -190,7 +190,7 @@ def _with_compiled(
 ) -> tuple[Method, ...]:
     """NumPy's entry and the compiled one."""
     summary = "compiled: a tap of the window at a time over a row of outputs, over all threads"
-    method = compiled.method("compiled", module, driver, summary, accepts=accepts, **attributes)
+    method = compiled.method("taps", module, driver, summary, accepts=accepts, **attributes)
     return replace(entry, cost=compiled.numpy_cost(_CALLS)), method
 
 

@@ -385,7 +385,7 @@ ALGORITHMS = {
             "planes", _sample_planes, "one gather of numbers for each tap", workspace=_plane_bytes, cost=_plane_cost
         ),
         compiled.method(
-            "compiled",
+            "pixel_vectors",
             "spatial.sampling",
             "grid_sample",
             "compiled: four pixels with all their channels for each place, over all threads",

@@ -70,7 +70,7 @@ ALGORITHMS = {
     "embedding": (
         Method("take", _embedding, "one gather of rows", native=True, cost=compiled.numpy_cost(1)),
         compiled.method(
-            "compiled",
+            "rows",
             "spatial.sampling",
             "embedding",
             "compiled: a row at a time, over all threads",

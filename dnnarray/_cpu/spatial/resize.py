@@ -430,7 +430,7 @@ _PLANES = (
 def _with_compiled(summary: str) -> tuple[Method, ...]:
     """NumPy's entry and the compiled one."""
     numpy_entry = Method("separable", _interpolate, summary, cost=compiled.numpy_cost(_CALLS))
-    return numpy_entry, compiled.method("compiled", "spatial.planes", "interpolate", _PLANES, accepts=_no_order)
+    return numpy_entry, compiled.method("planes", "spatial.planes", "interpolate", _PLANES, accepts=_no_order)
 
 
 ALGORITHMS = {
