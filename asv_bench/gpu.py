@@ -4,7 +4,7 @@
 
 Prints one row per operation, dtype and direction; the ceiling (copy) is measured in the same run. With ``--alone`` the
 peers are left out, for the short way between an edit and its figure; with ``--markdown`` the table is written to a file
-too, as it stands in docs/development/measured.md."""
+too, as it stands in docs/development/h200.md."""
 
 from __future__ import annotations
 

@@ -245,7 +245,7 @@ def test_small_arrays_channels_last_take_one_launch_as_well(op, shape, vector, b
     ],
 )
 def test_what_one_launch_is_worth_channels_last(op, shape, dtype, expected):
-    """As measured; docs/development/measured.md has the times."""
+    """As measured; docs/development/findings/norm/one-launch-thresholds.md has the times."""
     assert choose(_last(op, shape, dtype), _DEVICE, DEFAULT, norm.ALGORITHMS[op]).name == expected
 
 
@@ -306,7 +306,7 @@ def test_groups_of_any_number_of_channels():
     ],
 )
 def test_what_is_held_on_chip_channels_last(op, shape, dtype, expected):
-    """As measured; docs/development/measured.md has the times."""
+    """As measured; docs/development/findings/norm/slab-or-three-passes.md has the times."""
     operation, x = find(op), _channels_last(shape, dtype)
     specs, options = operation.bind((x,), {"num_groups": 32} if op == "group_norm" else {})
     problem = operation.problem(specs, {n: v for n, v in options.items() if n in operation.static})

@@ -205,7 +205,7 @@ def test_tiles_fit_into_shared_memory():
 
 @pytest.mark.parametrize("op", ["conv", "conv_backward_input", "conv_backward_weight"])
 def test_what_is_predicted_for_a_layer_is_near_what_it_took(op):
-    """3x3, 256 channels at 56: 1.1 to 1.3 ms on an H200 (docs/development/measured.md)."""
+    """3x3, 256 channels at 56: 1.1 to 1.3 ms on an H200 (docs/development/findings/convolution/float32-parts.md)."""
     image, weight = Spec((64, 56, 56, 256), FLOAT32), Spec((256, 3, 3, 256), FLOAT32)
     arrays = {"conv": (image, weight), "conv_backward_input": (image, weight), "conv_backward_weight": (image, image)}[
         op

@@ -57,3 +57,22 @@ def test_sources_mention_pages_that_exist():
     mentions = {mention for path in paths for mention in _MENTION.findall(path.read_text(encoding="utf-8"))}
     assert mentions
     assert not {mention for mention in mentions if not (_ROOT / mention).exists()}
+
+
+_FINDINGS = _DOCS / "development" / "findings"
+_SECTIONS = ["Problem", "Cause", "Fix", "Figure", "How to verify"]
+_PLACE = re.compile(r"`((?:dnnarray|kernels|tests|asv_bench|demo)/[\w/.-]+)`")
+
+
+@pytest.mark.parametrize("page", sorted(_FINDINGS.glob("*/*.md")), ids=lambda page: f"{page.parent.name}/{page.stem}")
+def test_findings_have_their_sections_and_name_files_that_exist(page):
+    text = page.read_text(encoding="utf-8")
+    assert re.findall(r"^## (.*)$", text, re.M) == _SECTIONS
+    assert not [place for place in _PLACE.findall(text) if not (_ROOT / place).exists()]
+
+
+def test_each_family_of_findings_is_listed():
+    index = (_FINDINGS / "index.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"^([\w-]+)/\*$", index, re.M)) == sorted(
+        folder.name for folder in _FINDINGS.iterdir() if folder.is_dir()
+    )

@@ -38,7 +38,8 @@ _BATCH_TERM, _CROOKED_BATCH_TERM, _DOT_TERM = (
     12e-9,
     0.75e-9,
 )  # of a weight gradient of groups: cuBLAS divides no sum of a batch
-_SLOWEST = 0.3e12  # operations a second of a product of a few rows and columns (docs/development/measured.md)
+# Operations a second of a product of few rows and columns (docs/development/findings/convolution/cublas-cost-terms.md).
+_SLOWEST = 0.3e12
 _ADDED_UP = 1.4  # times that columns are moved which are added up behind the product, in part from the cache
 _GATHERED = {
     (True, True): 0.8,

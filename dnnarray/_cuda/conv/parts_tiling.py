@@ -1,7 +1,7 @@
 """Tiles of the kernels whose float32 operands come in parts of half types, and how long they take.
 
 A stage brings all parts of both operands once: two of them are twice the bytes and three times the products. The
-constants are fits to an H200 (docs/development/measured.md)."""
+constants are fits to an H200 (docs/development/findings/convolution/float32-parts.md)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Tiles of the wgmma kernels and how long they take: what the choice among them rests on.
 
 A stage of a tile takes its products at the full rate of the matrix units and a wait; that of the weight gradient, the
-copies of its gathering threads. The constants are fits to an H200 (docs/development/measured.md)."""
+copies of its gathering threads. The constants are fits to an H200
+(docs/development/findings/convolution/gathering-stage-cost.md)."""
 
 from __future__ import annotations
 

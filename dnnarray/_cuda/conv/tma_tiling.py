@@ -1,7 +1,7 @@
 """Tiles of the kernels whose operands the copy engine brings, what they run on, and how long they take.
 
 A stage takes its products at the rate that the matrix units keep up, or the second-level cache. The constants are fits
-to an H200 (docs/development/measured.md)."""
+to an H200 (docs/development/findings/convolution/tma-stage-cost.md)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Weight gradients whose operands the copy engine brings: how the pixels are divided, and by which kernel.
 
-The constants are fits to an H200 (docs/development/measured.md).
+The constants are fits to an H200 (docs/development/findings/convolution/tma-stage-cost.md).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 back, block by block of images.
 
 A tile of 2x2 outputs takes 16 products in place of 36. F(4x4) would take 36 in place of 144, with an error of 2 to 6
-times that of a plain sum (docs/development/measured.md)."""
+times that of a plain sum (docs/development/findings/convolution/winograd-on-tensor-cores.md)."""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ from dnnarray._spec import FLOAT64, HALF, name_of
 
 _LAUNCH = 4e-6  # seconds between the host's call and the kernel's end for an empty kernel, as PyTorch and CuPy pay too
 
-# Rates of whole cards by name, measured (docs/development/measured.md); others are estimated from units and clock.
+# Measured rates of whole GPUs by name (docs/development/findings/launch/device-rates.md). The rates of others are
+# estimated from their units and clock.
 _MEASURED = {
     "NVIDIA H200": {
         "float32": 50e12,

@@ -178,7 +178,7 @@ def workspace(problem: NormProblem) -> int:
 
 def _slower(v: View, held: Tile, itemsize: int, gradient: bool, device: Device) -> float:
     """How many times longer than memory alone a slab takes, channels last: fitted to 96 measurements
-    (docs/development/measured.md).
+    (docs/development/findings/norm/slab-or-three-passes.md).
 
     Rows shorter than the sectors that they are read by, multiprocessors without a block, and one block whose phases
     nothing else overlaps."""

@@ -1,5 +1,5 @@
 // Vectors of up to 16 bytes, moved by one instruction. Streaming hints (ld.cs, st.cs) cost 5% on an H200; see
-// docs/development/measured.md.
+// docs/development/findings/activation/elementwise-launch.md.
 #pragma once
 
 #include "dnnarray/core/dtype.cuh"
