@@ -39,7 +39,7 @@ _LEAST = 2.0**-102  # numbers below it, squared or multiplied, leave the range o
 _CANCELLED = 2.0**-30  # of terms, of which nothing is left in float32
 _INTERPOLATED = {
     "winograd_4x4": 4.0
-}  # times a plain sum's error: see "Winograd at highest" in docs/development/decisions.md
+}  # times a plain sum's error: docs/development/decisions/2026-11-22-winograd-at-highest.md
 
 
 @dataclass(frozen=True)

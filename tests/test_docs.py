@@ -76,3 +76,12 @@ def test_each_family_of_findings_is_listed():
     assert sorted(re.findall(r"^([\w-]+)/\*$", index, re.M)) == sorted(
         folder.name for folder in _FINDINGS.iterdir() if folder.is_dir()
     )
+
+
+@pytest.mark.parametrize(
+    "page", sorted((_DOCS / "development" / "decisions").glob("2*.md")), ids=lambda page: page.stem.split("-", 3)[3]
+)
+def test_decisions_have_a_date_and_their_sections(page):
+    text = page.read_text(encoding="utf-8")
+    assert f"*Decided {page.stem[:10]}.*" in text
+    assert re.findall(r"^## (.*)$", text, re.M) == ["Context", "Decision", "Reason", "Consequences"]
