@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 _DOCS = Path(__file__).parents[1] / "docs"
-_PAGES = [_DOCS / "index.md", _DOCS / "getting_started.md", *sorted((_DOCS / "howto").glob("*.md"))]
+_CALL = _DOCS / "development" / "contributing" / "life-of-a-call.md"
+_PAGES = [_DOCS / "index.md", _DOCS / "getting_started.md", *sorted((_DOCS / "howto").glob("*.md")), _CALL]
 _BLOCK = re.compile(r"^```(?:python|\{code-block\} python\n:class: needs-(\w+)\n)\n(.*?)^```$", re.M | re.S)
 
 
