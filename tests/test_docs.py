@@ -69,7 +69,16 @@ _PLACE = re.compile(r"`((?:dnnarray|kernels|tests|asv_bench|demo)/[\w/.-]+)`")
 def test_findings_have_their_sections_and_name_files_that_exist(page):
     text = page.read_text(encoding="utf-8")
     assert re.findall(r"^## (.*)$", text, re.M) == _SECTIONS
-    assert not [place for place in _PLACE.findall(text) if not (_ROOT / place).exists()]
+    assert not _missing_places(text)
+
+
+def _missing_places(text):
+    return [place for place in _PLACE.findall(text) if not (_ROOT / place).exists()]
+
+
+@pytest.mark.parametrize("page", sorted(_CALL.parent.glob("*.md")), ids=lambda page: page.stem)
+def test_guides_for_contributors_name_files_that_exist(page):
+    assert not _missing_places(page.read_text(encoding="utf-8"))
 
 
 def test_each_family_of_findings_is_listed():
