@@ -17,7 +17,7 @@ def _rows(formula):
 
 
 def _sum(row):
-    """The numbers below the largest of a row, and the sum of their exponentials: once for a row, not for each element."""
+    """The numbers below the largest of a row, and the sum of their exponentials."""
     top = max(row)
     below = [v - top for v in row]
     return below, math.fsum(map(math.exp, below))
