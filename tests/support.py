@@ -223,20 +223,34 @@ def gradient_call(case: Case, arrays: tuple[Any, ...]) -> tuple[str, tuple[Any, 
     return backward.name, *backward.bind((grad,), kept)
 
 
-def check_gradient(case: Case, **extra: Any) -> None:
+def pulled_back(case: Case, arrays: tuple[Any, ...], rng: np.random.Generator) -> tuple[Any, tuple[Any, ...]]:
+    """The gradients of a case for random gradients of its results, and these."""
+    output, pullback = dnn.vjp(case.op, *arrays, **case.options)
+    cotangents = _cotangents(case.op, output if isinstance(output, tuple) else (output,), rng)
+    return pullback(cotangents if isinstance(output, tuple) else cotangents[0]), cotangents
+
+
+def gradients_of(case: Case) -> list[np.ndarray]:
+    """The gradients in float64, for gradients of the results that are the same at every call."""
+    return flat(pulled_back(case, case.draw(FLOAT64), np.random.default_rng(7))[0])
+
+
+def check_same_gradient(case: Case, expected: list[np.ndarray]) -> None:
+    """The pullback gives what it gave under other settings: these gradients in float64, to its last digits."""
+    for got, exact in zip(gradients_of(case), expected, strict=True):
+        assert_close(got, exact, max(case.reduction, exact.size), case.condition, f"{case} gradient")
+
+
+def check_gradient(case: Case) -> None:
     """The pullback agrees with a central finite difference of the forward, in float64, element by element."""
     arrays = case.draw(FLOAT64)
-    options = case.options | extra
-    output, pullback = dnn.vjp(case.op, *arrays, **options)
     rng = np.random.default_rng(7)
-    results = output if isinstance(output, tuple) else (output,)
-    cotangents = _cotangents(case.op, results, rng)
-    gradients = pullback(cotangents if isinstance(output, tuple) else cotangents[0])
+    gradients, cotangents = pulled_back(case, arrays, rng)
     assert len(gradients) == len(arrays)
     weighted = [(i, c) for i, c in enumerate(cotangents) if c is not None]
 
     def objective() -> float:
-        again = call(case.op, arrays, options)
+        again = call(case.op, arrays, case.options)
         again = again if isinstance(again, tuple) else (again,)
         return sum(float(np.sum(c * again[i])) for i, c in weighted)
 

@@ -93,15 +93,24 @@ _MOMENTS = {  # and what the interpreter has to clear away then without dnnarray
 }
 
 
+_TRIES = 6  # a busy machine may keep a process from its core for longer than the limit, though not every time
+
+
 @pytest.mark.parametrize("moment", _MOMENTS)
 def test_a_program_ends_when_it_is_done(moment, environment, tmp_path):
+    """Within half a second, beyond what the interpreter needs to clear away the same program without compiled kernels.
+
+    An ending within the limit proves it alone, so that only a longer one is compared with the program without kernels.
+    """
     when, cleared = _MOMENTS[moment]
     plain, later = [], []
-    for i in range(3):
-        plain.append(_run(_HEAD + _CALLS + cleared + _LAST, environment | {"DNNARRAY_NUMBA": "0"})[1])
+    for i in range(_TRIES):
         cold = environment | {"DNNARRAY_CACHE_DIR": str(tmp_path / "cache" / str(i))}
         later.append(_run(_HEAD + _CALLS + when + _LAST, cold)[1])
-    assert min(later) < 0.4 + 1.5 * min(plain)  # much of which is the wait for a core where tests share them
+        if min(later) < 0.5:
+            break
+        plain.append(_run(_HEAD + _CALLS + cleared + _LAST, environment | {"DNNARRAY_NUMBA": "0"})[1])
+    assert min(later) - min(plain, default=0.0) < 0.5
     assert {path.suffix for path in _files(tmp_path)} <= {".kernel"}
     assert all(_cache.opened(path.name, path.read_bytes()) is not None for path in _files(tmp_path))
 

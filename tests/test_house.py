@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,12 +40,13 @@ def _layer(path):
     return "public" if relative.stem in _FAMILIES else relative.stem
 
 
+@cache
 def _imports(path):
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    """What a file imports anywhere; each file is parsed once for all tests."""
+    nodes = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Import | ast.ImportFrom)]
+    plain = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    named = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
+    return (*plain, *(f"{node.module}.{alias.name}" for node in named for alias in node.names))
 
 
 # layer -> prefixes that it must not import
@@ -58,10 +60,15 @@ _FORBIDDEN = {
 }
 
 
-@pytest.mark.parametrize("path", _modules(), ids=lambda p: str(p.relative_to(_PACKAGE)))
-def test_layers_import_only_downwards(path):
-    forbidden = _FORBIDDEN.get(_layer(path), ())
-    found = [name for name in _imports(path) if name.startswith(forbidden)] if forbidden else []
+def test_layers_import_only_downwards():
+    forbidden = {path: _FORBIDDEN.get(_layer(path), ()) for path in _modules()}
+    found = [
+        (str(p), name)
+        for p, prefixes in forbidden.items()
+        if prefixes
+        for name in _imports(p)
+        if name.startswith(prefixes)
+    ]
     assert not found
 
 
@@ -81,10 +88,12 @@ def test_the_core_of_the_cuda_engine_knows_no_family(path):
 _KERNELS = _PACKAGE.parent / "kernels"
 
 
-@pytest.mark.parametrize("path", sorted(_KERNELS.rglob("*.cu*")), ids=lambda p: str(p.relative_to(_KERNELS)))
-def test_kernel_sources_have_120_columns(path):
+def test_kernel_sources_have_120_columns():
     """Ruff keeps the Python sources to the same width; `.clang-format` is the style of these."""
-    assert [i for i, line in enumerate(path.read_text().splitlines(), 1) if len(line) > 120] == []
+    sources = sorted(_KERNELS.rglob("*.cu*"))
+    assert sources
+    lines = [(path, i, line) for path in sources for i, line in enumerate(path.read_text().splitlines(), 1)]
+    assert [f"{path.relative_to(_KERNELS)}:{i}" for path, i, line in lines if len(line) > 120] == []
 
 
 def test_no_import_runs_in_a_circle():
@@ -166,8 +175,9 @@ def _is_module(name):
 @pytest.mark.parametrize("path", sorted((_PACKAGE.parent / "tests" / "gpu").glob("*.py")), ids=lambda p: p.stem)
 def test_what_tests_for_a_card_take_from_the_package_exists(path):
     """They run seldom: a name that moved is to be found without a card."""
-    without_cupy = {m for m, _ in _inner_names(path) if not any(n.partition(".")[0] == "cupy" for n in _imports_of(m))}
-    missing = [f"{m}.{n}" for m, n in _inner_names(path) if m in without_cupy and not hasattr(import_module(m), n)]
+    taken = list(_inner_names(path))
+    without_cupy = {m for m, _ in taken if not any(n.partition(".")[0] == "cupy" for n in _imports_of(m))}
+    missing = [f"{m}.{n}" for m, n in taken if m in without_cupy and not hasattr(import_module(m), n)]
     assert not missing
 
 

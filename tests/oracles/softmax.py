@@ -16,12 +16,21 @@ def _rows(formula):
     return oracle
 
 
+def _sum(row):
+    """The numbers below the largest of a row, and the sum of their exponentials."""
+    top = max(row)
+    below = [v - top for v in row]
+    return below, math.fsum(map(math.exp, below))
+
+
 def softmax(row):
-    return np.array([1 / math.fsum(math.exp(other - v) for other in row) for v in row])
+    below, total = _sum(row)
+    return np.array([math.exp(v) / total for v in below])
 
 
 def log_softmax(row):
-    return np.array([-math.log(math.fsum(math.exp(other - v) for other in row)) for v in row])
+    below, total = _sum(row)
+    return np.array([v - math.log(total) for v in below])
 
 
 ORACLES = {
