@@ -24,8 +24,8 @@
 // window.
 
 #include "dnnarray/core/cluster.cuh"
-#include "dnnarray/depthwise_band_blocks.cuh"
-#include "dnnarray/tensor_core.cuh"
+#include "conv/depthwise_band_blocks.cuh"
+#include "dnnarray/ptx/tensor_core.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -14,8 +14,8 @@
 // Zeros of B times infinity would be NaN where the definition has none: a NaN is computed again from its own window.
 
 #include "dnnarray/core/reduce.cuh"
-#include "dnnarray/depthwise_stream.cuh"
-#include "dnnarray/tensor_core.cuh"
+#include "conv/depthwise_stream.cuh"
+#include "dnnarray/ptx/tensor_core.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -11,7 +11,7 @@
 //          kSide, strides and dilations of 1; windows begin kShift elements behind the beginning of a piece.
 // Bound:   memory: x and y once. Sums in float32.
 
-#include "dnnarray/depthwise.cuh"
+#include "conv/depthwise.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

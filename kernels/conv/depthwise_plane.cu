@@ -12,8 +12,8 @@
 //          the beginning of a piece.
 // Bound:   memory for small windows: x and y once; float32 arithmetic for large ones. Sums in float32.
 
-#include "dnnarray/barrier.cuh"
-#include "dnnarray/depthwise.cuh"
+#include "dnnarray/ptx/mbarrier.cuh"
+#include "conv/depthwise.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

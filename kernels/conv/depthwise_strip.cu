@@ -12,7 +12,7 @@
 //          no dilation; less than 2^31 blocks; images of less than 2^31 elements.
 // Bound:   memory for small windows: x and y once; float32 arithmetic for large ones. Sums in float32.
 
-#include "dnnarray/depthwise_strips.cuh"
+#include "conv/depthwise_strips.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -6,8 +6,8 @@
 // Needs:   sm_90; what depthwise_strip.cu needs; boxes of at most 256 elements along each axis.
 // Bound:   as there.
 
-#include "dnnarray/box_policy.cuh"
-#include "dnnarray/depthwise_strips.cuh"
+#include "dnnarray/ptx/box_policy.cuh"
+#include "conv/depthwise_strips.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -21,8 +21,8 @@
 
 #include "dnnarray/core/cluster.cuh"
 #include "dnnarray/core/overlap.cuh"
-#include "dnnarray/depthwise_weight_steps.cuh"
-#include "dnnarray/tensor_core.cuh"
+#include "conv/depthwise_weight_steps.cuh"
+#include "dnnarray/ptx/tensor_core.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

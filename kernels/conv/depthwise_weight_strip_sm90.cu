@@ -14,7 +14,7 @@
 //          first and then of all: rounding grows with the terms added one after the other.
 
 #include "dnnarray/core/overlap.cuh"
-#include "dnnarray/depthwise_weight_steps.cuh"
+#include "conv/depthwise_weight_steps.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -11,7 +11,7 @@
 //          of a tile first and then of all: rounding grows with the terms added one after the other.
 
 #include "dnnarray/core/reduce.cuh"
-#include "dnnarray/depthwise.cuh"
+#include "conv/depthwise.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -14,7 +14,7 @@
 // Bound:   memory: x and dy once; float32 arithmetic for large windows. Sums in float32.
 
 #include "dnnarray/core/vec.cuh"
-#include "dnnarray/depthwise.cuh"
+#include "conv/depthwise.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

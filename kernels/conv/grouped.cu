@@ -12,8 +12,8 @@
 //          tensor cores for wide ones. Sums in float32. What is NaN, since an infinity met one of the zeros, is
 //          computed again by the definition.
 
-#include "dnnarray/activation.cuh"
-#include "dnnarray/grouped.cuh"
+#include "dnnarray/core/activation.cuh"
+#include "conv/grouped.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

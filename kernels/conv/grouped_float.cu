@@ -10,8 +10,8 @@
 // Bound:   memory (x and y once) for thin groups, else float32 arithmetic. What is NaN, since an infinity met one of
 //          the zeros, is computed again by the definition.
 
-#include "dnnarray/activation.cuh"
-#include "dnnarray/grouped.cuh"
+#include "dnnarray/core/activation.cuh"
+#include "conv/grouped.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -11,7 +11,7 @@
 //          elements.
 // Bound:   memory (x and dy once) for thin groups, else float32 arithmetic and shared memory. Sums in a fixed order.
 
-#include "dnnarray/grouped_weight.cuh"
+#include "conv/grouped_weight.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -14,8 +14,8 @@
 //          of the zeros, is computed again by the definition.
 
 #include "conv/geometry.cuh"
-#include "dnnarray/activation.cuh"
-#include "dnnarray/grouped_rows.cuh"
+#include "dnnarray/core/activation.cuh"
+#include "conv/grouped_rows.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

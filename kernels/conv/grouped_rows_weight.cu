@@ -14,7 +14,7 @@
 
 #include "conv/geometry.cuh"
 #include "dnnarray/core/overlap.cuh"
-#include "dnnarray/grouped_rows.cuh"
+#include "conv/grouped_rows.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

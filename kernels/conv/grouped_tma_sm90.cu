@@ -21,12 +21,12 @@
 // Bound:   shared memory, of which the matrix units read 128 bytes of a place for each tap, and the wait for each
 //          stage: 0.96 us for a tile of 3 x 3 on an H200 (2026-11-22). Sums in float32.
 
-#include "dnnarray/activation.cuh"
+#include "dnnarray/core/activation.cuh"
 #include "dnnarray/core/overlap.cuh"
-#include "dnnarray/keep.cuh"
+#include "conv/keep.cuh"
 #include "dnnarray/mma/warpgroup.cuh"
-#include "dnnarray/tile.cuh"
-#include "dnnarray/tma.cuh"
+#include "conv/epilogue.cuh"
+#include "dnnarray/ptx/tma.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

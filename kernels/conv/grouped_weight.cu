@@ -12,7 +12,7 @@
 // Bound:   memory (x and dy once) for thin groups, else shared memory and the tensor cores. Sums in float32, in a fixed
 //          order.
 
-#include "dnnarray/grouped_weight.cuh"
+#include "conv/grouped_weight.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

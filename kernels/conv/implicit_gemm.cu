@@ -11,11 +11,11 @@
 // Bound:   the tensor cores, or the second-level cache where K is small. Half types are summed in float32, float32 is
 //          rounded to TF32.
 
-#include "dnnarray/activation.cuh"
-#include "dnnarray/barrier.cuh"
-#include "dnnarray/gather.cuh"
+#include "dnnarray/core/activation.cuh"
+#include "dnnarray/ptx/mbarrier.cuh"
+#include "conv/im2col.cuh"
 #include "dnnarray/mma/warp.cuh"
-#include "dnnarray/tile.cuh"
+#include "conv/epilogue.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

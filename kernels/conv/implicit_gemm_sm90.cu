@@ -13,11 +13,11 @@
 //          the three axes at most 31 together.
 // Bound:   the matrix units, or the second-level cache where K is small. Sums in float32.
 
-#include "dnnarray/activation.cuh"
-#include "dnnarray/barrier.cuh"
-#include "dnnarray/gather.cuh"
+#include "dnnarray/core/activation.cuh"
+#include "dnnarray/ptx/mbarrier.cuh"
+#include "conv/im2col.cuh"
 #include "dnnarray/mma/warpgroup.cuh"
-#include "dnnarray/tile.cuh"
+#include "conv/epilogue.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

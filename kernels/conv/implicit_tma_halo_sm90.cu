@@ -18,9 +18,9 @@
 //          of 16 bytes; padding less than the window's reach; fewer than 2^31 places.
 // Bound:   the matrix units. Sums in float32.
 
-#include "dnnarray/activation.cuh"
-#include "dnnarray/conv_panels.cuh"
-#include "dnnarray/conv_raster.cuh"
+#include "dnnarray/core/activation.cuh"
+#include "conv/panels.cuh"
+#include "conv/raster.cuh"
 #include "dnnarray/core/overlap.cuh"
 
 #ifndef DNNARRAY_CONFIG

@@ -6,7 +6,7 @@
 //          plane, as in implicit_tma_halo_sm90.cu: every tap is a shift, and the places of a tile need `reach` more of
 //          the input, one box. w (groups K, window, C) behind a tiled map; kTransposed: the gradient of the input from
 //          the forward's weight. A block takes the tiles of one column of channels, 64 channels x 128 places each, two
-//          or three warpgroups by turns; channels are the rows of the products (conv_turned.cuh). Each begins when the
+//          or three warpgroups by turns; channels are the rows of the products (swapped_tile.cuh). Each begins when the
 //          one before it has asked for its products, so that some multiply while others write: from a panel in shared
 //          memory, in the place of the residual or of the input that has been used up, by rows, since the copy engine
 //          stores no places outside of an array. One thread of the first warpgroup asks for the weight, once, and for
@@ -18,9 +18,9 @@
 // Bound:   the matrix units, and shared memory, which the products ask for 96 of its 128 bytes a cycle. Sums in
 //          float32.
 
-#include "dnnarray/activation.cuh"
-#include "dnnarray/conv_raster.cuh"
-#include "dnnarray/conv_turned.cuh"
+#include "dnnarray/core/activation.cuh"
+#include "conv/raster.cuh"
+#include "conv/swapped_tile.cuh"
 #include "dnnarray/core/overlap.cuh"
 
 #ifndef DNNARRAY_CONFIG

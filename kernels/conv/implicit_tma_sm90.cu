@@ -16,10 +16,10 @@
 //          groups; corners and offsets of the window within what a map can hold (conv_tma.py).
 // Bound:   the matrix units, or the second-level cache where K is small. Sums in float32.
 
-#include "dnnarray/activation.cuh"
-#include "dnnarray/conv_panels.cuh"
+#include "dnnarray/core/activation.cuh"
+#include "conv/panels.cuh"
 #include "dnnarray/core/overlap.cuh"
-#include "dnnarray/gather.cuh"
+#include "conv/im2col.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

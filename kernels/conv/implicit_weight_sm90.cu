@@ -12,10 +12,10 @@
 //          31 together.
 // Bound:   the matrix units, or the gathering where the tile is small. Sums in float32.
 
-#include "dnnarray/barrier.cuh"
+#include "dnnarray/ptx/mbarrier.cuh"
 #include "dnnarray/core/overlap.cuh"
 #include "dnnarray/core/vec.cuh"
-#include "dnnarray/gather.cuh"
+#include "conv/im2col.cuh"
 #include "dnnarray/mma/warpgroup.cuh"
 
 #ifndef DNNARRAY_CONFIG

@@ -14,11 +14,11 @@
 //          bytes; padding less than the window's reach, shifts of at most 4 places across; less than 2^31 places.
 // Bound:   the matrix units. Sums in float32.
 
-#include "dnnarray/conv_weigh.cuh"
+#include "conv/wgrad.cuh"
 #include "dnnarray/core/overlap.cuh"
-#include "dnnarray/gather.cuh"
+#include "conv/im2col.cuh"
 #include "dnnarray/mma/warpgroup.cuh"
-#include "dnnarray/tma.cuh"
+#include "dnnarray/ptx/tma.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

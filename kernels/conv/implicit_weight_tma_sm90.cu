@@ -14,11 +14,11 @@
 //          groups; corners and offsets of the window within what a map can hold (conv_tma.py).
 // Bound:   the matrix units, or the second-level cache where the tile is small. Sums in float32.
 
-#include "dnnarray/conv_weigh.cuh"
+#include "conv/wgrad.cuh"
 #include "dnnarray/core/overlap.cuh"
-#include "dnnarray/gather.cuh"
+#include "conv/im2col.cuh"
 #include "dnnarray/mma/warpgroup.cuh"
-#include "dnnarray/tma.cuh"
+#include "dnnarray/ptx/tma.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -16,8 +16,8 @@
 #include "dnnarray/core/overlap.cuh"
 #include "dnnarray/core/reduce.cuh"
 #include "dnnarray/core/vec.cuh"
-#include "dnnarray/parts.cuh"
-#include "dnnarray/window.cuh"
+#include "conv/parts.cuh"
+#include "dnnarray/core/strides.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

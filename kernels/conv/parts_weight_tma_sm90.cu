@@ -12,10 +12,10 @@
 //          several groups; fewer than 2^31 pixels.
 // Bound:   the matrix units. Sums in float32.
 
-#include "dnnarray/conv_tma.cuh"
+#include "conv/implicit_tma.cuh"
 #include "dnnarray/core/overlap.cuh"
-#include "dnnarray/gather.cuh"
-#include "dnnarray/parts_sums.cuh"
+#include "conv/im2col.cuh"
+#include "conv/parts_sums.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -1,7 +1,7 @@
 // The gradient of an input of few channels: dx[n, h, w, c] = sum over k and the taps that (h, w) meets of dy[n, p, q,
 // k] * weight[k, c, r, s], with h = p * stride + r - before. One matrix product for each row r of the window, D[(p, q),
 // (s, c)] = sum over k of dy[p, q, k] * weight[k, c, r, s], of which every pixel of the input then gathers what is its
-// own: of kStride neighbouring rows r each pixel meets one. Float32 numbers are multiplied as parts (conv_thin.cuh).
+// own: of kStride neighbouring rows r each pixel meets one. Float32 numbers are multiplied as parts (small_channels.cuh).
 //
 // Layout:  dy and dx channels-last in memory, dense; the weight by steps, which may be negative. A block takes regions
 //          of kHeight x kWidth pixels of the input, one after another: the places of dy that they meet, kRows at most,
@@ -12,7 +12,7 @@
 //          kColumns; no dilation, no third axis.
 // Bound:   the tensor cores. Sums in float32, always in the same order.
 
-#include "dnnarray/conv_thin.cuh"
+#include "conv/small_channels.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

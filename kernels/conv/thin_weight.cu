@@ -1,6 +1,6 @@
 // The weight gradient of an input of few channels: partial sums of dw[k, r, s, c] = sum over n, p and q of dy[n, p, q,
 // k] * x[n, p * stride + r * dilation - before, q * stride + s - before, c], as products whose sum runs over pixels.
-// Float32 numbers are multiplied as parts (conv_thin.cuh); their scales are those of all regions of a block so far.
+// Float32 numbers are multiplied as parts (small_channels.cuh); their scales are those of all regions of a block so far.
 //
 // Layout:  x and dy channels-last in memory, dense; partial (splits, K, R S C) float32, which split_sums.cu adds up in
 //          a fixed order. A block takes regions of kSide x kSide pixels of dy and 64 of its channels, every
@@ -10,7 +10,7 @@
 // Needs:   sm_80; K a multiple of 8, pointers aligned to 16 bytes; a dilation of 1 along the last axis, no third one.
 // Bound:   the tensor cores. Sums in float32.
 
-#include "dnnarray/conv_thin.cuh"
+#include "conv/small_channels.cuh"
 #include "dnnarray/core/overlap.cuh"
 
 #ifndef DNNARRAY_CONFIG

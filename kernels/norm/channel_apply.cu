@@ -14,7 +14,7 @@
 //          elements or more. kPlain: the statistics and parameters that are given are in the arithmetic type.
 // Bound:   memory: each input read once, each output written once.
 
-#include "dnnarray/activation.cuh"
+#include "dnnarray/core/activation.cuh"
 #include "dnnarray/core/division.cuh"
 #include "norm/channels.cuh"
 

@@ -12,7 +12,7 @@
 //          kVector; kWide where there are 2^31 threads or more.
 // Bound:   memory: x (and grad) read once, the result written once.
 
-#include "dnnarray/barrier.cuh"
+#include "dnnarray/ptx/mbarrier.cuh"
 #include "dnnarray/core/index.cuh"
 #include "dnnarray/core/math.cuh"
 #include "dnnarray/core/vec.cuh"

@@ -3,10 +3,10 @@
 // whatever the order in which it is taken.
 #pragma once
 
-#include "dnnarray/larger.cuh"
+#include "dnnarray/core/larger.cuh"
 #include "dnnarray/ptx/halves.cuh"
 #include "dnnarray/ptx/memory.cuh"
-#include "dnnarray/tensor_core.cuh"
+#include "dnnarray/ptx/tensor_core.cuh"
 
 namespace dnnarray {
 

@@ -12,7 +12,7 @@
 // Bound:   memory: grad and x read about once, dx written once; shared memory, of which the sums take most, leaves 14
 //          to 28 warps to a multiprocessor.
 
-#include "dnnarray/tma.cuh"
+#include "dnnarray/ptx/tma.cuh"
 #include "pool/window.cuh"
 
 #ifndef DNNARRAY_CONFIG
@@ -50,7 +50,7 @@ struct Arguments {
 #define DNNARRAY_ENTRY pool_argmax_gradient_tma_default
 #endif
 
-#include "dnnarray/box_policy.cuh"
+#include "dnnarray/ptx/box_policy.cuh"
 #include "pool/argmax_walk.cuh"
 
 using namespace dnnarray;

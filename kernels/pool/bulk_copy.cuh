@@ -1,7 +1,7 @@
 // Runs of rows by TMA (sm_90).
 #pragma once
 
-#include "dnnarray/box_policy.cuh"
+#include "dnnarray/ptx/box_policy.cuh"
 #include "dnnarray/ptx/copy_bulk.cuh"
 
 namespace dnnarray {

@@ -11,7 +11,7 @@
 // Bound:   memory: x read once (but for rows and columns at the edge of what a block owns, which meet in the L2), y
 //          written once.
 
-#include "dnnarray/barrier.cuh"
+#include "dnnarray/ptx/mbarrier.cuh"
 #include "pool/best.cuh"
 #include "pool/strip.cuh"
 

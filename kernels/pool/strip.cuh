@@ -2,7 +2,7 @@
 // and maxima over them.
 #pragma once
 
-#include "dnnarray/tensor_core.cuh"
+#include "dnnarray/ptx/tensor_core.cuh"
 #include "dnnarray/ptx/memory.cuh"
 #include "pool/window.cuh"
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "dnnarray/ptx/approximate.cuh"
-#include "dnnarray/window.cuh"
+#include "dnnarray/core/strides.cuh"
 
 namespace dnnarray {
 

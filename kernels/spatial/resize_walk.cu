@@ -11,7 +11,7 @@
 //          warps.
 // Bound:   memory.
 
-#include "dnnarray/barrier.cuh"
+#include "dnnarray/ptx/mbarrier.cuh"
 #include "dnnarray/core/division.cuh"
 
 #ifndef DNNARRAY_CONFIG

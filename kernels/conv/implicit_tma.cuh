@@ -4,8 +4,8 @@
 
 #include "conv/geometry.cuh"
 #include "dnnarray/mma/warpgroup.cuh"
-#include "dnnarray/tile.cuh"
-#include "dnnarray/tma.cuh"
+#include "conv/epilogue.cuh"
+#include "dnnarray/ptx/tma.cuh"
 
 namespace dnnarray {
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "dnnarray/core/division.cuh"
-#include "dnnarray/depthwise_stream.cuh"
+#include "conv/depthwise_stream.cuh"
 
 namespace dnnarray {
 

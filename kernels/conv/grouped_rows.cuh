@@ -2,7 +2,7 @@
 // they stand.
 #pragma once
 
-#include "dnnarray/grouped.cuh"
+#include "conv/grouped.cuh"
 
 namespace dnnarray {
 

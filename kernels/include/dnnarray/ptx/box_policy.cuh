@@ -1,7 +1,7 @@
 // Boxes of the copy engine (tma.cuh) with a word for the second-level cache about how long their lines are to stay.
 #pragma once
 
-#include "dnnarray/tma.cuh"
+#include "dnnarray/ptx/tma.cuh"
 
 namespace dnnarray {
 

@@ -2,9 +2,9 @@
 // a block's rows of x, places of rows in shared memory, and the thread that asks for them.
 #pragma once
 
-#include "dnnarray/depthwise.cuh"
-#include "dnnarray/depthwise_steps.cuh"
-#include "dnnarray/tma.cuh"
+#include "conv/depthwise.cuh"
+#include "conv/depthwise_steps.cuh"
+#include "dnnarray/ptx/tma.cuh"
 
 namespace dnnarray {
 

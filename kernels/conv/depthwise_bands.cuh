@@ -2,7 +2,7 @@
 #pragma once
 
 #include "dnnarray/core/reduce.cuh"
-#include "dnnarray/depthwise_steps.cuh"
+#include "conv/depthwise_steps.cuh"
 
 namespace dnnarray {
 

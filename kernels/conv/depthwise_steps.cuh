@@ -2,8 +2,8 @@
 // words of shared memory.
 #pragma once
 
-#include "dnnarray/barrier.cuh"
-#include "dnnarray/depthwise.cuh"
+#include "dnnarray/ptx/mbarrier.cuh"
+#include "conv/depthwise.cuh"
 
 namespace dnnarray {
 

@@ -3,8 +3,8 @@
 // computes. Each row is brought once.
 #pragma once
 
-#include "dnnarray/barrier.cuh"
-#include "dnnarray/depthwise.cuh"
+#include "dnnarray/ptx/mbarrier.cuh"
+#include "conv/depthwise.cuh"
 
 namespace dnnarray {
 

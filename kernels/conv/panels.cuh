@@ -1,7 +1,7 @@
 // Ends of tiles whose operands the copy engine brings: results leave and residuals come as panels of shared memory.
 #pragma once
 
-#include "dnnarray/conv_tma.cuh"
+#include "conv/implicit_tma.cuh"
 #include "dnnarray/mma/warp.cuh"
 
 namespace dnnarray {

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "conv/geometry.cuh"
-#include "dnnarray/keep.cuh"
+#include "conv/keep.cuh"
 #include "dnnarray/mma/warp.cuh"
 #include "dnnarray/ptx/copy_async.cuh"
 

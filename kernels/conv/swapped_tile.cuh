@@ -2,7 +2,7 @@
 // columns.
 #pragma once
 
-#include "dnnarray/conv_panels.cuh"
+#include "conv/panels.cuh"
 
 namespace dnnarray {
 

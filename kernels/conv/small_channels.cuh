@@ -12,7 +12,7 @@
 #include "dnnarray/core/reduce.cuh"
 #include "dnnarray/core/vec.cuh"
 #include "dnnarray/mma/warp.cuh"
-#include "dnnarray/parts.cuh"
+#include "conv/parts.cuh"
 #include "dnnarray/ptx/copy_async.cuh"
 
 namespace dnnarray {

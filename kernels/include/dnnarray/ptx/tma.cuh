@@ -1,12 +1,12 @@
 // The copy engine (TMA, sm_90): boxes of an array that a tensor map describes, into shared memory as panels
-// (mma/warpgroup.cuh). One thread asks for a box; a barrier (barrier.cuh) counts its bytes as they arrive. What lies
+// (mma/warpgroup.cuh). One thread asks for a box; a barrier (mbarrier.cuh) counts its bytes as they arrive. What lies
 // outside of the array arrives as zeros.
 //
 // Coordinates run from the fastest axis to the slowest. Windows: the box holds the channels of neighbouring pixels of
 // the result, in the order of the result, each moved by a tap's distance from where its window begins.
 #pragma once
 
-#include "dnnarray/barrier.cuh"
+#include "dnnarray/ptx/mbarrier.cuh"
 
 namespace dnnarray {
 

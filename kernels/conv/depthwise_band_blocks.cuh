@@ -3,8 +3,8 @@
 // by the definition. C is the Config of a kernel.
 #pragma once
 
-#include "dnnarray/box_policy.cuh"
-#include "dnnarray/depthwise_bands.cuh"
+#include "dnnarray/ptx/box_policy.cuh"
+#include "conv/depthwise_bands.cuh"
 
 namespace dnnarray {
 

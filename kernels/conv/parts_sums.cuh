@@ -8,7 +8,7 @@
 #pragma once
 
 #include "dnnarray/mma/warpgroup.cuh"
-#include "dnnarray/parts.cuh"
+#include "conv/parts.cuh"
 
 namespace dnnarray {
 
