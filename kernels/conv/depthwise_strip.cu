@@ -76,7 +76,7 @@ struct Rows : StepTurns<Config::kStages> {
       : stage(Config::kLines * tile.groups * tile.pitch * kPixel),
         source(source),
         stream(x, source, tile, row, kPass, [&](int pixel) { return Strips::split(pixel, by_pitch); }),
-        base(smem_address(smem_memory)) {
+        base(shared_address(smem_memory)) {
     ring.full = base + Config::kStages * stage;
     ring.done = ring.full + Config::kStages * 8;
   }

@@ -12,6 +12,7 @@
 // Bound:   memory, or the tensor cores. Sums in float32.
 
 #include "dnnarray/core/activation.cuh"
+#include "dnnarray/ptx/ldmatrix.cuh"
 #include "conv/small_channels.cuh"
 #include "conv/epilogue.cuh"
 
@@ -164,7 +165,7 @@ __device__ __forceinline__ void multiply(const Problem& a, const char* of_weight
       unsigned b[kParts][4];
 #pragma unroll
       for (int p = 0; p < kParts; ++p)
-        load_matrices(weight + p * a.weight_part() + n * 16 * a.weight_pitch() + block * 32, b[p]);
+        ldmatrix_x4(weight + p * a.weight_part() + n * 16 * a.weight_pitch() + block * 32, b[p]);
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         unsigned right[kParts][2];

@@ -103,7 +103,7 @@ struct Coefficients {
     if constexpr (kFolded) affine.shift -= affine.mean * affine.scale;
   }
   __device__ __forceinline__ void know(A mean, A variance, A weight, A bias, A eps) {
-    const A rstd = sizeof(T) == 2 ? A(quick_reciprocal_root(float(variance + eps))) : A(1) / root_of(variance + eps);
+    const A rstd = sizeof(T) == 2 ? A(rsqrt_approx(float(variance + eps))) : A(1) / root_of(variance + eps);
     affine = {mean, rstd * weight, bias, rstd};
   }
   __device__ __forceinline__ void read(const Source& from, long long i) {
