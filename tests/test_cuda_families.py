@@ -81,19 +81,23 @@ def test_kernel_files_name_the_fields_of_their_records():
         assert re.sub(r"(static_assert.*\n)+", "", plan.kernel.arguments.text) in text, source
 
 
-@pytest.mark.parametrize("family", [*sorted(_PACKAGES), "common"])
-def test_kernel_files_compile_by_themselves(family):
-    """As an editor sees them: with the settings and the struct that stand in the file."""
+def _compiles(name, before=""):
+    """Compile a file of the kernels for sm_90a; the assertion shows what the compiler said."""
     nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed")
     root = module.kernels_folder()
     options = [o.encode() for o in ("-arch=sm_90a", f"-I{root}", f"-I{root / 'include'}", *module._OPTIONS)]
-    for path in sorted((root / family).glob("*.cu")):
-        if family in _LATER and "struct Arguments" not in path.read_text():
-            continue
-        _, program = nvrtc.nvrtcCreateProgram(f'#include "{family}/{path.name}"\n'.encode(), b"alone.cu", 0, [], [])
-        (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
-        assert status == nvrtc.nvrtcResult.NVRTC_SUCCESS, (path.name, module._log(nvrtc, program))
-        nvrtc.nvrtcDestroyProgram(program)
+    _, program = nvrtc.nvrtcCreateProgram(f'{before}#include "{name}"\n'.encode(), b"alone.cu", 0, [], [])
+    (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+    assert status == nvrtc.nvrtcResult.NVRTC_SUCCESS, (name, module._log(nvrtc, program))
+    nvrtc.nvrtcDestroyProgram(program)
+
+
+@pytest.mark.parametrize("family", [*sorted(_PACKAGES), "common"])
+def test_kernel_files_compile_by_themselves(family):
+    """As an editor sees them: with the settings and the struct that stand in the file."""
+    for path in sorted((module.kernels_folder() / family).glob("*.cu")):
+        if family not in _LATER or "struct Arguments" in path.read_text():
+            _compiles(f"{family}/{path.name}")
 
 
 def _headers(path):
@@ -108,19 +112,53 @@ def _headers(path):
     return found
 
 
-def test_headers_of_one_family_lie_beside_its_kernels():
-    root, users = module.kernels_folder(), {}
-    for path in root.rglob("*.cu"):
+def _name(header):
+    """A header as an include line names it."""
+    root = module.kernels_folder()
+    return str(header.relative_to(root / "include" if root / "include" in header.parents else root))
+
+
+def _speaks_of_settings(header):
+    """Whether it names the `Config` of the kernel that includes it, rather than take one as a parameter."""
+    texts = [h.read_text() for h in (header, *_headers(header))]
+    return any("Config::" in text and "typename Config" not in text for text in texts)
+
+
+@pytest.mark.parametrize("family", [*sorted(_PACKAGES), "include"])
+def test_headers_compile_by_themselves(family):
+    """Whatever a header needs it includes. One that speaks of a kernel's settings gets those of a kernel that includes
+    it."""
+    root = module.kernels_folder()
+    for header in sorted((root / family).rglob("*.cuh")):
+        before = ""
+        if _speaks_of_settings(header):
+            kernel = next(p.kernel for p in _planned() if header in _headers(root / p.kernel.source))
+            before = kernel.code().partition(f'#include "{kernel.source}"')[0]
+        _compiles(_name(header), before)
+
+
+def _users():
+    """The families whose kernels include a header."""
+    users = {}
+    for path in module.kernels_folder().rglob("*.cu"):
         for header in _headers(path):
             users.setdefault(header, set()).add(path.parent.name)
-    shared = {header for header, families in users.items() if len(families) > 1}
-    later = {header for header, families in users.items() if families <= _LATER}
-    assert {h for h in (root / "include" / "dnnarray").glob("*.cuh") if h not in shared | later} == set()
-    assert {h.parent.name for h in users if h.parent.name in _FAMILIES and users[h] != {h.parent.name}} == set()
+    return users
 
 
-def test_families_have_no_inline_ptx_of_their_own():
-    """It stands in ``include/dnnarray/ptx``, one wrapper for an instruction; an empty text, which holds a value back
-    from the compiler, is none."""
-    paths = [p for family in (*_FAMILIES, "common") for p in (module.kernels_folder() / family).iterdir()]
-    assert [p.name for p in paths if re.search(r'asm\s*(volatile)?\s*\(\s*"[^"]', p.read_text())] == []
+def test_headers_of_one_family_lie_beside_its_kernels():
+    """And those of several families in one of three folders; a wrapper of an instruction may have a single user."""
+    folder, users = module.kernels_folder() / "include" / "dnnarray", _users()
+    assert {_name(h) for h in module.kernels_folder().rglob("*.cuh")} == {_name(h) for h in users}
+    assert {h.parent.name for h in folder.rglob("*.cuh") if h.parent.parent == folder} == {"core", "ptx", "mma"}
+    assert [_name(h) for h in users if folder not in h.parents and users[h] != {h.parent.name}] == []
+    assert [_name(h) for h in users if h.parent.name in {"core", "mma"} and len(users[h]) < 2] == []
+    assert list(folder.glob("*.cuh")) == []
+
+
+def test_inline_ptx_stands_in_its_folder_alone():
+    """One wrapper for an instruction, named for it; an empty text, which holds a value back from the compiler, too."""
+    root = module.kernels_folder()
+    ptx = root / "include" / "dnnarray" / "ptx"
+    outside = [p for p in root.rglob("*.cu*") if p.parent != ptx]
+    assert [p.name for p in outside if re.search(r"\basm\b", re.sub(r"//.*", "", p.read_text()))] == []

@@ -4,8 +4,8 @@
 // Needs:   Pointers are aligned to kVector elements; kChannel says how the channel runs along a vector (channels.cuh).
 // Bound:   Memory: x and residual are read once, y is written once.
 
-#include "dnnarray/activation.cuh"
-#include "dnnarray/channels.cuh"
+#include "dnnarray/core/activation.cuh"
+#include "dnnarray/core/channels.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -6,8 +6,8 @@
 // Bound:   memory: each input read once, each output written once. Without an activation x, bias and residual are not
 //          read.
 
-#include "dnnarray/activation.cuh"
-#include "dnnarray/channels.cuh"
+#include "dnnarray/core/activation.cuh"
+#include "dnnarray/core/channels.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -5,7 +5,7 @@
 // Bound:   memory: each input read once, the output written once. H200, 2026-11-21: 4,156 GB/s float32, 4,021 bfloat16
 //          of 4,256 copied.
 
-#include "dnnarray/activation.cuh"
+#include "dnnarray/core/activation.cuh"
 #include "dnnarray/core/overlap.cuh"
 #include "dnnarray/core/vec.cuh"
 

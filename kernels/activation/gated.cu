@@ -6,7 +6,7 @@
 // Needs:   `row` a multiple of kVector, pointers aligned to kVector elements.
 // Bound:   memory: each input read once, each output written once.
 
-#include "dnnarray/activation.cuh"
+#include "dnnarray/core/activation.cuh"
 #include "dnnarray/core/index.cuh"
 #include "dnnarray/core/vec.cuh"
 

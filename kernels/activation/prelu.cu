@@ -4,8 +4,8 @@
 // Needs:   pointers aligned to kVector elements; kChannel says how the channel runs along a vector (channels.cuh).
 // Bound:   memory: x read once, y written once.
 
-#include "dnnarray/activation.cuh"
-#include "dnnarray/channels.cuh"
+#include "dnnarray/core/activation.cuh"
+#include "dnnarray/core/channels.cuh"
 #include "dnnarray/core/overlap.cuh"
 
 #ifndef DNNARRAY_CONFIG

@@ -5,8 +5,8 @@
 // Needs:   kColumns 0: inner a multiple of kVector; else channels x inner; pointers aligned to kVector elements.
 // Bound:   memory: g and x read once, dx written once.
 
-#include "dnnarray/activation.cuh"
-#include "dnnarray/channels.cuh"
+#include "dnnarray/core/activation.cuh"
+#include "dnnarray/core/channels.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -46,7 +46,7 @@ __device__ __forceinline__ void evaluate(float (&s)[kTiles][4], float (&d)[kTile
           factor = kept[0] ? keep_scale : 0.0f;
         }
       }
-      const float p = partial && !sequence.sees(i, j) ? 0.0f : quick_exp2(score - known.lse[at]);
+      const float p = partial && !sequence.sees(i, j) ? 0.0f : ex2_approx_ftz(score - known.lse[at]);
       s[n][e] = p * factor;
       d[n][e] = p * (d[n][e] * factor - known.delta[at]) * bend;
     }
@@ -61,7 +61,7 @@ __device__ __forceinline__ void weigh(float (&s)[kTiles][4], const Sequence& seq
   for (int n = 0; n < kTiles; ++n)
 #pragma unroll
     for (int e = 0; e < 4; ++e)
-      s[n][e] = quick_exp2(s[n][e] * unit - known.lse[kKeyRows ? column + 8 * n + (e & 1) : row + (e >> 1) * 8]);
+      s[n][e] = ex2_approx_ftz(s[n][e] * unit - known.lse[kKeyRows ? column + 8 * n + (e & 1) : row + (e >> 1) * 8]);
   if (!partial) return;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {

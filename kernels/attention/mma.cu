@@ -129,7 +129,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
     const Rows rows_k = {stages + stage * 2 * kPanel}, rows_v = {stages + stage * 2 * kPanel + kPanel};
     rows_k.fetch<kKeys, kThreads>(k, width, [&](int r) { return of_k.at(j0 + r); });
     rows_v.fetch<kKeys, kThreads>(v, value_width, [&](int r) { return of_v.at(j0 + r); });
-    copies_commit();
+    cp_async_commit_group();
   };
   rows_q.fetch<kQueries, kThreads>(
       q, width, [&](int r) { return i0 + r < sequence.q_end ? first_q + r * q_strides.row : nullptr; });
@@ -146,7 +146,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
 
   unsigned stage = 0;
   for (long long j0 = begin; j0 < end; j0 += kKeys, stage ^= 1) {
-    copies_wait<0>();
+    cp_async_wait_group<0>();
     __syncthreads();
     if (!kLate && j0 + kKeys < end) fetch(j0 + kKeys, stage ^ 1);
     multiply_keys(state, rows_q, {stages + stage * 2 * kPanel}, row);
@@ -168,7 +168,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
     multiply_values(state, {stages + stage * 2 * kPanel + kPanel});
   }
 
-  copies_wait<0>();
+  cp_async_wait_group<0>();
   const bool whole = of_k.all_there() && sound(rule, b);
   O* of_y = y + y_strides.at(b, h, sequence.q_first);
   float* of_lse = lse ? lse + b * lse_batch + h * lse_head + sequence.q_first : nullptr;

@@ -146,7 +146,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     const Source<T> column = kKeyRows ? queries_of(h) : keys_, value_column = kKeyRows ? grads_of(h) : values;
     Block{stage}.fetch<kColumns, kThreads>(q, width, [&](int r) { return column.at(c0 + r); });
     Block{stage + kPanel}.fetch<kColumns, kThreads>(q, value_width, [&](int r) { return value_column.at(c0 + r); });
-    copies_commit();
+    cp_async_commit_group();
     if constexpr (kKeyRows) {
       float* known = numbers + (n & 1) * 2 * kKnown;
       Known{known, known + kKnown}.fetch<kThreads>(lse + lse_of(h), delta + lse_of(h), c0, kColumns, sequence);
@@ -164,7 +164,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   const float unit = float(rule.scale) * kLog2e;
   Total total = {}, value_total = {};
   for (long long n = 0; n < panels * count; ++n) {
-    copies_wait<0>();
+    cp_async_wait_group<0>();
     __syncthreads();
     if (n + 1 < panels * count) fetch(n + 1);
     const long long h = first_head + n / panels, c0 = begin + n % panels * kColumns;
@@ -184,7 +184,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     accumulate(total, d, columns);
     if constexpr (kKeyRows) accumulate(value_total, s, value_columns);
   }
-  copies_wait<0>();
+  cp_async_wait_group<0>();
   const long long first_row = kKeyRows ? sequence.k_first : sequence.q_first;
   if (out) {
     const float factor = float(rule.scale) * whole(rule, b);

@@ -48,14 +48,14 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   const float sink = highest;
   for (long long s = 0; s < splits; ++s) highest = fmaxf(highest, lse_shares[s * rows + row]);
   const float ground = highest == -infinity(0.0f) ? 0.0f : highest;
-  float total = quick_exp2(sink - ground);
-  for (long long s = 0; s < splits; ++s) total += quick_exp2(lse_shares[s * rows + row] - ground);
-  const float whole = highest + quick_log2(total), scaled = 1 / (total == 0 ? 1.0f : total);
+  float total = ex2_approx_ftz(sink - ground);
+  for (long long s = 0; s < splits; ++s) total += ex2_approx_ftz(lse_shares[s * rows + row] - ground);
+  const float whole = highest + lg2_approx_ftz(total), scaled = 1 / (total == 0 ? 1.0f : total);
   T* p = y + y_strides.at(b, h, sequence.q_first + i);
   for (long long d = 2 * lane; d < value_width; d += 2 * kWarp) {
     float first = 0, second = 0;
     for (long long s = 0; s < splits; ++s) {
-      const float factor = quick_exp2(lse_shares[s * rows + row] - ground);
+      const float factor = ex2_approx_ftz(lse_shares[s * rows + row] - ground);
       if (factor == 0) continue;
       const Vec<float, 2> share = load<float, 2>(shares + (s * rows + row) * value_width + d);
       first += factor * share.at[0];

@@ -103,11 +103,11 @@ __device__ __forceinline__ float join(const float* shared, int row, float (&fact
   for (int w = 1; w < kWarps; ++w) highest = fmaxf(highest, top[w * kRows]);
   const float ground = highest == -infinity(0.0f) ? 0.0f : highest;
 #pragma unroll
-  for (int w = 0; w < kWarps; ++w) total += sum[w * kRows] * (factor[w] = quick_exp2(top[w * kRows] - ground));
+  for (int w = 0; w < kWarps; ++w) total += sum[w * kRows] * (factor[w] = ex2_approx_ftz(top[w * kRows] - ground));
   const float scale = 1 / (total == 0 ? 1.0f : total);
 #pragma unroll
   for (int w = 0; w < kWarps; ++w) factor[w] *= scale;
-  return highest + quick_log2(total);
+  return highest + lg2_approx_ftz(total);
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads)
@@ -147,7 +147,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
       rows_k.fetch<kKeys, kThreads>(k, width, [&](int r) { return of_k.at(j0 + r); });
       rows_v.fetch<kKeys, kThreads>(v, value_width, [&](int r) { return of_v.at(j0 + r); });
     }
-    copies_commit();
+    cp_async_commit_group();
   };
 
   // The queries go through the last stage, which is filled again only later.
@@ -157,10 +157,10 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     const bool there = row0 + r < rows && place.quotient < sequence.q_end;
     return there ? first_q + q_strides.at(0, place.remainder, place.quotient) : nullptr;
   });
-  copies_commit();
+  cp_async_commit_group();
 #pragma unroll
   for (int n = 0; n < kStages - 1; ++n) fetch(n);
-  copies_wait<kStages - 1>();
+  cp_async_wait_group<kStages - 1>();
   __syncthreads();
   unsigned of_q[kWidth / 16][4];
 #pragma unroll
@@ -172,7 +172,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   state.start(-infinity(0.0f));
   const long long own_row = row0 + lane / 4, of_row[2] = {own_row / rule.group, (own_row + 8) / rule.group};
   for (int n = 0; n < panels; ++n) {
-    copies_wait<kStages - 2>();
+    cp_async_wait_group<kStages - 2>();
     __syncthreads();
     fetch(n + kStages - 1);
     const Rows rows_k = {start + n % kStages * 2 * kPanel}, rows_v = {rows_k.start + kPanel};
@@ -192,7 +192,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     state.rescale(shrink);
     multiply_values(state, rows_v, warp * kOwn);
   }
-  copies_wait<0>();
+  cp_async_wait_group<0>();
   __syncthreads();
   float* shared = reinterpret_cast<float*>(dynamic_shared);
   share(state, shared, unit);
@@ -210,8 +210,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     if (splits == 1 && rule.sinks && i < sequence.q_end) {  // one share more, without a value
       const float sink = parameter_at<T>(rule.sinks, rule.sinks_wide, h) * kLog2e, higher = fmaxf(sink, total);
       if (higher != -infinity(0.0f)) {
-        const float joined = higher + quick_log2(quick_exp2(sink - higher) + quick_exp2(total - higher)),
-                    shrink = quick_exp2(total - joined);
+        const float joined = higher + lg2_approx_ftz(ex2_approx_ftz(sink - higher) + ex2_approx_ftz(total - higher)),
+                    shrink = ex2_approx_ftz(total - joined);
 #pragma unroll
         for (int w = 0; w < kWarps; ++w) factor[w] *= shrink;
         total = joined;

@@ -4,7 +4,8 @@
 
 #include "dnnarray/mma/warp.cuh"
 #include "dnnarray/mma/warpgroup.cuh"
-#include "dnnarray/ptx/copy_async.cuh"
+#include "dnnarray/ptx/cp_async.cuh"
+#include "dnnarray/ptx/ldmatrix.cuh"
 
 namespace dnnarray {
 
@@ -21,18 +22,18 @@ struct Panel {
   // A of rows `row` on and columns 16 `step` on.
   __device__ __forceinline__ void a(int row, int step, unsigned (&r)[4]) const {
     const int lane = threadIdx.x & 31;
-    load_matrices(start + offset(row + (lane & 15), 2 * step + (lane >> 4)), r);
+    ldmatrix_x4(start + offset(row + (lane & 15), 2 * step + (lane >> 4)), r);
   }
   // Two neighbouring B whose columns are rows `row` to `row` + 15 here, and whose rows are columns 16 `step` on.
   __device__ __forceinline__ void b(int row, int step, unsigned (&r)[4]) const {
     const int lane = threadIdx.x & 31;
-    load_matrices(start + offset(row + (lane & 7) + (lane >> 4) * 8, 2 * step + (lane >> 3 & 1)), r);
+    ldmatrix_x4(start + offset(row + (lane & 7) + (lane >> 4) * 8, 2 * step + (lane >> 3 & 1)), r);
   }
   // Two neighbouring B whose rows are rows `row` to `row` + 15 here, and whose columns are chunks `chunk` and `chunk` +
   // 1.
   __device__ __forceinline__ void b_transposed(int row, int chunk, unsigned (&r)[4]) const {
     const int lane = threadIdx.x & 31;
-    load_matrices_transposed(start + offset(row + (lane & 15), chunk + (lane >> 4)), r);
+    ldmatrix_x4_trans(start + offset(row + (lane & 15), chunk + (lane >> 4)), r);
   }
   // Bring kRows rows by kThreads threads; `at(row)` is null for a row of zeros, and features from `width` on are zeros.
   template <int kRows, int kThreads, typename T, typename At>
@@ -43,7 +44,7 @@ struct Panel {
     for (int row = 0; row < kRows; row += kThreads / kChunks) {
       const T* p = at(row + first);
       const bool valid = p && chunk * 8 < width;
-      copy_async(start + offset(row + first, chunk), valid ? p + chunk * 8 : any, valid);
+      cp_async_cg(start + offset(row + first, chunk), valid ? p + chunk * 8 : any, valid);
     }
   }
 };
@@ -52,7 +53,7 @@ struct Panel {
 // across a barrier that follows a store. `marks` has a place for every thread of the block.
 __device__ __forceinline__ void finish_before_wait(volatile float* marks, float value) {
   marks[threadIdx.x] = value;
-  group_barrier(1 + static_cast<int>(threadIdx.x) / 128);
+  bar_sync<128>(1 + static_cast<int>(threadIdx.x) / 128);
 }
 
 // 64-element panels of kRows rows: where they begin, and what the instructions are told of them.
@@ -89,7 +90,7 @@ struct Panels {
 #pragma unroll
     for (int row = 0; row < kRows; row += kAtOnce, p += kAtOnce * step) {
       if (kRows % kAtOnce != 0 && row + first >= kRows) break;
-      copy_async(target + row * 128, row < left ? p : any, row < left);
+      cp_async_cg(target + row * 128, row < left ? p : any, row < left);
     }
   }
   // As Panel::fetch.
@@ -102,7 +103,7 @@ struct Panels {
       if (kRows % (kThreads / kChunks) != 0 && row + first >= kRows) break;
       const T* p = at(row + first);
       const bool valid = p && chunk * 8 < width;
-      copy_async(start + offset(row + first, chunk), valid ? p + chunk * 8 : any, valid);
+      cp_async_cg(start + offset(row + first, chunk), valid ? p + chunk * 8 : any, valid);
     }
   }
 };

@@ -51,14 +51,14 @@ struct RowState {
       higher = fmaxf(higher, __shfl_xor_sync(kAllLanes, higher, 1));
       higher = fmaxf(higher, __shfl_xor_sync(kAllLanes, higher, 2));
       ground[r] = higher == -infinity(0.0f) ? 0.0f : higher * unit;
-      shrink[r] = quick_exp2(top[r] * unit - ground[r]);
+      shrink[r] = ex2_approx_ftz(top[r] * unit - ground[r]);
       top[r] = higher;
     }
 #pragma unroll
     for (int n = 0; n < kScoreTiles; ++n)
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        s[n][e] = quick_exp2(s[n][e] * unit - ground[e >> 1]);
+        s[n][e] = ex2_approx_ftz(s[n][e] * unit - ground[e >> 1]);
         part[e >> 1][n % kChains] += s[n][e];
       }
 #pragma unroll
@@ -134,7 +134,7 @@ struct RowState {
       const bool live = at < sequence.q_end;
       const float scaled = live ? keep_scale / (total == 0 ? 1.0f : total) : 0.0f;
       if (at >= sequence.queries) continue;
-      if (lse && lane % 4 == 0) lse[at] = live ? (top[r] * unit + quick_log2(total)) * kLn2 : -infinity(0.0f);
+      if (lse && lane % 4 == 0) lse[at] = live ? (top[r] * unit + lg2_approx_ftz(total)) * kLn2 : -infinity(0.0f);
       O* p = out + at * step + lane % 4 * 2;
 #pragma unroll
       for (int n = 0; n < kValueTiles; ++n) {

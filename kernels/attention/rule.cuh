@@ -6,7 +6,7 @@
 #include "dnnarray/core/index.cuh"
 #include "dnnarray/core/math.cuh"
 #include "dnnarray/core/reduce.cuh"
-#include "dnnarray/philox.cuh"
+#include "dnnarray/core/philox.cuh"
 
 namespace dnnarray {
 

@@ -55,7 +55,7 @@ __device__ __forceinline__ void start_scores(State::Scores& s, const QueryPanels
 #pragma unroll
   for (int step = 1; step < kWidth / 16; ++step)
     Wgmma<T, false, false, kKeys>::run(flat(s), q.across(row, step), k.across(0, step));
-  wgmma_commit();
+  wgmma_commit_group();
 }
 
 // Start y += weights v.
@@ -64,7 +64,7 @@ __device__ __forceinline__ void start_values(State& state, const unsigned (&weig
 #pragma unroll
   for (int step = 0; step < kSteps; ++step)
     Wgmma<T, false, true, kWidth>::run(flat(state.y), weights[step], v.down(step));
-  wgmma_commit();
+  wgmma_commit_group();
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
@@ -104,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   rows_q.fetch<kThreads>(q, width,
                          [&](int r) { return i0 + r < sequence.q_end ? first_q + r * q_strides.row : nullptr; });
   fetch_k(0);
-  copies_commit();
+  cp_async_commit_group();
 
   const int lane = threadIdx.x % kWarp, row = threadIdx.x / 128 * 64;
   const long long i = i0 + threadIdx.x / kWarp * 16 + lane / 4;
@@ -127,44 +127,44 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     for (int step = 0; step < kSteps; ++step) state.template weights<Mma<T>>(state.s, step, weights[step]);
   };
 
-  copies_wait<0>();
-  fence_async();
+  cp_async_wait_group<0>();
+  fence_proxy_async();
   __syncthreads();
   fetch_k(1);
   fetch_v(0);
-  copies_commit();
+  cp_async_commit_group();
   if (panels) {
     wgmma_fence();
     start_scores(state.s, rows_q, panel_k(0), row);
-    wgmma_wait<0>();
+    wgmma_wait_group<0>();
     absorb(0);
     pack();
   }
   for (int n = 0; n + 1 < panels; ++n) {
-    copies_wait<0>();
-    fence_async();
+    cp_async_wait_group<0>();
+    fence_proxy_async();
     __syncthreads();
     fetch_k(n + 2);  // while few registers are taken
     fetch_v(n + 1);
-    copies_commit();
+    cp_async_commit_group();
     wgmma_fence();
     start_scores(state.s, rows_q, panel_k(n + 1), row);
     start_values(state, weights, panel_v(n));
-    wgmma_wait<1>();
+    wgmma_wait_group<1>();
     absorb(n + 1);
     finish_before_wait(marks, state.sum[0] + state.sum[1]);
-    wgmma_wait<0>();
+    wgmma_wait_group<0>();
     hold(state.y);
     state.rescale(shrink);
     pack();
   }
-  copies_wait<0>();
-  fence_async();
+  cp_async_wait_group<0>();
+  fence_proxy_async();
   __syncthreads();
   if (panels) {
     wgmma_fence();
     start_values(state, weights, panel_v(panels - 1));
-    wgmma_wait<0>();
+    wgmma_wait_group<0>();
     hold(state.y);
   }
   const bool whole = (!Config::kPaged || of_k.all_there()) && sound(rule, b);

@@ -58,7 +58,7 @@ __device__ __forceinline__ void start_scores(Scores& s, const RowPanels& rows, i
 #pragma unroll
   for (int step = 1; step < kWidth / 16; ++step)
     Wgmma<T, false, false, kColumns>::run(flat(s), rows.across(row, step), columns.across(0, step));
-  wgmma_commit();
+  wgmma_commit_group();
 }
 
 __device__ __forceinline__ void pack(const Scores& s, unsigned (&a)[kColumns / 16][4]) {
@@ -79,7 +79,7 @@ __device__ __forceinline__ void start_sum(Total& total, const unsigned (&a)[kCol
 #pragma unroll
   for (int step = 0; step < kColumns / 16; ++step)
     Wgmma<T, false, true, kWidth>::run(flat(total), a[step], columns.down(step));
-  wgmma_commit();
+  wgmma_commit_group();
 }
 
 // `grad` is null where lse alone has a gradient. `out` is grad_q or grad_k, `value_out` grad_v, null where not wanted.
@@ -133,7 +133,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     ColumnPanels{stage + kPanel}.template fetch<kThreads>(q, value_column.first + c0 * value_column.step,
                                                           value_column.step,
                                                           value_column.first ? value_column.end - c0 : 0, value_width);
-    copies_commit();
+    cp_async_commit_group();
     if constexpr (kKeyRows) {
       float* known = numbers + stage_of * 2 * kKnown;
       Known{known, known + kKnown}.fetch<kThreads>(lse + lse_of(h), delta + lse_of(h), c0, kColumns, sequence);
@@ -152,8 +152,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   Total total = {}, value_total = {};
   int head_number = 0, panel = 0;
   for (int stage_of = 0; panel < panels; stage_of ^= 1) {
-    copies_wait<0>();
-    fence_async();
+    cp_async_wait_group<0>();
+    fence_proxy_async();
     __syncthreads();
     const long long c0 = begin + panel * static_cast<long long>(kColumns);
     if (++panel == panels && head_number + 1 < count) panel = 0, ++head_number;
@@ -171,29 +171,29 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     const Known of_panel = {known, known + kKnown};
     const int own_row = row + lane / 4, own_column = lane % 4 * 2;
     unsigned of_s[kColumns / 16][4], of_d[kColumns / 16][4];
-    wgmma_wait<1>();
+    wgmma_wait_group<1>();
     hold(s);
     weigh<kKeyRows>(s, sequence, of_panel, own_row, own_column, row0 + own_row, c0 + own_column, partial, unit);
     if constexpr (kKeyRows) {
       pack(s, of_s);
       wgmma_fence();
       start_sum(value_total, of_s, value_columns);
-      wgmma_wait<1>();
+      wgmma_wait_group<1>();
       hold(d);
       slope<T, kKeyRows>(of_s, d, of_panel, own_row, own_column);
     } else {
-      wgmma_wait<0>();
+      wgmma_wait_group<0>();
       hold(d);
       slope<kKeyRows>(s, d, of_panel, own_row, own_column);
     }
     pack(d, of_d);
     wgmma_fence();
     start_sum(total, of_d, columns);
-    wgmma_wait<0>();
+    wgmma_wait_group<0>();
     hold(total);
     if constexpr (kKeyRows) hold(value_total);
   }
-  copies_wait<0>();
+  cp_async_wait_group<0>();
   const long long first_row = kKeyRows ? sequence.k_first : sequence.q_first;
   if (out) {
     const float factor = float(rule.scale) * whole(rule, b);

@@ -4,7 +4,7 @@
 // Needs:   kColumns 0: inner a multiple of kVector; else channels x inner; the pointer aligned to kVector elements.
 // Bound:   memory: x read once.
 
-#include "dnnarray/channels.cuh"
+#include "dnnarray/core/channels.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -5,9 +5,9 @@
 // Needs:   pointers aligned to kVector elements; kChannel says how the channel runs along a vector (channels.cuh).
 // Bound:   memory: z and residual read once, y written once.
 
-#include "dnnarray/activation.cuh"
-#include "dnnarray/channels.cuh"
-#include "dnnarray/window.cuh"
+#include "dnnarray/core/activation.cuh"
+#include "dnnarray/core/channels.cuh"
+#include "dnnarray/core/strides.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -24,8 +24,11 @@
 // window.
 
 #include "dnnarray/core/cluster.cuh"
-#include "dnnarray/depthwise_band_blocks.cuh"
-#include "dnnarray/tensor_core.cuh"
+#include "conv/depthwise_band_blocks.cuh"
+#include "dnnarray/mma/warp.cuh"
+#include "dnnarray/ptx/integer.cuh"
+#include "dnnarray/ptx/opaque.cuh"
+#include "dnnarray/ptx/setmaxnreg.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -86,9 +89,8 @@ struct Strips {
     }
     low = odd ? 0x1054 : 0x5410, high = odd ? 0x3276 : 0x7632;
     // not computed again in each step
-    asm volatile(""
-                 : "+r"(x.at[0]), "+r"(x.at[1]), "+r"(y.at[0]), "+r"(y.at[1]), "+r"(low), "+r"(high), "+r"(there),
-                   "+r"(odd));
+    opaque(x.at[0]), opaque(x.at[1]), opaque(y.at[0]), opaque(y.at[1]);
+    opaque(low), opaque(high), opaque(there), opaque(odd);
   }
 };
 
@@ -102,8 +104,8 @@ struct Pixels {
     for (int strip = 0; strip < 2; ++strip) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        one[strip][half] = load_pair(smem.at[strip] + half * 8 * kPixel);
-        other[strip][half] = load_pair((smem.at[strip] ^ kOther) + half * 8 * kPixel);
+        one[strip][half] = ld_shared_v2(smem.at[strip] + half * 8 * kPixel);
+        other[strip][half] = ld_shared_v2((smem.at[strip] ^ kOther) + half * 8 * kPixel);
       }
     }
   }
@@ -113,10 +115,10 @@ struct Pixels {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const uint2 x = one[strip][half], y = other[strip][half];
-        a[0][2 * half + strip] = pick(x.x, y.x, strips.low);
-        a[1][2 * half + strip] = pick(x.x, y.x, strips.high);
-        a[2][2 * half + strip] = pick(x.y, y.y, strips.low);
-        a[3][2 * half + strip] = pick(x.y, y.y, strips.high);
+        a[0][2 * half + strip] = prmt_b32(x.x, y.x, strips.low);
+        a[1][2 * half + strip] = prmt_b32(x.x, y.x, strips.high);
+        a[2][2 * half + strip] = prmt_b32(x.y, y.y, strips.low);
+        a[3][2 * half + strip] = prmt_b32(x.y, y.y, strips.high);
       }
     }
   }
@@ -128,7 +130,7 @@ __device__ __forceinline__ void keep(Late& late, const Sums& sum) {
 #pragma unroll
   for (int c = 0; c < kOwn; ++c) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) asm volatile("mov.b32 %0, %1;" : "=f"(late[c][i]) : "f"(sum[kSide][c][2 + i]));
+    for (int i = 0; i < 2; ++i) late[c][i] = mov_b32(sum[kSide][c][2 + i]);
   }
 }
 
@@ -138,7 +140,7 @@ __device__ __forceinline__ void add_rows(Sums& sum, const unsigned (&a)[kOwn][4]
 #pragma unroll
   for (int r = kSide - 1; r >= 0; --r) {
 #pragma unroll
-    for (int c = 0; c < kOwn; ++c) multiply_16x8x16(sum[r + kRows][c], a[c], bands.at[r][c], sum[r][c], T());
+    for (int c = 0; c < kOwn; ++c) Mma<T>::add(sum[r + kRows][c], a[c], bands.at[r][c], sum[r][c]);
   }
 }
 
@@ -167,8 +169,9 @@ __device__ __forceinline__ unsigned put(const Pair& smem, const Sums& sum, const
         strange[half] = not_finite(w[k][c], strange[half], T());
       }
     }
-    store_pair_if(strips.there, smem.at[half], strips.odd ? w[1][0] : w[0][0], strips.odd ? w[1][1] : w[0][1]);
-    store_pair_if(strips.there, smem.at[half] ^ kOther, strips.odd ? w[0][0] : w[1][0], strips.odd ? w[0][1] : w[1][1]);
+    st_shared_v2_if(strips.there, smem.at[half], strips.odd ? w[1][0] : w[0][0], strips.odd ? w[1][1] : w[0][1]);
+    st_shared_v2_if(strips.there, smem.at[half] ^ kOther, strips.odd ? w[0][0] : w[1][0],
+                    strips.odd ? w[0][1] : w[1][1]);
   }
   return strange[0] | strange[1];
 }
@@ -209,12 +212,12 @@ __device__ __forceinline__ void multiply(const Arguments& a, const Blocks::Array
   bool complete = false;  // whether it has any
   unsigned left = 0;      // its barrier
   const auto leave = [](unsigned barrier) {
-    fence_async();
+    fence_proxy_async();
     __syncwarp();
-    if (barrier && threadIdx.x % kWarp == 0) barrier_arrive(barrier);
+    if (barrier && threadIdx.x % kWarp == 0) mbarrier_arrive(barrier);
   };
   while (walk.more()) {
-    wait_for_both(places.full + turn.at * 8, turn.parity, places.free + of_y.at * 8, of_y.parity);
+    mbarrier_wait_both(places.full + turn.at * 8, turn.parity, places.free + of_y.at * 8, of_y.parity);
     const Pixels pixels(moved(strips.x, turn.at * places.x_bytes));
     const Pair at = moved(strips.y, of_y.at * places.y_bytes);
     const unsigned strange = complete ? put(at, sum, late, bias, strips) : 0;
@@ -233,7 +236,7 @@ __device__ __forceinline__ void multiply(const Arguments& a, const Blocks::Array
     turn.next(a.stages);
     leave(leaving);
   }
-  barrier_wait(places.free + of_y.at * 8, of_y.parity);
+  mbarrier_wait(places.free + of_y.at * 8, of_y.parity);
   const Pair at = moved(strips.y, of_y.at * places.y_bytes);
   if (Blocks::is_strange(put(at, sum, late, bias, strips))) repair(a, arrays, last, at, strips, channel);
   leave(left);
@@ -250,10 +253,10 @@ extern "C" __global__ void DNNARRAY_CLUSTER(Config::kTogether) __launch_bounds__
   const Weights weights(w, Blocks::multiplies() ? a.channels : 0, channel);
   Blocks::begin(a, places, x_map, y_map);
   if (Blocks::multiplies()) {
-    take_registers<232>();
+    setmaxnreg_inc<232>();
     multiply(a, {x, w, bias}, places, weights, channel, share);
   } else {
-    give_registers<40>();
+    setmaxnreg_dec<40>();
     if (Blocks::asks_for_copies()) Blocks::bring_and_store<false>(a, places, x_map, y_map, share);
   }
 }

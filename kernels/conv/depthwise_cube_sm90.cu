@@ -17,8 +17,11 @@
 // window.
 
 #include "dnnarray/core/cluster.cuh"
-#include "dnnarray/depthwise_band_blocks.cuh"
-#include "dnnarray/tensor_core.cuh"
+#include "conv/depthwise_band_blocks.cuh"
+#include "dnnarray/mma/warp.cuh"
+#include "dnnarray/ptx/integer.cuh"
+#include "dnnarray/ptx/opaque.cuh"
+#include "dnnarray/ptx/setmaxnreg.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -76,7 +79,8 @@ struct CubeBands {
 #pragma unroll
       for (int c = 0; c < kOwn; ++c) {
         const unsigned tap = place + c * kTaps * sizeof(T);
-        const unsigned top = load_half(tap), middle = load_half(tap + 3 * way), bottom = load_half(tap + 6 * way);
+        const unsigned top = ld_shared_u16(tap), middle = ld_shared_u16(tap + 3 * way),
+                       bottom = ld_shared_u16(tap + 6 * way);
         first[plane / 2][c][plane % 2] = __byte_perm(top, middle, begins);
         last[plane / 2][c][plane % 2] = __byte_perm(middle, bottom, completes);
       }
@@ -113,21 +117,10 @@ struct Cubes {
       y[i] = places.y + place(kRows * (kPlanes * group[i] + plane), y_row, column[i] + j % 2);
     }
     // not computed again in each step
-    asm volatile(""
-                 : "+r"(x[0][0]), "+r"(x[0][1]), "+r"(x[1][0]), "+r"(x[1][1]), "+r"(y[0]), "+r"(y[1]), "+r"(there[0]),
-                   "+r"(there[1]), "+r"(y_row));
+    opaque(x[0][0]), opaque(x[0][1]), opaque(x[1][0]), opaque(x[1][1]);
+    opaque(y[0]), opaque(y[1]), opaque(there[0]), opaque(there[1]), opaque(y_row);
   }
 };
-
-__device__ __forceinline__ void load_words(unsigned (&v)[kPieces], unsigned smem) {
-  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(smem));
-}
-__device__ __forceinline__ void store_words_if(int there, unsigned smem, const unsigned (&v)[kPieces]) {
-  asm volatile(
-      "{\n.reg .pred there;\nsetp.ne.b32 there, %5, 0;\n@there st.shared.v4.b32 [%0], {%1, %2, %3, %4};\n}" ::"r"(smem),
-      "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]), "r"(there)
-      : "memory");
-}
 
 // The pixels of two planes: as they come, then by channels.
 struct Pixels {
@@ -139,7 +132,7 @@ struct Pixels {
     for (int i = 0; i < 2; ++i) {
 #pragma unroll
       for (int row = 0; row < 2 * kRows; ++row)
-        load_words(at[i][row / kRows][row % kRows], cubes.x[i][row % kRows] + from + row / kRows * x_plane);
+        ld_shared_v4(at[i][row / kRows][row % kRows], cubes.x[i][row % kRows] + from + row / kRows * x_plane);
     }
   }
   __device__ __forceinline__ void by_channel(unsigned (&a)[kOwn][4]) const {
@@ -149,7 +142,7 @@ struct Pixels {
       for (int i = 0; i < 2; ++i) {
 #pragma unroll
         for (int plane = 0; plane < 2; ++plane) {
-          a[c][2 * plane + i] = pick(at[i][plane][0][c / 2], at[i][plane][1][c / 2], c % 2 ? 0x7632 : 0x5410);
+          a[c][2 * plane + i] = prmt_b32(at[i][plane][0][c / 2], at[i][plane][1][c / 2], c % 2 ? 0x7632 : 0x5410);
         }
       }
     }
@@ -162,12 +155,11 @@ template <int kPair>
 __device__ __forceinline__ void multiply(Sums& done, Sums& begun, const unsigned (&a)[kOwn][4],
                                          const CubeBands& bands) {
 #pragma unroll
-  for (int c = 0; c < kOwn; ++c)
-    multiply_16x8x16(done[c], a[c], bands.last[kPair][c], kPair == 0 ? begun[c] : done[c], T());
+  for (int c = 0; c < kOwn; ++c) Mma<T>::add(done[c], a[c], bands.last[kPair][c], kPair == 0 ? begun[c] : done[c]);
 #pragma unroll
   for (int c = 0; c < kOwn; ++c) {
     if (kPair == 0) begun[c][0] = begun[c][1] = begun[c][2] = begun[c][3] = 0.0f;
-    multiply_16x8x16(begun[c], a[c], bands.first[kPair][c], T());
+    Mma<T>::add(begun[c], a[c], bands.first[kPair][c]);
   }
 }
 
@@ -191,7 +183,7 @@ __device__ __forceinline__ unsigned put(const Sums& sum, const float (&bias)[kOw
         words[k] = narrow_pair(y[0], y[1], T());
         strange = not_finite(words[k], strange, T());
       }
-      store_words_if(cubes.there[i], cubes.y[i] + to + row * cubes.y_row, words);
+      st_shared_v4_if(cubes.there[i], cubes.y[i] + to + row * cubes.y_row, words);
     }
   }
   return strange;
@@ -238,12 +230,12 @@ __device__ __forceinline__ void multiply(const Arguments& a, const Blocks::Array
   };
   // This step's pixels are in registers, the last one's outputs in shared memory.
   const auto leave = [&] {
-    fence_async();
+    fence_proxy_async();
     __syncwarp();
-    if (threadIdx.x % kWarp == 0) barrier_arrive(places.done + turn.at * 8);
+    if (threadIdx.x % kWarp == 0) mbarrier_arrive(places.done + turn.at * 8);
   };
   while (walk.more()) {
-    wait_for_both(places.full + turn.at * 8, turn.parity, places.free + of_y.at * 8, of_y.parity);
+    mbarrier_wait_both(places.full + turn.at * 8, turn.parity, places.free + of_y.at * 8, of_y.parity);
     const int from = turn.at * places.x_bytes;
     unsigned by_channel[kOwn][4];
     const Pixels two(cubes, from, places.x_plane);
@@ -259,7 +251,7 @@ __device__ __forceinline__ void multiply(const Arguments& a, const Blocks::Array
     walk.next();
     turn.next(a.stages);
   }
-  barrier_wait(places.free + of_y.at * 8, of_y.parity);
+  mbarrier_wait(places.free + of_y.at * 8, of_y.parity);
   put_last();
   leave();
 }
@@ -275,10 +267,10 @@ extern "C" __global__ void DNNARRAY_CLUSTER(Config::kTogether) __launch_bounds__
   const Weights weights(w, Blocks::multiplies() ? a.channels : 0, channel);
   Blocks::begin(a, places, x_map, y_map);
   if (Blocks::multiplies()) {
-    take_registers<232>();
+    setmaxnreg_inc<232>();
     multiply(a, {x, w, bias}, places, weights, channel, share);
   } else {
-    give_registers<40>();
+    setmaxnreg_dec<40>();
     if (Blocks::asks_for_copies()) Blocks::bring_and_store<true>(a, places, x_map, y_map, share);
   }
 }

@@ -13,7 +13,7 @@
 // Bound:   memory for small windows: x and y once; float32 arithmetic for large ones. Sums in float32 (double for
 //          double).
 
-#include "dnnarray/depthwise.cuh"
+#include "conv/depthwise.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

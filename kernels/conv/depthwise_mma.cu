@@ -14,8 +14,8 @@
 // Zeros of B times infinity would be NaN where the definition has none: a NaN is computed again from its own window.
 
 #include "dnnarray/core/reduce.cuh"
-#include "dnnarray/depthwise_stream.cuh"
-#include "dnnarray/tensor_core.cuh"
+#include "conv/depthwise_stream.cuh"
+#include "dnnarray/mma/warp.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -95,7 +95,7 @@ struct Bands {
         }
         at[b][c] = narrow_pair(w[0], w[1], T());
       }
-      asm volatile("" ::: "memory");  // not all addresses at once
+      compiler_fence();  // not all addresses at once
     }
   }
   // How bytes go to the place of the lane's own channel, which is `own` of the pair.
@@ -147,12 +147,13 @@ __device__ __forceinline__ void add_row(Sums& sum, Bands& bands, const volatile 
   for (int c = 0; c < kPairs; ++c) {
     const auto part = [c](const uint4& v) { return c == 0 ? v.x : c == 1 ? v.y : c == 2 ? v.z : v.w; };
     unsigned a[4] = {part(words[0]), part(words[1]), part(words[2]), part(words[3])};
-    asm volatile("" : "+r"(a[0]), "+r"(a[1]), "+r"(a[2]), "+r"(a[3]));  // put together once
+#pragma unroll
+    for (int i = 0; i < 4; ++i) opaque(a[i]);  // put together once
 #pragma unroll
     for (int j = kAlive - 1; j >= 0; --j) {  // the oldest first: the next ones move to where they were
       unsigned b[2];
       bands.get(b, j * kRows + kPhase, c);
-      multiply_16x8x16(sum[j][c], a, b, T());
+      Mma<T>::add(sum[j][c], a, b);
     }
   }
 }
@@ -275,7 +276,7 @@ __device__ __forceinline__ void walk(const Problem& a, const StreamTile& tile, i
   unsigned char* smem = reinterpret_cast<unsigned char*>(smem_memory);
   unsigned char* smem_y = smem + kStages * stage;
   float2* smem_bias = reinterpret_cast<float2*>(smem_y + kLeaving * matrices);
-  const unsigned base = smem_address(smem), barriers = smem_address(smem_bias + 4 * tile.vectors);
+  const unsigned base = shared_address(smem), barriers = shared_address(smem_bias + 4 * tile.vectors);
   const StepRing<kStages> ring{barriers, barriers + kStages * 8};
   ring.begin();
   const int steps = (end - p - 1) / kLines + 1 + kLag;

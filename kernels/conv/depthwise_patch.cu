@@ -11,7 +11,7 @@
 //          kSide, strides and dilations of 1; windows begin kShift elements behind the beginning of a piece.
 // Bound:   memory: x and y once. Sums in float32.
 
-#include "dnnarray/depthwise.cuh"
+#include "conv/depthwise.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -60,7 +60,7 @@ __device__ __forceinline__ void load_row(Row& row, const T* x, bool inside, int 
   for (int i = 0; i < kPieces; ++i) {
     const int at = first + i * kVector;
     const bool there = inside && static_cast<unsigned>(at) < static_cast<unsigned>(width);
-    const uint4 v = load_or_zero(x + at, there);
+    const uint4 v = ld_global_nc_v4_if(x + at, there);
     row[i] = {v.x, v.y, v.z, v.w};
   }
 }

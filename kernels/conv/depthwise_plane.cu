@@ -12,8 +12,8 @@
 //          the beginning of a piece.
 // Bound:   memory for small windows: x and y once; float32 arithmetic for large ones. Sums in float32.
 
-#include "dnnarray/barrier.cuh"
-#include "dnnarray/depthwise.cuh"
+#include "dnnarray/ptx/mbarrier.cuh"
+#include "conv/depthwise.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -128,7 +128,7 @@ struct Share {
       const Quotient image = divide(there ? first + c : 0, a.channels);
       const int taken = a.multiplier == 1 ? image.rest : divide(image.rest, a.multiplier).quotient;
       const long long from = there ? image.quotient * a.x_n + taken * a.x_c + depth + at_h * a.x_h + at_w : 0;
-      copy_piece_async<kVector * sizeof(T)>(smem_address(smem + i * kVector), a.x + from, there);
+      cp_async<kVector * sizeof(T)>(shared_address(smem + i * kVector), a.x + from, there);
       k += by_column;
       r += by_row;
       c += by_channel;
@@ -238,7 +238,7 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, Config::kBloc
       ++coming.o;
       place_coming = place_coming == kStages - 1 ? 0 : place_coming + 1;
     }
-    copies_commit();
+    cp_async_commit_group();
   };
 #pragma unroll
   for (int s = 0; s < kStages - 1; ++s) bring();
@@ -262,7 +262,7 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, Config::kBloc
       for (int t = 0; t < kStrip; ++t) sum[m][t] = begin_at;
     }
     for (; due.find_plane(problem); ++due.o) {
-      copies_wait<kStages - 2>();
+      cp_async_wait_group<kStages - 2>();
       __syncthreads();  // this plane is there, and nobody needs the one before any more
       bring();
       add_plane(sum, own_x + place_due * stage, pitch, h, own_w + due.o * h.window * kPitch);

@@ -12,7 +12,7 @@
 //          no dilation; less than 2^31 blocks; images of less than 2^31 elements.
 // Bound:   memory for small windows: x and y once; float32 arithmetic for large ones. Sums in float32.
 
-#include "dnnarray/depthwise_strips.cuh"
+#include "conv/depthwise_strips.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -76,7 +76,7 @@ struct Rows : StepTurns<Config::kStages> {
       : stage(Config::kLines * tile.groups * tile.pitch * kPixel),
         source(source),
         stream(x, source, tile, row, kPass, [&](int pixel) { return Strips::split(pixel, by_pitch); }),
-        base(smem_address(smem_memory)) {
+        base(shared_address(smem_memory)) {
     ring.full = base + Config::kStages * stage;
     ring.done = ring.full + Config::kStages * 8;
   }

@@ -6,8 +6,8 @@
 // Needs:   sm_90; what depthwise_strip.cu needs; boxes of at most 256 elements along each axis.
 // Bound:   as there.
 
-#include "dnnarray/box_policy.cuh"
-#include "dnnarray/depthwise_strips.cuh"
+#include "dnnarray/ptx/tma.cuh"
+#include "conv/depthwise_strips.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -73,25 +73,25 @@ struct Rows : StepTurns<Config::kStages> {
         bytes(Config::kLines * block.seen() * static_cast<int>(a.pitch.n) * Strips::kPixel),
         stage((bytes + kLine - 1) / kLine * kLine),
         next_box{block.first, block.left(a), row, block.top_plane(a), block.image},
-        base(smem_address(smem_memory)),
+        base(shared_address(smem_memory)),
         asks(threadIdx.x == 0) {
     ring.full = base + Config::kStages * stage;
     ring.done = ring.full + Config::kStages * 8;
   }
   __device__ __forceinline__ void begin(int steps) {
     if (asks) {
-      prefetch_map(map);
+      prefetch_tensormap(map);
       for (int s = 0; s < Config::kStages; ++s) {
-        barrier_init(ring.full + s * 8, 1);
-        barrier_init(ring.done + s * 8, Config::kThreads / 32);
+        mbarrier_init(ring.full + s * 8, 1);
+        mbarrier_init(ring.done + s * 8, Config::kThreads / 32);
       }
-      barrier_init_done();
+      fence_mbarrier_init();
       for (int s = 0; s < min(ring.kAhead, steps); ++s) bring(s);
     }
   }
   // The engine writes where threads wrote and read; behind this all of them see the barriers too.
   __device__ __forceinline__ void weights_read() const {
-    fence_async();
+    fence_proxy_async();
     __syncthreads();
   }
   __device__ __forceinline__ void ahead(int step, int steps) {
@@ -104,8 +104,8 @@ struct Rows : StepTurns<Config::kStages> {
 
  private:
   __device__ __forceinline__ void bring(int place) {
-    barrier_expect(ring.full + place * 8, bytes);
-    copy_box(base + place * stage, map, ring.full + place * 8, next_box, keep_lines());
+    mbarrier_arrive_expect_tx(ring.full + place * 8, bytes);
+    tma_load(base + place * stage, map, ring.full + place * 8, next_box, createpolicy_evict_last());
     next_box.at[2] += Config::kLines;
   }
 };

@@ -12,7 +12,7 @@
 //          double).
 
 #include "dnnarray/core/reduce.cuh"
-#include "dnnarray/depthwise.cuh"
+#include "conv/depthwise.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -128,7 +128,7 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, Config::kBloc
       const T* from_x = x + by_d.quotient * a.x_strides.n + at_d * a.x_strides.d + first;
       bring_tile<kChannels, kPixel>(smem_x, from_x, a.x_strides.h, a.x_strides.w, window, h.space, w.space,
                                     a.channels - first);
-      wait_for_all_brought();
+      cp_async_wait_all();
       __syncthreads();
       const T* from = smem_x + (y_row * h.stride * window.columns + y_column * kStride) * kPixel + lane * kVector;
       if (busy)

@@ -12,7 +12,7 @@
 //          double).
 
 #include "dnnarray/core/reduce.cuh"
-#include "dnnarray/depthwise.cuh"
+#include "conv/depthwise.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

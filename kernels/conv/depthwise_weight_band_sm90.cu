@@ -21,8 +21,9 @@
 
 #include "dnnarray/core/cluster.cuh"
 #include "dnnarray/core/overlap.cuh"
-#include "dnnarray/depthwise_weight_steps.cuh"
-#include "dnnarray/tensor_core.cuh"
+#include "conv/depthwise_weight_steps.cuh"
+#include "dnnarray/mma/warp.cuh"
+#include "dnnarray/ptx/setmaxnreg.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -56,9 +57,9 @@ using RowsOfDy = unsigned[kPlanes][kOwn][2];  // a lane has one of two rows
 template <int kWords>
 __device__ __forceinline__ void load_words(unsigned (&v)[kWords], unsigned smem) {
   if constexpr (kWords == 2) {
-    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v[0]), "=r"(v[1]) : "r"(smem));
+    ld_shared_v2(v, smem);
   } else {
-    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v[0]) : "r"(smem));
+    v[0] = ld_shared_u32(smem);
   }
 }
 
@@ -159,7 +160,7 @@ __device__ __forceinline__ void add_rows(Sums& sum, const PixelsOfX& pixel, cons
       const int o = reached - plane;
       if (o < 0 || o >= kDepth) continue;
 #pragma unroll
-      for (int r = 0; r < kSide; ++r) multiply_16x8x16(sum[o][r][c], a, dy.met(now, r, plane, c), T());
+      for (int r = 0; r < kSide; ++r) Mma<T>::add(sum[o][r][c], a, dy.met(now, r, plane, c));
     }
   }
 }
@@ -204,9 +205,9 @@ __device__ __forceinline__ void multiply(Sums& sum, const TilesOfRows& a, const 
       for (int now = 0; now < kEven && same; ++now) {
         const auto leave = [&](int place) {
           __syncwarp();
-          if (threadIdx.x % 32 == 0) barrier_arrive(places.done + place * 8);
+          if (threadIdx.x % 32 == 0) mbarrier_arrive(places.done + place * 8);
         };
-        barrier_wait(places.full + turn.at * 8, turn.parity);
+        mbarrier_wait(places.full + turn.at * 8, turn.parity);
         if (steps.brings_dy(a)) {
           dy.load(now, lane, places.dy + turn.at * places.dy_bytes, places.dy + before.at * places.dy_bytes, fresh);
         } else {
@@ -239,27 +240,27 @@ __device__ __forceinline__ void multiply(Sums& sum, const TilesOfRows& a, const 
 extern "C" __global__ void DNNARRAY_CLUSTER(Config::kTogether) __launch_bounds__(kThreads, 1)
     DNNARRAY_ENTRY(const __grid_constant__ TensorMap dy_map, const __grid_constant__ TensorMap x_map,
                    float* __restrict__ partial, const __grid_constant__ TilesOfRows a) {
-  const PlacesOfRows places(smem_address(smem_memory), a, a.groups * kPlanes * kRows * a.pitch_dy * kPixel,
+  const PlacesOfRows places(shared_address(smem_memory), a, a.groups * kPlanes * kRows * a.pitch_dy * kPixel,
                             a.groups * kReached * kRows * a.pitch_x * kPixelX);
   const int chunks = (a.channels - 1) / kChannels + 1;
   const Quotient by_chunk = divide(blockIdx.x, chunks);
   const int first_channel = by_chunk.rest * kChannels, part = by_chunk.quotient;
   const Steps steps(a, a.begin_of(part), a.begin_of(part + 1));
   if (threadIdx.x == kWarps * 32) {
-    prefetch_map(x_map);
-    prefetch_map(dy_map);
+    prefetch_tensormap(x_map);
+    prefetch_tensormap(dy_map);
     places.begin(a.stages, kWarps);
   }
   __syncthreads();
   if (threadIdx.x >= kWarps * 32) {
-    give_registers<40>();
+    setmaxnreg_dec<40>();
     if (threadIdx.x == kWarps * 32)
       bring_rows(a, places, x_map, dy_map, first_channel / Config::kMultiplier, first_channel, steps);
   } else {
-    take_registers<232>();
+    setmaxnreg_inc<232>();
     Sums sum = {};
     multiply(sum, a, places, steps);
-    asm volatile("bar.sync 1, %0;" ::"n"(kWarps * 32) : "memory");  // nobody needs rows any more
+    bar_sync<kWarps * 32>(1);  // nobody needs rows any more
     let_next_kernel_begin();
     const int warp = threadIdx.x / 32, channel = first_channel + warp * kOwn;
     float* smem = reinterpret_cast<float*>(smem_memory) + warp * (kOwn * kSide * kStrip);

@@ -12,7 +12,7 @@
 //          all.
 
 #include "dnnarray/core/reduce.cuh"
-#include "dnnarray/depthwise.cuh"
+#include "conv/depthwise.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -61,15 +61,16 @@ struct Patch {
   __device__ __forceinline__ void bring(const T* gmem_dy, const T* gmem_x, const Planes& a, int p, int q, bool there) {
     const int top = p - a.before_h, left = q - a.before_w - kShift;
 #pragma unroll
-    for (int m = 0; m < kRows; ++m) dy[m] = load_or_zero(gmem_dy + (p + m) * a.y_h + q, there && p + m < a.out_height);
+    for (int m = 0; m < kRows; ++m)
+      dy[m] = ld_global_nc_v4_if(gmem_dy + (p + m) * a.y_h + q, there && p + m < a.out_height);
 #pragma unroll
     for (int i = 0; i < kReach; ++i) {
       const bool row = there && static_cast<unsigned>(top + i) < static_cast<unsigned>(a.height);
 #pragma unroll
       for (int k = 0; k < kPieces; ++k) {
         const int at = left + k * kVector;
-        x[i][k] = load_or_zero(gmem_x + (top + i) * a.x_h + at,
-                               row && static_cast<unsigned>(at) < static_cast<unsigned>(a.width));
+        x[i][k] = ld_global_nc_v4_if(gmem_x + (top + i) * a.x_h + at,
+                                     row && static_cast<unsigned>(at) < static_cast<unsigned>(a.width));
       }
     }
   }

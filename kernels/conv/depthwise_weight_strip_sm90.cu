@@ -14,7 +14,8 @@
 //          first and then of all: rounding grows with the terms added one after the other.
 
 #include "dnnarray/core/overlap.cuh"
-#include "dnnarray/depthwise_weight_steps.cuh"
+#include "dnnarray/ptx/setmaxnreg.cuh"
+#include "conv/depthwise_weight_steps.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -35,7 +36,7 @@ using Sums = float[kSide][kSide];
 template <int N>
 __device__ __forceinline__ void load_pixels(float (&v)[N], unsigned smem) {
 #pragma unroll
-  for (int i = 0; i < N; ++i) asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v[i]) : "r"(smem + i * kPixel));
+  for (int i = 0; i < N; ++i) v[i] = ld_shared_f32(smem + i * kPixel);
 }
 
 // sum[r][s] += a row of x times the rows of dy that read it by taps r, the last of which is at `now`.
@@ -73,9 +74,9 @@ __device__ __forceinline__ void multiply(Sums& sum, const TilesOfRows& a, const 
       for (int now = 0; now < kSide && same; ++now) {
         const auto leave = [&] {
           __syncwarp();
-          if (threadIdx.x % 32 == 0) barrier_arrive(places.done + turn.at * 8);
+          if (threadIdx.x % 32 == 0) mbarrier_arrive(places.done + turn.at * 8);
         };
-        barrier_wait(places.full + turn.at * 8, turn.parity);
+        mbarrier_wait(places.full + turn.at * 8, turn.parity);
         if (steps.brings_dy(a)) {
           load_pixels(dy[now], places.dy + turn.at * places.dy_bytes + lane.dy);
         } else {
@@ -102,7 +103,7 @@ __device__ __forceinline__ void multiply(Sums& sum, const TilesOfRows& a, const 
   }
 }
 
-__device__ __forceinline__ void wait_for_warps() { asm volatile("bar.sync 1, %0;" ::"n"(kWarps * 32) : "memory"); }
+__device__ __forceinline__ void wait_for_warps() { bar_sync<kWarps * 32>(1); }
 
 // Adds up what the warps have, in shared memory by (tap, warp, channel), and writes it.
 __device__ __forceinline__ void finish(const Sums& sum, float* partial, int channels, long long parts, bool flip) {
@@ -125,23 +126,23 @@ __device__ __forceinline__ void finish(const Sums& sum, float* partial, int chan
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     DNNARRAY_ENTRY(const __grid_constant__ TensorMap dy_map, const __grid_constant__ TensorMap x_map,
                    float* __restrict__ partial, const __grid_constant__ TilesOfRows a) {
-  const PlacesOfRows places(smem_address(smem_memory), a, a.groups * a.pitch_dy * kPixel,
+  const PlacesOfRows places(shared_address(smem_memory), a, a.groups * a.pitch_dy * kPixel,
                             a.groups * a.pitch_x * kPixel);
   const int chunks = (a.channels - 1) / kChannels + 1;
   const Quotient by_chunk = divide(blockIdx.x, chunks);
   const int first_channel = by_chunk.rest * kChannels, part = by_chunk.quotient;
   const Steps steps(a, a.begin_of(part), a.begin_of(part + 1));
   if (threadIdx.x == kWarps * 32) {
-    prefetch_map(x_map);
-    prefetch_map(dy_map);
+    prefetch_tensormap(x_map);
+    prefetch_tensormap(dy_map);
     places.begin(a.stages, kWarps);
   }
   __syncthreads();
   if (threadIdx.x >= kWarps * 32) {
-    give_registers<40>();
+    setmaxnreg_dec<40>();
     if (threadIdx.x == kWarps * 32) bring_rows(a, places, x_map, dy_map, first_channel, first_channel, steps);
   } else {
-    take_registers<232>();
+    setmaxnreg_inc<232>();
     Sums sum = {};
     multiply(sum, a, places, steps);
     let_next_kernel_begin();

@@ -11,7 +11,7 @@
 //          of a tile first and then of all: rounding grows with the terms added one after the other.
 
 #include "dnnarray/core/reduce.cuh"
-#include "dnnarray/depthwise.cuh"
+#include "conv/depthwise.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -90,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 2)
                                      of_x, a.axes.h.space, a.axes.w.space, rest);
     bring_tile<kChannels, kChannels>(smem_dy, dy + by_h.quotient * a.y_strides.n + first, a.y_strides.h, a.y_strides.w,
                                      of_dy, a.axes.h.out, a.axes.w.out, rest);
-    wait_for_all_brought();
+    cp_async_wait_all();
     __syncthreads();
     const T *own_x = smem_x + lane % kLanes * kVector, *own_dy = smem_dy + lane % kLanes * kVector;
     A of_tile[kSide][kVector] = {};

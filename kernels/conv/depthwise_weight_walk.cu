@@ -14,7 +14,7 @@
 // Bound:   memory: x and dy once; float32 arithmetic for large windows. Sums in float32.
 
 #include "dnnarray/core/vec.cuh"
-#include "dnnarray/depthwise.cuh"
+#include "conv/depthwise.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -60,24 +60,17 @@ __device__ __forceinline__ unsigned inside(int first, int width) {
   return found;
 }
 
-__device__ __forceinline__ void load_if(unsigned& v, const void* at, unsigned there) {
-  v = 0;
-  asm volatile("{\n.reg .pred there;\nsetp.ne.b32 there, %2, 0;\n@there ld.global.nc.b32 %0, [%1];\n}"
-               : "+r"(v)
-               : "l"(at), "r"(there));
-}
-__device__ __forceinline__ void load_if(unsigned short& v, const void* at, unsigned there) {
-  v = 0;
-  asm volatile("{\n.reg .pred there;\nsetp.ne.b32 there, %2, 0;\n@there ld.global.nc.b16 %0, [%1];\n}"
-               : "+h"(v)
-               : "l"(at), "r"(there));
-}
-
 // N words or halves of them, `step` elements apart; zeros where `mask` has none.
 template <int N, typename Word>
 __device__ __forceinline__ void load_row(Word (&v)[N], const T* at, long long step, unsigned mask) {
 #pragma unroll
-  for (int j = 0; j < N; ++j, at += step) load_if(v[j], at, mask & 1u << j);
+  for (int j = 0; j < N; ++j, at += step) {
+    if constexpr (sizeof(Word) == 4) {
+      ld_global_nc_b32_if(v[j], at, mask & 1u << j);
+    } else {
+      ld_global_nc_b16_if(v[j], at, mask & 1u << j);
+    }
+  }
 }
 
 template <int N, typename Word>

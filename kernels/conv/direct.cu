@@ -10,10 +10,10 @@
 // Needs:   nothing.
 // Bound:   arithmetic without reuse: for tiny problems and odd memory. Sums in float32 (double for double).
 
-#include "dnnarray/activation.cuh"
+#include "dnnarray/core/activation.cuh"
 #include "conv/geometry.cuh"
 #include "dnnarray/core/overlap.cuh"
-#include "dnnarray/parts.cuh"
+#include "conv/parts.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

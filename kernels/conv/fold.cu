@@ -8,7 +8,7 @@
 // Bound:   memory: the columns read once. Each element gathers its terms in the order of the taps: the same bits at
 //          every run.
 
-#include "dnnarray/activation.cuh"
+#include "dnnarray/core/activation.cuh"
 #include "conv/geometry.cuh"
 
 #ifndef DNNARRAY_CONFIG

@@ -2,7 +2,7 @@
 // of three axes.
 #pragma once
 
-#include "dnnarray/window.cuh"
+#include "dnnarray/core/strides.cuh"
 
 namespace dnnarray {
 

@@ -12,8 +12,9 @@
 //          tensor cores for wide ones. Sums in float32. What is NaN, since an infinity met one of the zeros, is
 //          computed again by the definition.
 
-#include "dnnarray/activation.cuh"
-#include "dnnarray/grouped.cuh"
+#include "dnnarray/core/activation.cuh"
+#include "dnnarray/ptx/ldmatrix.cuh"
+#include "conv/grouped.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -112,7 +113,7 @@ __device__ __forceinline__ void multiply_pair(float (&sum)[kM][kN][4], const uns
 #pragma unroll
   for (int m = 0; m < kM; ++m) {
     unsigned x[4];
-    load_matrices(from[m] + offset, x);
+    ldmatrix_x4(from[m] + offset, x);
 #pragma unroll
     for (int n = 0; n < kN; ++n) Mma<T>::add(sum[m][n], x, w[n].x, w[n].y);
   }
@@ -286,7 +287,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 512 / kThreads)
     fixed.x.bring<kThreads>(shared_address(smem) + stage * fixed.x.box.bytes(), tile.image, tile.inputs(fixed.axes));
   };
   if (by_part < count) bring(by_part, 0);
-  copies_commit();
+  cp_async_commit_group();
   list_pixels<kThreads>(smem_pixels, pixels, tiles, conv.axes, box);
   list_items<kThreads>(smem_items, 2 * pairs, items, slabs.in, conv.axes, box);
   if (Config::kBias) list_bias(smem_bias, conv);
@@ -300,8 +301,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 512 / kThreads)
   int stage = 0, buffer = 0;
   for (int index = by_part; index < count; index += step, stage ^= 1) {
     if (index + step < count) bring(index + step, stage ^ 1);
-    copies_commit();
-    copies_wait<1>();
+    cp_async_commit_group();
+    cp_async_wait_group<1>();
     __syncthreads();
     const TilePlace tile(index, tiles);
     const unsigned smem_x = shared_address(smem) + stage * box.bytes() + own * slabs.in * 16;

@@ -10,8 +10,8 @@
 // Bound:   memory (x and y once) for thin groups, else float32 arithmetic. What is NaN, since an infinity met one of
 //          the zeros, is computed again by the definition.
 
-#include "dnnarray/activation.cuh"
-#include "dnnarray/grouped.cuh"
+#include "dnnarray/core/activation.cuh"
+#include "conv/grouped.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -107,7 +107,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2)
     fixed.x.bring<kThreads>(shared_address(smem) + stage * fixed.x.box.bytes(), tile.image, tile.inputs(fixed.axes));
   };
   if (by_range < count) bring(by_range, 0);
-  copies_commit();
+  cp_async_commit_group();
   list_pixels<kThreads>(smem_pixels, pixels, tiles, conv.axes, box);
   list_items<kThreads>(smem_items, items, items, slabs.in, conv.axes, box);
   pack_weights(smem_w, conv, items);
@@ -122,8 +122,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2)
   int stage = 0;
   for (int index = by_range; index < count; index += step, stage ^= 1) {
     if (index + step < count) bring(index + step, stage ^ 1);
-    copies_commit();
-    copies_wait<1>();
+    cp_async_commit_group();
+    cp_async_wait_group<1>();
     __syncthreads();
     const TilePlace tile(index, tiles);
     const unsigned char* smem_x = smem + stage * box.bytes() + slab * slabs.in * 16;

@@ -11,7 +11,7 @@
 //          elements.
 // Bound:   memory (x and dy once) for thin groups, else float32 arithmetic and shared memory. Sums in a fixed order.
 
-#include "dnnarray/grouped_weight.cuh"
+#include "conv/grouped_weight.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -130,7 +130,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kItems > 5 ? 1 : 2)
     fixed.bring<kThreads>(shared_address(smem) + stage * stage_bytes, index);
   };
   if (block.tile < count) bring(block.tile, 0);
-  copies_commit();
+  cp_async_commit_group();
   list_pixels<kThreads>(smem_pixels, pixels, tiles, axes, box);
   list_items<kThreads>(smem_items, listed, items, slabs.in, axes, box);
   __syncthreads();
@@ -146,8 +146,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, kItems > 5 ? 1 : 2)
   int stage = 0;
   for (int index = block.tile; index < count; index += block.tiles, stage ^= 1) {
     if (index + block.tiles < count) bring(index + block.tiles, stage ^ 1);
-    copies_commit();
-    copies_wait<1>();
+    cp_async_commit_group();
+    cp_async_wait_group<1>();
     __syncthreads();
     const TilePlace tile(index, fixed.tiles);
     const int deep = fixed.axes.d.out - tile.d, high = fixed.axes.h.out - tile.p,
@@ -163,7 +163,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kItems > 5 ? 1 : 2)
     }
     __syncthreads();  // nobody needs the tile any more
   }
-  copies_wait<0>();
+  cp_async_wait_group<0>();
   const long long size = static_cast<long long>(slabs.groups) * slabs.k * taps * slabs.c;
   add_copies(partial + block.tile * size, reinterpret_cast<float*>(smem), sum, copies, share, slabs, taps);
 }

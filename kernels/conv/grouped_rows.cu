@@ -14,8 +14,10 @@
 //          of the zeros, is computed again by the definition.
 
 #include "conv/geometry.cuh"
-#include "dnnarray/activation.cuh"
-#include "dnnarray/grouped_rows.cuh"
+#include "dnnarray/core/activation.cuh"
+#include "dnnarray/ptx/ldmatrix.cuh"
+#include "dnnarray/ptx/opaque.cuh"
+#include "conv/grouped_rows.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -113,13 +115,13 @@ __device__ __forceinline__ void add_row(float (&sum)[kSide][4], const Weights& w
                                         const float (&bias)[2]) {
   unsigned x[kPairs][4], last[2];
 #pragma unroll
-  for (int s = 0; s < kPairs; ++s) load_matrices(from + 2 * s * pitch, x[s]);
-  load_two_matrices(from + 2 * kPairs * pitch, last);
+  for (int s = 0; s < kPairs; ++s) ldmatrix_x4(from + 2 * s * pitch, x[s]);
+  ldmatrix_x2(from + 2 * kPairs * pitch, last);
 #pragma unroll
   for (int j = kSide - 1; j >= 0; --j) {
     const float begin[4] = {j > 0 ? sum[j > 0 ? j - 1 : 0][0] : bias[0], j > 0 ? sum[j > 0 ? j - 1 : 0][1] : bias[1],
                             j > 0 ? sum[j > 0 ? j - 1 : 0][2] : bias[0], j > 0 ? sum[j > 0 ? j - 1 : 0][3] : bias[1]};
-    add_half_product(sum[j], begin, last[0], last[1], w[j].last, T());
+    Mma<T>::add_half(sum[j], last[0], last[1], w[j].last, begin);
 #pragma unroll
     for (int s = 0; s < kPairs; ++s) Mma<T>::add(sum[j], x[s], w[j].pair[s][0], w[j].pair[s][1]);
   }
@@ -129,7 +131,7 @@ __device__ __forceinline__ void add_row(float (&sum)[kSide][4], const Weights& w
 __device__ __forceinline__ float by_definition(const Problem& a, int image, int p, int q, int channel) {
   const int group = channel / a.size;
   const T* bias = a.bias;
-  asm volatile("" : "+l"(bias));  // looked at here: else the loop around is compiled twice, with and without a bias
+  opaque(bias);  // looked at here: else the loop around is compiled twice, with and without a bias
   float sum = bias ? widen(bias[channel]) : 0.0f;
 #pragma unroll 1
   for (int tap = 0; tap < kSide * kSide; ++tap) {
@@ -324,7 +326,7 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 1)
       }
       coming.next(fixed, problem.out_height);
     }
-    copies_commit();
+    cp_async_commit_group();
     coming_slot.advance(1);
     coming_out.advance(1);
   };
@@ -346,7 +348,7 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 1)
   Sums sum;
   begin_sums(sum, start);
   for (int count = 0;; ++count) {
-    copies_wait<kAhead - 1>();
+    cp_async_wait_group<kAhead - 1>();
     __syncthreads();
     if (count > 0)
       store_step(problem, share, smem_y + out.before(1) * kLines * out_bytes, pitch, smem_steps[(count - 1) % kSteps],

@@ -14,7 +14,8 @@
 
 #include "conv/geometry.cuh"
 #include "dnnarray/core/overlap.cuh"
-#include "dnnarray/grouped_rows.cuh"
+#include "dnnarray/ptx/ldmatrix.cuh"
+#include "conv/grouped_rows.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -90,8 +91,8 @@ struct Lanes {
 // on its way.
 __device__ __forceinline__ void load_windows(unsigned (&x)[kPairs][4], unsigned smem, int pitch) {
 #pragma unroll
-  for (int s = 0; s < kPairs - 1; ++s) load_matrices_transposed(smem + 2 * s * pitch, x[s]);
-  load_matrices_transposed(smem + (kSide - 1) * pitch - threadIdx.x % 32 / 16 * pitch, x[kPairs - 1]);
+  for (int s = 0; s < kPairs - 1; ++s) ldmatrix_x4_trans(smem + 2 * s * pitch, x[s]);
+  ldmatrix_x4_trans(smem + (kSide - 1) * pitch - threadIdx.x % 32 / 16 * pitch, x[kPairs - 1]);
 }
 
 // Two strips of 8 columns. `smem_x` is where a lane begins; `smem_dy` its row of each pair.
@@ -103,7 +104,7 @@ __device__ __forceinline__ void multiply(Sums& sum, unsigned smem_x, const unsig
   for (int m = 0; m < kPairs; ++m) {
     if (skipped >> m & 1) continue;
     unsigned dy[4];
-    load_matrices_transposed(smem_dy[m] + offset, dy);
+    ldmatrix_x4_trans(smem_dy[m] + offset, dy);
 #pragma unroll
     for (int s = 0; s < kSide; ++s) Mma<T>::add(sum[m][s], dy, x[s / 2][s % 2 * 2], x[s / 2][s % 2 * 2 + 1]);
   }
@@ -119,9 +120,9 @@ __device__ __forceinline__ void multiply_half(Sums& sum, unsigned smem_x, const 
   for (int m = 0; m < kPairs; ++m) {
     if (skipped >> m & 1) continue;
     unsigned dy[4];
-    load_matrices_transposed(smem_dy[m] + offset - lane / 16 * kStrip * pitch, dy);
+    ldmatrix_x4_trans(smem_dy[m] + offset - lane / 16 * kStrip * pitch, dy);
 #pragma unroll
-    for (int s = 0; s < kSide; ++s) add_half_product(sum[m][s], sum[m][s], dy[0], dy[1], x[s / 2][s % 2 * 2], T());
+    for (int s = 0; s < kSide; ++s) Mma<T>::add_half(sum[m][s], dy[0], dy[1], x[s / 2][s % 2 * 2], sum[m][s]);
   }
 }
 
@@ -180,7 +181,7 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 1)
       }
       coming.next(fixed);
     }
-    copies_commit();
+    cp_async_commit_group();
     coming_x.advance(kLines);
     coming_y.advance(kLines);
   };
@@ -189,7 +190,7 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 1)
   const Lanes lanes(pitch);
   Sums sum = {};
   for (; !at.done(fixed); at.next(fixed)) {
-    copies_wait<kAhead - 1>();
+    cp_async_wait_group<kAhead - 1>();
     __syncthreads();
     bring();
 #pragma unroll 1

@@ -21,12 +21,15 @@
 // Bound:   shared memory, of which the matrix units read 128 bytes of a place for each tap, and the wait for each
 //          stage: 0.96 us for a tile of 3 x 3 on an H200 (2026-11-22). Sums in float32.
 
-#include "dnnarray/activation.cuh"
+#include "dnnarray/core/activation.cuh"
 #include "dnnarray/core/overlap.cuh"
-#include "dnnarray/keep.cuh"
+#include "conv/keep.cuh"
 #include "dnnarray/mma/warpgroup.cuh"
-#include "dnnarray/tile.cuh"
-#include "dnnarray/tma.cuh"
+#include "conv/epilogue.cuh"
+#include "dnnarray/ptx/tma.cuh"
+#include "dnnarray/core/ring.cuh"
+#include "dnnarray/ptx/mbarrier.cuh"
+#include "dnnarray/ptx/setmaxnreg.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -147,9 +150,9 @@ __device__ __forceinline__ void ask_tile(const Arguments& a, const TensorMap& x,
     const TapPlace offset = {static_cast<unsigned short>(tap.w * w.dilation),
                              static_cast<unsigned short>(tap.h * h.dilation),
                              static_cast<unsigned short>(tap.d * d.dilation)};
-    barrier_wait(smem.empty + ring.stage * 8, ring.parity ^ 1);
-    barrier_expect(full, kStage);
-    copy_windows<Config::kAxes>(smem.ring + ring.stage * kStage, x, full, place, offset);
+    mbarrier_wait(smem.empty + ring.stage * 8, ring.parity ^ 1);
+    mbarrier_arrive_expect_tx(full, kStage);
+    tma_load_im2col<Config::kAxes>(smem.ring + ring.stage * kStage, x, full, place, offset);
     ring.next();
   } while (!tap.next(d.window, h.window, kAcross > 1 ? 1 : w.window));
 }
@@ -166,20 +169,14 @@ __device__ __forceinline__ unsigned place_of(unsigned smem, int tap, int row, in
   return smem + tap * kBytesW + n * kRowW + chunk * 16 + k % kChunk * static_cast<int>(sizeof(T));
 }
 
-__device__ __forceinline__ void put_at(unsigned smem, float value) {
-  asm volatile("st.shared.f32 [%0], %1;" ::"r"(smem), "f"(value) : "memory");
-}
+__device__ __forceinline__ void put_at(unsigned smem, float value) { st_shared_f32(smem, value); }
 template <typename Half>
 __device__ __forceinline__ void put_at(unsigned smem, Half value) {
-  asm volatile("st.shared.b16 [%0], %1;" ::"r"(smem), "h"(value.bits) : "memory");
+  st_shared_b16(smem, value.bits);
 }
 
 // As the products take it.
-__device__ __forceinline__ float rounded(float value) {
-  unsigned bits;
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
-  return __uint_as_float(bits);
-}
+__device__ __forceinline__ float rounded(float value) { return __uint_as_float(cvt_tf32_f32(value)); }
 template <typename Half>
 __device__ __forceinline__ Half rounded(Half value) {
   return value;
@@ -187,10 +184,9 @@ __device__ __forceinline__ Half rounded(Half value) {
 
 // A chunk whose channels stay together.
 __device__ __forceinline__ void put_chunk(unsigned smem, const Vec<T, kChunk>& values) {
-  uint4 v;
-  memcpy(&v, &values, sizeof v);
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(smem), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
-               : "memory");
+  unsigned words[4];
+  memcpy(words, &values, sizeof words);
+  st_shared_v4(smem, words);
 }
 
 // Neighbours of a dense row, from element e on.
@@ -278,19 +274,18 @@ __device__ __forceinline__ void pack_any(const Arguments& a, int channel, unsign
 // By all warpgroups that multiply, when none of them needs the last ones any more.
 __device__ __forceinline__ void pack_weights(const Arguments& a, int channel, unsigned smem) {
   const int thread = static_cast<int>(threadIdx.x) - kGroup;
-  asm volatile("bar.sync 1, %0;" ::"n"(kConsumers * kGroup) : "memory");
+  bar_sync<kConsumers * kGroup>(1);
   if constexpr (kReal < kSize) {
-    for (int i = thread * 4; i < a.taps * kBytesW; i += kConsumers * kGroup * 4)
-      asm volatile("st.shared.b32 [%0], 0;" ::"r"(smem + i) : "memory");
-    asm volatile("bar.sync 1, %0;" ::"n"(kConsumers * kGroup) : "memory");
+    for (int i = thread * 4; i < a.taps * kBytesW; i += kConsumers * kGroup * 4) st_shared_b32(smem + i, 0u);
+    bar_sync<kConsumers * kGroup>(1);
   }
   if (a.weight.form) {
     pack_dense(a, channel, smem, thread);
   } else {
     pack_any(a, channel, smem, thread);
   }
-  fence_async();
-  asm volatile("bar.sync 1, %0;" ::"n"(kConsumers * kGroup) : "memory");
+  fence_proxy_async();
+  bar_sync<kConsumers * kGroup>(1);
 }
 
 // --- the warpgroups that multiply
@@ -313,11 +308,11 @@ __device__ __forceinline__ void multiply(float (&sums)[kGroups][kSums], unsigned
       }
     }
   }
-  wgmma_commit();
+  wgmma_commit_group();
 }
 
 __device__ __forceinline__ void release(unsigned empty) {
-  if (threadIdx.x % kGroup == 0) barrier_arrive(empty);
+  if (threadIdx.x % kGroup == 0) mbarrier_arrive(empty);
 }
 
 // The next tile of this warpgroup, its sums in the order of the columns.
@@ -326,14 +321,14 @@ __device__ __forceinline__ void multiply_tile(const Arguments& a, float (&sums)[
   unsigned before = 0, weight = smem.weight;
   float found[kGroups][kSums] = {};
   for (int i = 0; i < stages; ++i, weight += kAcross * kBytesW) {
-    barrier_wait(smem.full + ring.stage * 8, ring.parity);
+    mbarrier_wait(smem.full + ring.stage * 8, ring.parity);
     multiply(found, smem.ring + ring.stage * kStage, weight, a.axes.w.dilation);
-    wgmma_wait<1>();
+    wgmma_wait_group<1>();
     if (i > 0) release(before);
     before = smem.empty + ring.stage * 8;
     ring.next();
   }
-  wgmma_wait<0>();
+  wgmma_wait_group<0>();
 #pragma unroll
   for (int group = 0; group < kGroups; ++group) {
     hold(found[group]);
@@ -404,27 +399,27 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   const bool asks = threadIdx.x < kGroup;
   const int part = asks ? threadIdx.x / 32 : threadIdx.x / kGroup - 1;
   const bool one = asks && part < kConsumers && threadIdx.x % 32 == 0;
-  const Shared smem((smem_address(smem_memory) + 1023) & ~1023u, taps, part);
+  const Shared smem((shared_address(smem_memory) + 1023) & ~1023u, taps, part);
   const Share share(i32(tiles_m), i32(tiles_n));
   if (one) {
     for (int i = 0; i < kStages; ++i) {
-      barrier_init(smem.full + i * 8, 1);
-      barrier_init(smem.empty + i * 8, 1);
+      mbarrier_init(smem.full + i * 8, 1);
+      mbarrier_init(smem.empty + i * 8, 1);
     }
-    barrier_init_done();
+    fence_mbarrier_init();
   }
   __syncthreads();
   Ring<kStages> ring;
   if (asks) {
-    give_registers<kFewer>();
+    setmaxnreg_dec<kFewer>();
     if (one) {
-      prefetch_map(map);
+      prefetch_tensormap(map);
       share.each(part, [](int) {}, [&](long long m, int channel) { ask_tile(a, map, m, channel, smem, ring); });
     }
     __syncwarp();
     return;
   }
-  take_registers<kMore>();
+  setmaxnreg_inc<kMore>();
   const int row = threadIdx.x % kGroup / 32 * 16 + threadIdx.x % 32 / 4;
   const auto pack = [&](int channel) { pack_weights(a, channel, smem.weight); };
   share.each(part, pack, [&](long long tile, int channel) {

@@ -12,7 +12,9 @@
 // Bound:   memory (x and dy once) for thin groups, else shared memory and the tensor cores. Sums in float32, in a fixed
 //          order.
 
-#include "dnnarray/grouped_weight.cuh"
+#include "conv/grouped_weight.cuh"
+#include "dnnarray/ptx/ldmatrix.cuh"
+#include "dnnarray/ptx/opaque.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -56,14 +58,14 @@ __device__ __forceinline__ void load_gradients(unsigned (&dy)[kHalves][kN][2], u
   if constexpr (kHalves == 2) {
 #pragma unroll
     for (int n = 0; n < kN; ++n) {
-      load_matrices_transposed(smem + lane * pitch + n * 16, r);
+      ldmatrix_x4_trans(smem + lane * pitch + n * 16, r);
 #pragma unroll
       for (int i = 0; i < 4; ++i) dy[i / 2][n][i % 2] = r[i];
     }
   } else {
 #pragma unroll
     for (int n = 0; n < kN; n += 2) {  // two chunks at once; of an odd last one, twice the same
-      load_matrices_transposed(smem + lane % 16 * pitch + min(n + lane / 16, kN - 1) * 16, r);
+      ldmatrix_x4_trans(smem + lane % 16 * pitch + min(n + lane / 16, kN - 1) * 16, r);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         if (n + i / 2 < kN) dy[0][n + i / 2][i % 2] = r[i];
@@ -81,7 +83,7 @@ __device__ __forceinline__ void multiply(float (&sum)[kPairs][kN][4], const unsi
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
       unsigned x[4];
-      load_matrices_transposed(inputs[half] + offset, x);
+      ldmatrix_x4_trans(inputs[half] + offset, x);
 #pragma unroll
       for (int n = 0; n < kN; ++n) Mma<T>::add(sum[pair][n], x, dy[half][n][0], dy[half][n][1]);
     }
@@ -113,7 +115,7 @@ __device__ __forceinline__ void put(float* partial, const float (&sum)[kPairs][k
           partial[((own * s.k + k) * taps + tap) * s.c + c] = sum[pair][n][2 * half + j];
         }
       }
-      asm volatile("" ::: "memory");  // not all places at once
+      compiler_fence();  // not all places at once
     }
   }
 }
@@ -147,7 +149,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kN > 3 ? 1 : 2)
     fixed.bring<kThreads>(shared_address(smem) + stage * stage_bytes, index);
   };
   if (block.tile < count) bring(block.tile, 0);
-  copies_commit();
+  cp_async_commit_group();
   list_pixels<kThreads>(smem_pixels, pixels, tiles, axes, box);
   list_items<kThreads>(smem_items, listed, items, slabs.in, axes, box);
   const int behind = (pixels - box_y.pixels()) * box_y.pitch / 4;  // words of gradients that there are not
@@ -168,8 +170,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, kN > 3 ? 1 : 2)
   int stage = 0;
   for (int index = block.tile; index < count; index += block.tiles, stage ^= 1) {
     if (index + block.tiles < count) bring(index + block.tiles, stage ^ 1);
-    copies_commit();
-    copies_wait<1>();
+    cp_async_commit_group();
+    cp_async_wait_group<1>();
     __syncthreads();
     const unsigned smem_x = shared_address(smem) + stage * stage_bytes, smem_y = smem_x + box.bytes();
     for (int m = copy * kStep; m < pixels && busy; m += copies * kStep) {

@@ -11,11 +11,13 @@
 // Bound:   the tensor cores, or the second-level cache where K is small. Half types are summed in float32, float32 is
 //          rounded to TF32.
 
-#include "dnnarray/activation.cuh"
-#include "dnnarray/barrier.cuh"
-#include "dnnarray/gather.cuh"
+#include "dnnarray/core/activation.cuh"
+#include "dnnarray/ptx/mbarrier.cuh"
+#include "conv/im2col.cuh"
 #include "dnnarray/mma/warp.cuh"
-#include "dnnarray/tile.cuh"
+#include "dnnarray/ptx/cp_async.cuh"
+#include "dnnarray/ptx/ldmatrix.cuh"
+#include "conv/epilogue.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -90,13 +92,13 @@ struct Gather {
     for (int i = 0; i < kRowsM; ++i) {
       const bool there = (rows[i].mask & bits) == bits;
       const T* from = x + (there ? static_cast<long long>(rows[i].base + step) * kChunk : 0);
-      copy_async(stage + place + i * kStep * kRow, from, there);
+      cp_async_cg(stage + place + i * kStep * kRow, from, there);
     }
     const T* from = w;
 #pragma unroll
     for (int i = 0; i < kRowsN; ++i, from += static_cast<long long>(kStep) * kChunk * a.windows.total) {
       const bool there = left > 0 && kStep * i < rows_left;
-      copy_async(stage + kBytesM + place + i * kStep * kRow, there ? from : a.w, there);
+      cp_async_cg(stage + kBytesM + place + i * kStep * kRow, there ? from : a.w, there);
     }
     at.advance(a.windows, kChunks);
     left -= kChunks;
@@ -113,13 +115,13 @@ __device__ __forceinline__ void multiply(float (&sums)[4][kWarpN / 2], unsigned 
     unsigned b[kWarpN / 16][4];
 #pragma unroll
     for (int j = 0; j < kWarpN / 16; ++j) {
-      load_matrices(stage + kBytesM + (row_b + 16 * j) * kRow + ((2 * k + lane / 8 % 2) ^ row_b % 8) * 16, b[j]);
+      ldmatrix_x4(stage + kBytesM + (row_b + 16 * j) * kRow + ((2 * k + lane / 8 % 2) ^ row_b % 8) * 16, b[j]);
       Mma<T>::round(b[j]);
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       unsigned a[4];
-      load_matrices(stage + (row_a + 16 * i) * kRow + ((2 * k + lane / 16) ^ row_a % 8) * 16, a);
+      ldmatrix_x4(stage + (row_a + 16 * i) * kRow + ((2 * k + lane / 16) ^ row_a % 8) * 16, a);
       Mma<T>::round(a);
 #pragma unroll
       for (int j = 0; j < kWarpN / 8; ++j)
@@ -135,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, Config::kBlocks)
   const Operands operands = {x, weight, windows_of(a), target_of(bias, residual, y, a)};
   const Windows& windows = operands.windows;
   const Target<T, R>& target = operands.target;
-  const unsigned smem = (smem_address(smem_memory) + 127) & ~127u;
+  const unsigned smem = (shared_address(smem_memory) + 127) & ~127u;
   const Split by_n = split(blockIdx.x, static_cast<int>(a.tiles_n)),
               by_m = split(by_n.quotient, static_cast<int>(a.tiles_m));
   const int group = static_cast<int>(by_m.quotient), n = by_n.rest * kTileN,
@@ -147,14 +149,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, Config::kBlocks)
 #pragma unroll
   for (int i = 0; i < kStages - 1; ++i) {
     if (i < blocks) gather.fill(operands, smem + i * kStage);
-    copies_commit();
+    cp_async_commit_group();
   }
   float sums[4][kWarpN / 2] = {};
   for (int block = 0; block < blocks; ++block) {
-    copies_wait<kStages - 2>();
+    cp_async_wait_group<kStages - 2>();
     __syncthreads();
     if (block + kStages - 1 < blocks) gather.fill(operands, smem + (block + kStages - 1) % kStages * kStage);
-    copies_commit();
+    cp_async_commit_group();
     multiply(sums, smem + block % kStages * kStage, warp_m, warp_n);
   }
 

@@ -13,11 +13,14 @@
 //          the three axes at most 31 together.
 // Bound:   the matrix units, or the second-level cache where K is small. Sums in float32.
 
-#include "dnnarray/activation.cuh"
-#include "dnnarray/barrier.cuh"
-#include "dnnarray/gather.cuh"
+#include "dnnarray/core/activation.cuh"
+#include "dnnarray/ptx/mbarrier.cuh"
+#include "conv/im2col.cuh"
 #include "dnnarray/mma/warpgroup.cuh"
-#include "dnnarray/tile.cuh"
+#include "dnnarray/core/ring.cuh"
+#include "dnnarray/ptx/cp_async.cuh"
+#include "dnnarray/ptx/setmaxnreg.cuh"
+#include "conv/epilogue.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -112,7 +115,7 @@ __device__ __forceinline__ void gather_weight(const Operands& a, const Tile& til
 #pragma unroll
   for (int i = 0; i < kRowsN; ++i, w += kStep * a.w_row) {
     const bool there = inside && kStep * i < last;
-    copy_async(target + i * kStep * kRow, there ? w : a.w, there);
+    cp_async_cg(target + i * kStep * kRow, there ? w : a.w, there);
   }
 }
 
@@ -124,7 +127,7 @@ __device__ __forceinline__ void gather_turned(const Operands& a, const Tile& til
 #pragma unroll
     for (int p = 0; p < kTileN / 64; ++p) {
       const bool there = p * 64 < last;
-      copy_async(target + p * kTileK * kRow + i * kStep * kRow, there ? w + p * 64 : a.w, there);
+      cp_async_cg(target + p * kTileK * kRow + i * kStep * kRow, there ? w + p * 64 : a.w, there);
     }
 }
 
@@ -141,12 +144,12 @@ __device__ __forceinline__ void gather_tile(const Operands& a, const Tile& tile,
   for (int block = 0; block < a.windows.total; block += kChunks) {
     const unsigned stage = smem + ring.stage * kStage, bits = at.bits(a.windows);
     const int step = at.step(a.windows);
-    barrier_wait(barriers.empty + ring.stage * 8, ring.parity ^ 1);
+    mbarrier_wait(barriers.empty + ring.stage * 8, ring.parity ^ 1);
 #pragma unroll
     for (int i = 0; i < kRowsM; ++i) {
       const bool there = (rows[i].mask & bits) == bits;
       const T* from = x + (there ? static_cast<long long>(rows[i].base + step) * 8 : 0);
-      copy_async(stage + place + i * kStep * kRow, from, there);
+      cp_async_cg(stage + place + i * kStep * kRow, from, there);
     }
     if constexpr (Config::kTransposed) {
       const long long tap = at.d * a.w_d + at.h * a.w_h + at.w * a.w_w;
@@ -157,7 +160,7 @@ __device__ __forceinline__ void gather_tile(const Operands& a, const Tile& tile,
       at.advance(a.windows, kChunks);
       w += kTileK;
     }
-    barrier_arrive_after_copies(barriers.full + ring.stage * 8);
+    cp_async_mbarrier_arrive(barriers.full + ring.stage * 8);
     ring.next();
   }
 }
@@ -174,8 +177,8 @@ __device__ __forceinline__ void multiply_tile(float (&sums)[kMmas][kTileN / 2], 
     for (int j = 0; j < kTileN / 2; ++j) sums[i][j] = 0;
   for (int block = 0; block < blocks; ++block) {
     const unsigned stage = smem + ring.stage * kStage;
-    barrier_wait(barriers.full + ring.stage * 8, ring.parity);
-    fence_async();
+    mbarrier_wait(barriers.full + ring.stage * 8, ring.parity);
+    fence_proxy_async();
     wgmma_fence();
     constexpr bool kTurned = Config::kTransposed;
     const unsigned long long b = kTurned ? transposed_panel(stage + kBytesM, kTileK * kRow) : panel(stage + kBytesM);
@@ -186,16 +189,16 @@ __device__ __forceinline__ void multiply_tile(float (&sums)[kMmas][kTileN / 2], 
       for (int k = 0; k < 4; ++k)
         Wgmma<T, false, kTurned, kTileN>::run(sums[i], a + 2 * k, b + (kTurned ? 128 : 2) * k);
     }
-    wgmma_commit();
-    wgmma_wait<1>();
-    if (block > 0 && threadIdx.x % kGroup == 0) barrier_arrive(before);
+    wgmma_commit_group();
+    wgmma_wait_group<1>();
+    if (block > 0 && threadIdx.x % kGroup == 0) mbarrier_arrive(before);
     before = barriers.empty + ring.stage * 8;
     ring.next();
   }
-  wgmma_wait<0>();
+  wgmma_wait_group<0>();
 #pragma unroll
   for (int i = 0; i < kMmas; ++i) hold(sums[i]);
-  if (threadIdx.x % kGroup == 0) barrier_arrive(before);
+  if (threadIdx.x % kGroup == 0) mbarrier_arrive(before);
 }
 
 __device__ __forceinline__ void write_tile(const Operands& a, const float (&sums)[kMmas][kTileN / 2], const Tile& tile,
@@ -228,25 +231,25 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                              a.window_strides[0],
                              a.window_strides[1],
                              a.window_strides[2]};
-  const unsigned smem = (smem_address(smem_memory) + 1023) & ~1023u, first = smem + kStages * kStage;
+  const unsigned smem = (shared_address(smem_memory) + 1023) & ~1023u, first = smem + kStages * kStage;
   const Barriers barriers = {first, first + kStages * 8};
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
-      barrier_init(barriers.full + i * 8, kGroup);
-      barrier_init(barriers.empty + i * 8, 2);
+      mbarrier_init(barriers.full + i * 8, kGroup);
+      mbarrier_init(barriers.empty + i * 8, 2);
     }
-    barrier_init_done();
+    fence_mbarrier_init();
   }
   __syncthreads();
   const long long tiles = a.tiles_m * a.tiles_n * a.groups;
   const int part = warpgroup() - 1;
   Ring<kStages> ring;
   if (part < 0) {
-    give_registers<kFewer>();
+    setmaxnreg_dec<kFewer>();
     for (long long i = blockIdx.x; i < tiles; i += gridDim.x)
       gather_tile(operands, Tile::of(operands, i), smem, barriers, ring);
   } else {
-    take_registers<kMore>();
+    setmaxnreg_inc<kMore>();
     float sums[kMmas][kTileN / 2];
     for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
       const Tile tile = Tile::of(operands, i);

@@ -18,10 +18,11 @@
 //          of 16 bytes; padding less than the window's reach; fewer than 2^31 places.
 // Bound:   the matrix units. Sums in float32.
 
-#include "dnnarray/activation.cuh"
-#include "dnnarray/conv_panels.cuh"
-#include "dnnarray/conv_raster.cuh"
+#include "dnnarray/core/activation.cuh"
+#include "conv/panels.cuh"
+#include "conv/raster.cuh"
 #include "dnnarray/core/overlap.cuh"
+#include "dnnarray/ptx/setmaxnreg.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -103,20 +104,20 @@ __device__ __forceinline__ void ask_tile(const Operands& a, const TensorMap& x, 
     const TapPlace offset = {0, 0, static_cast<unsigned short>(t * d.dilation)};
     for (int c = 0; c < a.weight.channels; c += C::kTileK) {
       const unsigned full = smem.input_full + inputs.stage * 8;
-      barrier_wait(smem.input_empty + inputs.stage * 8, inputs.parity ^ 1);
-      barrier_expect(full, smem.rows * C::kRow);
+      mbarrier_wait(smem.input_empty + inputs.stage * 8, inputs.parity ^ 1);
+      mbarrier_arrive_expect_tx(full, smem.rows * C::kRow);
       place.c = tile.group * a.weight.channels + c;
-      copy_windows<Config::kAxes>(smem.input + inputs.stage * smem.input_bytes, x, full, place, offset);
+      tma_load_im2col<Config::kAxes>(smem.input + inputs.stage * smem.input_bytes, x, full, place, offset);
       inputs.next();
       Place tap = {0, 0, 0};
       do {
         const unsigned arrived = smem.full + ring.stage * 8;
-        barrier_wait(smem.empty + ring.stage * 8, ring.parity ^ 1);
-        barrier_expect(arrived, C::kBytesN);
+        mbarrier_wait(smem.empty + ring.stage * 8, ring.parity ^ 1);
+        mbarrier_arrive_expect_tx(arrived, C::kBytesN);
         C::ask_weight(a.weight, weight, tile, {t, tap.h, tap.w}, c, a.target.outs,
                       smem.weight + ring.stage * C::kBytesN, arrived);
         ring.next();
-        if (kBrought && --early == 0) barrier_arrive(smem.half);
+        if (kBrought && --early == 0) mbarrier_arrive(smem.half);
       } while (!tap.next(1, h.window, w.window));
     }
   }
@@ -146,12 +147,12 @@ __device__ __forceinline__ void multiply_tile(const Operands& a, const TmaPlace&
     if (i == planes - 1)
       rows = C::Rows(tile, part, a);  // while products run: those of the last stage do not last long enough
     const unsigned input = smem.input + inputs.stage * smem.input_bytes + part * C::kMmas * 64 * C::kRow;
-    barrier_wait(smem.input_full + inputs.stage * 8, inputs.parity);
+    mbarrier_wait(smem.input_full + inputs.stage * 8, inputs.parity);
     for (int r = 0; r < a.axes.h.window; ++r)
       for (int s = 0; s < a.axes.w.window; ++s) {
-        barrier_wait(smem.full + ring.stage * 8, ring.parity);
+        mbarrier_wait(smem.full + ring.stage * 8, ring.parity);
         C::multiply(sums, input + a.shift(r, s) * C::kRow, smem.weight + ring.stage * C::kBytesN);
-        wgmma_wait<1>();
+        wgmma_wait_group<1>();
         waiting.run();
         waiting.weight = smem.empty + ring.stage * 8;
         ring.next();
@@ -173,16 +174,16 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1)
   const Operands operands = on_raster(target_of(bias, residual, y, a), a);
   const ConvAxes& axes = operands.axes;
   const long long tiles_m = a.tiles_m, tiles_n = a.tiles_n;
-  const Shared smem((smem_address(smem_memory) + 1023) & ~1023u, operands.reach);
-  const char* panels = smem_memory + (smem.panels - smem_address(smem_memory));
+  const Shared smem((shared_address(smem_memory) + 1023) & ~1023u, operands.reach);
+  const char* panels = smem_memory + (smem.panels - shared_address(smem_memory));
   if (threadIdx.x == 0) {
     for (int i = 0; i < 2 + kStages; ++i) {
-      barrier_init(i < 2 ? smem.input_full + i * 8 : smem.full + (i - 2) * 8, 1);
-      barrier_init(i < 2 ? smem.input_empty + i * 8 : smem.empty + (i - 2) * 8, C::kConsumers);
+      mbarrier_init(i < 2 ? smem.input_full + i * 8 : smem.full + (i - 2) * 8, 1);
+      mbarrier_init(i < 2 ? smem.input_empty + i * 8 : smem.empty + (i - 2) * 8, C::kConsumers);
     }
-    barrier_init(smem.half, 1);
+    mbarrier_init(smem.half, 1);
     if (kBrought) Panels::init(smem.panel_barriers);
-    barrier_init_done();
+    fence_mbarrier_init();
   }
   __syncthreads();
   const int part = warpgroup() - 1;
@@ -191,10 +192,10 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1)
   Ring<2> inputs;
   Ring<kStages> ring;
   if (part < 0) {
-    give_registers<C::kFewer>();
+    setmaxnreg_dec<C::kFewer>();
     if (threadIdx.x == 0) {
-      prefetch_map(a.x);
-      prefetch_map(a.weight);
+      prefetch_tensormap(a.x);
+      prefetch_tensormap(a.weight);
       // Stages before the first residual: half of those before it is waited for, which is at the last plane of several.
       int early = max(max(planes - 1, 1) * axes.h.window * axes.w.window / 2, 1);
       for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
@@ -206,12 +207,12 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1)
       const auto tile = [&](int i) {
         return C::place(blockIdx.x + static_cast<long long>(i) * gridDim.x, tiles_m, tiles_n);
       };
-      barrier_wait(smem.half, 0);
+      mbarrier_wait(smem.half, 0);
       carried.carry<false>(a.residual_map, a.residual_map, count, tile, operands.target.outs, operands);
     }
     __syncwarp();
   } else {
-    take_registers<C::kMore>();
+    setmaxnreg_inc<C::kMore>();
     float sums[C::kMmas][kTileN / 2];
     C::Bias bias;
     Panels own(panels, smem.panel_barriers, part);

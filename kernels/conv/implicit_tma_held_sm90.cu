@@ -6,7 +6,7 @@
 //          plane, as in implicit_tma_halo_sm90.cu: every tap is a shift, and the places of a tile need `reach` more of
 //          the input, one box. w (groups K, window, C) behind a tiled map; kTransposed: the gradient of the input from
 //          the forward's weight. A block takes the tiles of one column of channels, 64 channels x 128 places each, two
-//          or three warpgroups by turns; channels are the rows of the products (conv_turned.cuh). Each begins when the
+//          or three warpgroups by turns; channels are the rows of the products (swapped_tile.cuh). Each begins when the
 //          one before it has asked for its products, so that some multiply while others write: from a panel in shared
 //          memory, in the place of the residual or of the input that has been used up, by rows, since the copy engine
 //          stores no places outside of an array. One thread of the first warpgroup asks for the weight, once, and for
@@ -18,10 +18,11 @@
 // Bound:   the matrix units, and shared memory, which the products ask for 96 of its 128 bytes a cycle. Sums in
 //          float32.
 
-#include "dnnarray/activation.cuh"
-#include "dnnarray/conv_raster.cuh"
-#include "dnnarray/conv_turned.cuh"
+#include "dnnarray/core/activation.cuh"
+#include "conv/raster.cuh"
+#include "conv/swapped_tile.cuh"
 #include "dnnarray/core/overlap.cuh"
+#include "dnnarray/ptx/setmaxnreg.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -96,9 +97,9 @@ struct Shared {
 
   __device__ __forceinline__ void init() const {
     for (int i = 0; i < 2 * kInputs + kTurns; ++i)
-      barrier_init(full + i * 8, i >= kInputs && i < 2 * kInputs ? kReaders : 1);
+      mbarrier_init(full + i * 8, i >= kInputs && i < 2 * kInputs ? kReaders : 1);
     if (kBrought) Panels::init(panel_barriers);
-    barrier_init_done();
+    fence_mbarrier_init();
   }
 };
 
@@ -122,7 +123,7 @@ struct Column {
 
 __device__ __forceinline__ void ask(const Operands& a, const TensorMap& x, const TensorMap& weight,
                                     const Column& column, const Shared& smem) {
-  barrier_expect(smem.held, a.axes.h.window * a.axes.w.window * C::kBytesN);
+  mbarrier_arrive_expect_tx(smem.held, a.axes.h.window * a.axes.w.window * C::kBytesN);
   Place tap = {0, 0, 0};
   unsigned to = smem.weight;
   do {
@@ -132,11 +133,11 @@ __device__ __forceinline__ void ask(const Operands& a, const TensorMap& x, const
   Ring<kInputs> ring;
   for (int i = 0; column.has(i); ++i) {
     const unsigned full = smem.full + ring.stage * 8;
-    barrier_wait(smem.empty + ring.stage * 8, ring.parity ^ 1);
-    barrier_expect(full, smem.rows * C::kRow);
+    mbarrier_wait(smem.empty + ring.stage * 8, ring.parity ^ 1);
+    mbarrier_arrive_expect_tx(full, smem.rows * C::kRow);
     WindowPlace place = a.begins(column[i].m);
     place.c = column.place.group * a.weight.channels;
-    copy_windows<Config::kAxes>(smem.input + ring.stage * smem.input_bytes, x, full, place, TapPlace{0, 0, 0});
+    tma_load_im2col<Config::kAxes>(smem.input + ring.stage * smem.input_bytes, x, full, place, TapPlace{0, 0, 0});
     ring.next();
   }
 }
@@ -156,12 +157,12 @@ __device__ __forceinline__ void write(const Operands& a, Turned::Sums& sums, con
   if constexpr (kBrought) {
     Turned::add(sums, panel);
   } else {
-    group_barrier(group);
+    bar_sync<128>(group);
   }
   Turned::fill(a.target, sums, panel);
-  group_barrier(group);
-  Turned::write(a.target, tile, rows, smem_memory + (panel - smem_address(smem_memory)));
-  fence_async();
+  bar_sync<128>(group);
+  Turned::write(a.target, tile, rows, smem_memory + (panel - shared_address(smem_memory)));
+  fence_proxy_async();
 }
 
 // The tiles of one of the warpgroups: every kTurns-th one of the block. Who asks for products waits until nearly all of
@@ -170,15 +171,15 @@ __device__ __forceinline__ void multiply_tiles(const Operands& a, const Column& 
                                                Panels& own) {
   Turned::Sums sums;
   const Turned::Bias bias(a.target, column.place);
-  barrier_wait(smem.held, 0);
+  mbarrier_wait(smem.held, 0);
   for (int i = part; column.has(i); i += kTurns) {
     const int stage = i % kInputs;
     const unsigned input = smem.input + stage * smem.input_bytes, empty = smem.empty + stage * 8;
     const TmaPlace tile = column[i];
     const Turned::Rows rows(tile, a);
     Turned::clear(sums);
-    barrier_wait(smem.full + stage * 8, i / kInputs & 1);
-    if (i > 0 && i < kTurns) barrier_wait(smem.turns + (i - 1) * 8, 0);
+    mbarrier_wait(smem.full + stage * 8, i / kInputs & 1);
+    if (i > 0 && i < kTurns) mbarrier_wait(smem.turns + (i - 1) * 8, 0);
     multiply(a, sums, input, smem.weight);
     if (i < kTurns - 1) C::release(smem.turns + i * 8);
     Turned::finish(sums);
@@ -189,7 +190,7 @@ __device__ __forceinline__ void multiply_tiles(const Operands& a, const Column& 
       own.let_go();
     } else {
       __syncwarp();
-      if (threadIdx.x % 32 == 0) barrier_arrive(empty);
+      if (threadIdx.x % 32 == 0) mbarrier_arrive(empty);
     }
   }
 }
@@ -201,29 +202,29 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1)
   let_next_kernel_begin();
   y = after_previous_kernel(y);  // the operands are there, too
   const Operands operands = on_raster(target_of(bias, residual, y, a), a);
-  const Shared smem((smem_address(smem_memory) + 1023) & ~1023u, a.axes.h.window * a.axes.w.window, operands.reach);
-  const char* panels = smem_memory + (smem.panels - smem_address(smem_memory));
+  const Shared smem((shared_address(smem_memory) + 1023) & ~1023u, a.axes.h.window * a.axes.w.window, operands.reach);
+  const char* panels = smem_memory + (smem.panels - shared_address(smem_memory));
   if (threadIdx.x == 0) smem.init();
   __syncthreads();
   const Column column(a.tiles_m, a.tiles_n, a.groups);
   const int part = warpgroup() - 1;
   if (part < 0) {
-    give_registers<C::kFewer>();
+    setmaxnreg_dec<C::kFewer>();
     if (threadIdx.x == 0) {
-      prefetch_map(a.x);
-      prefetch_map(a.weight);
+      prefetch_tensormap(a.x);
+      prefetch_tensormap(a.weight);
       ask(operands, a.x, a.weight, column, smem);
     } else if (kBrought && threadIdx.x % 32 == 0 && threadIdx.x / 32 <= C::kConsumers) {
       const int whose = static_cast<int>(threadIdx.x) / 32 - 1;
       Panels carried(panels, smem.panel_barriers, whose, 0);
       const auto tile = [&](int i) { return column[kTurns * i + whose]; };
-      barrier_wait(smem.held, 0);
+      mbarrier_wait(smem.held, 0);
       carried.carry<false>(a.residual_map, a.residual_map, (column.tiles() + kTurns - 1 - whose) / kTurns, tile,
                            operands.target.outs, operands);
     }
     __syncwarp();
   } else {
-    take_registers<C::kMore>();
+    setmaxnreg_inc<C::kMore>();
     Panels own(panels, smem.panel_barriers, part, 0);
     multiply_tiles(operands, column, part, smem, own);
   }

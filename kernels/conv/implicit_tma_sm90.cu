@@ -16,10 +16,11 @@
 //          groups; corners and offsets of the window within what a map can hold (conv_tma.py).
 // Bound:   the matrix units, or the second-level cache where K is small. Sums in float32.
 
-#include "dnnarray/activation.cuh"
-#include "dnnarray/conv_panels.cuh"
+#include "dnnarray/core/activation.cuh"
+#include "conv/panels.cuh"
 #include "dnnarray/core/overlap.cuh"
-#include "dnnarray/gather.cuh"
+#include "dnnarray/ptx/setmaxnreg.cuh"
+#include "conv/im2col.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -100,10 +101,10 @@ __device__ __forceinline__ void ask_tile(const Operands& a, const TensorMap& x, 
                              static_cast<unsigned short>(tap.d * d.dilation)};
     for (int c = 0; c < a.weight.channels; c += C::kTileK) {
       const unsigned stage = smem + ring.stage * kStage, full = barriers.full + ring.stage * 8;
-      barrier_wait(barriers.empty + ring.stage * 8, ring.parity ^ 1);
-      barrier_expect(full, kStage);
+      mbarrier_wait(barriers.empty + ring.stage * 8, ring.parity ^ 1);
+      mbarrier_arrive_expect_tx(full, kStage);
       place.c = tile.group * a.weight.channels + c;
-      copy_windows<Config::kAxes>(stage, x, full, place, offset);
+      tma_load_im2col<Config::kAxes>(stage, x, full, place, offset);
       C::ask_weight(a.weight, weight, tile, tap, c, a.target.outs, stage + C::kBytesM, full);
       ring.next();
       if constexpr (Guests::kThere) guests.stage_asked(residual, tile, a.target.outs, a);
@@ -117,9 +118,9 @@ __device__ __forceinline__ void multiply_stages(float (&sums)[C::kMmas][kTileN /
   unsigned before = 0;
   for (int i = 0; i < count; ++i) {
     const unsigned stage = smem + ring.stage * kStage;
-    barrier_wait(barriers.full + ring.stage * 8, ring.parity);
+    mbarrier_wait(barriers.full + ring.stage * 8, ring.parity);
     C::multiply(sums, stage + part * C::kMmas * 64 * C::kRow, stage + C::kBytesM);
-    wgmma_wait<1>();
+    wgmma_wait_group<1>();
     if (before != 0) C::release(before);
     before = barriers.empty + ring.stage * 8;
     ring.next();
@@ -160,26 +161,26 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1)
   const Operands operands = {target_of(bias, residual, y, a), walk, axes, a.rows};
   const long long tiles_m = a.tiles_m, tiles_n = a.tiles_n;
   const int blocks = a.blocks;
-  const unsigned smem = (smem_address(smem_memory) + 1023) & ~1023u, first = smem + kStages * kStage + Panels::kBytes;
+  const unsigned smem = (shared_address(smem_memory) + 1023) & ~1023u, first = smem + kStages * kStage + Panels::kBytes;
   const Barriers barriers = {first, first + kStages * 8};
   const unsigned panel_barriers = first + 2 * kStages * 8;
-  const char* panels = smem_memory + (first - Panels::kBytes - smem_address(smem_memory));
+  const char* panels = smem_memory + (first - Panels::kBytes - shared_address(smem_memory));
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
-      barrier_init(barriers.full + i * 8, 1);
-      barrier_init(barriers.empty + i * 8, C::kConsumers);
+      mbarrier_init(barriers.full + i * 8, 1);
+      mbarrier_init(barriers.empty + i * 8, C::kConsumers);
     }
     Panels::init(panel_barriers);
-    barrier_init_done();
+    fence_mbarrier_init();
   }
   __syncthreads();
   const long long tiles = tiles_m * tiles_n * a.groups;
   const int part = warpgroup() - 1;
   if (part < 0) {
-    give_registers<C::kFewer>();
+    setmaxnreg_dec<C::kFewer>();
     if (threadIdx.x == 0) {
-      prefetch_map(a.x);
-      prefetch_map(a.weight);
+      prefetch_tensormap(a.x);
+      prefetch_tensormap(a.weight);
       Ring<kStages> ring;
       Guests guests(Panels(panels, panel_barriers, 0), blocks);
       for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
@@ -196,7 +197,7 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1)
     }
     __syncwarp();
   } else {
-    take_registers<C::kMore>();
+    setmaxnreg_inc<C::kMore>();
     float sums[C::kMmas][kTileN / 2];
     C::Bias bias;
     Ring<kStages> ring;

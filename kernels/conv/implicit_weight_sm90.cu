@@ -12,11 +12,14 @@
 //          31 together.
 // Bound:   the matrix units, or the gathering where the tile is small. Sums in float32.
 
-#include "dnnarray/barrier.cuh"
+#include "dnnarray/ptx/mbarrier.cuh"
 #include "dnnarray/core/overlap.cuh"
 #include "dnnarray/core/vec.cuh"
-#include "dnnarray/gather.cuh"
+#include "conv/im2col.cuh"
 #include "dnnarray/mma/warpgroup.cuh"
+#include "dnnarray/core/ring.cuh"
+#include "dnnarray/ptx/cp_async.cuh"
+#include "dnnarray/ptx/setmaxnreg.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -114,15 +117,15 @@ __device__ __forceinline__ void gather_tile(const Operands& a, const Tile& tile,
     WindowRow mine = window_row(a.windows, own);
     if (m + kStep * (chunk % kRows) >= a.windows.rows) mine.mask = 0;
     own.advance(a.windows.axes, distance);
-    barrier_wait(barriers.empty + ring.stage * 8, ring.parity ^ 1);
+    mbarrier_wait(barriers.empty + ring.stage * 8, ring.parity ^ 1);
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const bool there = m + kStep * i < a.windows.rows;
 #pragma unroll
       for (int p = 0; p < kPanelsM; ++p) {
         const bool inside = there && tile.k + p * 64 + chunk * 8 < a.outs;
-        copy_async(stage + p * kPanel + place + i * kStep * kRow, inside ? dy + (m + kStep * i) * pitch + p * 64 : a.dy,
-                   inside);
+        cp_async_cg(stage + p * kPanel + place + i * kStep * kRow,
+                    inside ? dy + (m + kStep * i) * pitch + p * 64 : a.dy, inside);
       }
       const int base = __shfl_sync(0xffffffffu, mine.base, i, kChunks);
       const unsigned mask = __shfl_sync(0xffffffffu, mine.mask, i, kChunks);
@@ -130,10 +133,10 @@ __device__ __forceinline__ void gather_tile(const Operands& a, const Tile& tile,
       for (int p = 0; p < kPanelsN; ++p) {
         const bool inside = (mask & bits[p]) == bits[p];
         const T* from = x + (inside ? static_cast<long long>(base + step[p]) * 8 : 0);
-        copy_async(stage + (kPanelsM + p) * kPanel + place + i * kStep * kRow, from, inside);
+        cp_async_cg(stage + (kPanelsM + p) * kPanel + place + i * kStep * kRow, from, inside);
       }
     }
-    barrier_arrive_after_copies(barriers.full + ring.stage * 8);
+    cp_async_mbarrier_arrive(barriers.full + ring.stage * 8);
     ring.next();
   }
 }
@@ -148,22 +151,22 @@ __device__ __forceinline__ void multiply_tile(float (&sums)[kWidth / 2], int blo
   for (int j = 0; j < kWidth / 2; ++j) sums[j] = 0;
   for (int block = 0; block < blocks; ++block) {
     const unsigned stage = smem + ring.stage * kStage;
-    barrier_wait(barriers.full + ring.stage * 8, ring.parity);
-    fence_async();
+    mbarrier_wait(barriers.full + ring.stage * 8, ring.parity);
+    fence_proxy_async();
     wgmma_fence();
     const unsigned long long a = transposed_panel(stage + (kHalves ? 0 : part * kPanel), kPanel);
     const unsigned long long b =
         transposed_panel(stage + (kPanelsM + (kHalves ? part * kPanelsN / 2 : 0)) * kPanel, kPanel);
 #pragma unroll
     for (int k = 0; k < kPixels / 16; ++k) Wgmma<T, true, true, kWidth>::run(sums, a + 128 * k, b + 128 * k);
-    wgmma_commit();
-    wgmma_wait<1>();
-    if (block > 0 && threadIdx.x % kGroup == 0) barrier_arrive(before);
+    wgmma_commit_group();
+    wgmma_wait_group<1>();
+    if (block > 0 && threadIdx.x % kGroup == 0) mbarrier_arrive(before);
     before = barriers.empty + ring.stage * 8;
     ring.next();
   }
-  wgmma_wait<0>();
-  if (blocks > 0 && threadIdx.x % kGroup == 0) barrier_arrive(before);
+  wgmma_wait_group<0>();
+  if (blocks > 0 && threadIdx.x % kGroup == 0) mbarrier_arrive(before);
 }
 
 __device__ __forceinline__ void write_tile(const Operands& a, const float (&sums)[kWidth / 2], const Tile& tile,
@@ -190,25 +193,25 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                    const __grid_constant__ Arguments a) {
   let_next_kernel_begin();
   const Operands operands = {dy, x, partial, windows_of(a), a.tiles_m, a.tiles_n, a.groups, a.outs, a.splits, a.blocks};
-  const unsigned smem = (smem_address(smem_memory) + 1023) & ~1023u, first = smem + kStages * kStage;
+  const unsigned smem = (shared_address(smem_memory) + 1023) & ~1023u, first = smem + kStages * kStage;
   const Barriers barriers = {first, first + kStages * 8};
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
-      barrier_init(barriers.full + i * 8, kGroup);
-      barrier_init(barriers.empty + i * 8, 2);
+      mbarrier_init(barriers.full + i * 8, kGroup);
+      mbarrier_init(barriers.empty + i * 8, 2);
     }
-    barrier_init_done();
+    fence_mbarrier_init();
   }
   __syncthreads();
   const long long tiles = a.tiles_m * a.tiles_n * a.groups * a.splits;
   const int part = warpgroup() - 1;
   Ring<kStages> ring;
   if (part < 0) {
-    give_registers<kFewer>();
+    setmaxnreg_dec<kFewer>();
     for (long long i = blockIdx.x; i < tiles; i += gridDim.x)
       gather_tile(operands, Tile::of(operands, i), smem, barriers, ring);
   } else {
-    take_registers<kMore>();
+    setmaxnreg_inc<kMore>();
     float sums[kWidth / 2];
     for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
       const Tile tile = Tile::of(operands, i);

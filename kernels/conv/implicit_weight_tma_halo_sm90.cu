@@ -14,11 +14,13 @@
 //          bytes; padding less than the window's reach, shifts of at most 4 places across; less than 2^31 places.
 // Bound:   the matrix units. Sums in float32.
 
-#include "dnnarray/conv_weigh.cuh"
+#include "conv/wgrad.cuh"
 #include "dnnarray/core/overlap.cuh"
-#include "dnnarray/gather.cuh"
+#include "conv/im2col.cuh"
 #include "dnnarray/mma/warpgroup.cuh"
-#include "dnnarray/tma.cuh"
+#include "dnnarray/ptx/tma.cuh"
+#include "dnnarray/ptx/mbarrier.cuh"
+#include "dnnarray/ptx/setmaxnreg.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -135,13 +137,13 @@ __device__ __forceinline__ void ask_tile(const Operands& a, const Maps& maps, co
     const WindowPlace place = {tile.group * a.sums.channels + tile.c, of_x.w - w.before, of_x.h - h.before,
                                of_x.d * d.stride - d.before, of_x.n};
     a.advance(of_x, step);
-    barrier_wait(smem.empty + turn.place * 8, turn.parity ^ 1);
-    barrier_expect(full, kBytes + (mirrored ? kMirrored * kRow : 0) + (behind ? kBytes : 0));
-    copy_windows<Config::kAxes>(smem.x + turn.place * kBytes, maps.x, full, place, offset);
-    if (mirrored) copy_windows<Config::kAxes>(smem.x + a.ring * kBytes, maps.x_end, full, place, offset);
+    mbarrier_wait(smem.empty + turn.place * 8, turn.parity ^ 1);
+    mbarrier_arrive_expect_tx(full, kBytes + (mirrored ? kMirrored * kRow : 0) + (behind ? kBytes : 0));
+    tma_load_im2col<Config::kAxes>(smem.x + turn.place * kBytes, maps.x, full, place, offset);
+    if (mirrored) tma_load_im2col<Config::kAxes>(smem.x + a.ring * kBytes, maps.x_end, full, place, offset);
     if (behind) {  // into the place that its step will look at
       const int own = turn.place - late % a.ring, to = own < 0 ? own + a.ring : own;
-      copy_windows<Config::kAxes>(smem.dy + to * kBytes, maps.dy, full, of_dy, TapPlace{0, 0, 0});
+      tma_load_im2col<Config::kAxes>(smem.dy + to * kBytes, maps.dy, full, of_dy, TapPlace{0, 0, 0});
       a.advance(of_dy, step);
     }
     turn.next(a.ring);
@@ -160,9 +162,9 @@ __device__ __forceinline__ void multiply_tile(const Operands& a, float (&sums)[k
   for (int j = 0; j < kColumns / 2; ++j) sums[j] = 0;
   Turn newest = turn;
   for (int i = 0; i < late; ++i, newest.next(a.ring))
-    barrier_wait(smem.full + newest.place * 8, newest.parity);  // they arrive in any order
+    mbarrier_wait(smem.full + newest.place * 8, newest.parity);  // they arrive in any order
   for (int block = 0; block < tile.blocks; ++block) {
-    barrier_wait(smem.full + newest.place * 8, newest.parity);
+    mbarrier_wait(smem.full + newest.place * 8, newest.parity);
     wgmma_fence();
     const unsigned long long from_dy = transposed_panel(smem.dy + turn.place * kBytes, kBytes);
     int row = turn.place * kBlock + r * a.down;
@@ -174,18 +176,18 @@ __device__ __forceinline__ void multiply_tile(const Operands& a, float (&sums)[k
       row += 16;
       if (row >= rows) row -= rows;
     }
-    wgmma_commit();
-    wgmma_wait<1>();
-    if (block > 0 && leader) barrier_arrive(before);
+    wgmma_commit_group();
+    wgmma_wait_group<1>();
+    if (block > 0 && leader) mbarrier_arrive(before);
     before = smem.empty + turn.place * 8;
     turn.next(a.ring);
     newest.next(a.ring);
   }
-  wgmma_wait<0>();
+  wgmma_wait_group<0>();
   hold(sums);
-  if (leader && tile.blocks > 0) barrier_arrive(before);
+  if (leader && tile.blocks > 0) mbarrier_arrive(before);
   for (int i = 0; i < late; ++i) {  // blocks that only shifts have looked at
-    if (leader) barrier_arrive(smem.empty + turn.place * 8);
+    if (leader) mbarrier_arrive(smem.empty + turn.place * 8);
     turn.next(a.ring);
   }
 }
@@ -221,29 +223,29 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                           a.splits,
                           a.blocks,
                           a.ring};
-  const Shared smem((smem_address(smem_memory) + 1023) & ~1023u, operands.ring);
+  const Shared smem((shared_address(smem_memory) + 1023) & ~1023u, operands.ring);
   if (threadIdx.x == 0) {
     for (int b = 0; b < operands.ring; ++b) {
-      barrier_init(smem.full + b * 8, 1);
-      barrier_init(smem.empty + b * 8, kSide);
+      mbarrier_init(smem.full + b * 8, 1);
+      mbarrier_init(smem.empty + b * 8, kSide);
     }
-    barrier_init_done();
+    fence_mbarrier_init();
   }
   __syncthreads();
   const int tiles = operands.tiles_k * operands.tiles_c * axes.d.window * operands.sums.groups * operands.splits,
             r = warpgroup() - 1;
   Turn turn;
   if (r < 0) {
-    give_registers<kFewer>();
+    setmaxnreg_dec<kFewer>();
     if (threadIdx.x == 0) {
-      prefetch_map(a.dy);
-      prefetch_map(a.x);
+      prefetch_tensormap(a.dy);
+      prefetch_tensormap(a.x);
       for (int t = blockIdx.x; t < tiles; t += gridDim.x)
         ask_tile(operands, {a.dy, a.x, a.x_end}, Tile::of(operands, t), smem, turn);
     }
     __syncwarp();
   } else {
-    take_registers<kMore>();
+    setmaxnreg_inc<kMore>();
     float sums[kColumns / 2];
     for (int t = blockIdx.x; t < tiles; t += gridDim.x) {
       const Tile tile = Tile::of(operands, t);

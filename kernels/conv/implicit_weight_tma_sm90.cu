@@ -14,11 +14,14 @@
 //          groups; corners and offsets of the window within what a map can hold (conv_tma.py).
 // Bound:   the matrix units, or the second-level cache where the tile is small. Sums in float32.
 
-#include "dnnarray/conv_weigh.cuh"
+#include "conv/wgrad.cuh"
 #include "dnnarray/core/overlap.cuh"
-#include "dnnarray/gather.cuh"
+#include "conv/im2col.cuh"
 #include "dnnarray/mma/warpgroup.cuh"
-#include "dnnarray/tma.cuh"
+#include "dnnarray/ptx/tma.cuh"
+#include "dnnarray/core/ring.cuh"
+#include "dnnarray/ptx/mbarrier.cuh"
+#include "dnnarray/ptx/setmaxnreg.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -115,19 +118,19 @@ __device__ __forceinline__ void ask_tile(const Operands& a, const TensorMap& dy,
   const Pixel distance = Pixel::of(a.axes, kPixels);
   for (int left = block_count(a, tile); left > 0; --left) {
     const unsigned stage = smem + ring.stage * kStage, full = barriers.full + ring.stage * 8;
-    barrier_wait(barriers.empty + ring.stage * 8, ring.parity ^ 1);
-    barrier_expect(full, (panels_m + panels_n) * kPanel);
+    mbarrier_wait(barriers.empty + ring.stage * 8, ring.parity ^ 1);
+    mbarrier_arrive_expect_tx(full, (panels_m + panels_n) * kPanel);
     WindowPlace place = {tile.group * a.sums.outs + tile.k, pixel.w, pixel.h, pixel.d, static_cast<int>(pixel.n)};
 #pragma unroll
     for (int p = 0; p < kPanelsM; ++p, place.c += 64) {
-      if (p < panels_m) copy_windows<kAxes>(stage + p * kPanel, dy, full, place, TapPlace{0, 0, 0});
+      if (p < panels_m) tma_load_im2col<kAxes>(stage + p * kPanel, dy, full, place, TapPlace{0, 0, 0});
     }
     place.w = pixel.w * w.stride - w.before, place.h = pixel.h * h.stride - h.before,
     place.d = pixel.d * d.stride - d.before;
 #pragma unroll
     for (int p = 0; p < kPanelsN; ++p) {
       place.c = channel[p];
-      if (p < panels_n) copy_windows<kAxes>(stage + (kPanelsM + p) * kPanel, x, full, place, offset[p]);
+      if (p < panels_n) tma_load_im2col<kAxes>(stage + (kPanelsM + p) * kPanel, x, full, place, offset[p]);
     }
     pixel.advance(a.axes, distance);
     ring.next();
@@ -147,7 +150,7 @@ __device__ __forceinline__ void multiply_tile(float (&sums)[kMmas][kWidth / 2], 
     for (int j = 0; j < kWidth / 2; ++j) sums[i][j] = 0;
   for (int block = 0; block < blocks; ++block) {
     const unsigned stage = smem + ring.stage * kStage;
-    barrier_wait(barriers.full + ring.stage * 8, ring.parity);
+    mbarrier_wait(barriers.full + ring.stage * 8, ring.parity);
     wgmma_fence();
     const unsigned long long b =
         transposed_panel(stage + (kPanelsM + (kHalves ? part * kPanelsN / 2 : 0)) * kPanel, kPanel);
@@ -157,16 +160,16 @@ __device__ __forceinline__ void multiply_tile(float (&sums)[kMmas][kWidth / 2], 
 #pragma unroll
       for (int k = 0; k < kPixels / 16; ++k) Wgmma<T, true, true, kWidth>::run(sums[i], a + 128 * k, b + 128 * k);
     }
-    wgmma_commit();
-    wgmma_wait<1>();
-    if (block > 0 && leader) barrier_arrive(before);
+    wgmma_commit_group();
+    wgmma_wait_group<1>();
+    if (block > 0 && leader) mbarrier_arrive(before);
     before = barriers.empty + ring.stage * 8;
     ring.next();
   }
-  wgmma_wait<0>();
+  wgmma_wait_group<0>();
 #pragma unroll
   for (int i = 0; i < kMmas; ++i) hold(sums[i]);
-  if (blocks > 0 && leader) barrier_arrive(before);
+  if (blocks > 0 && leader) mbarrier_arrive(before);
 }
 
 template <int kPanel, int kCount>
@@ -213,30 +216,30 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                              a.tiles_n,
                              a.splits,
                              a.blocks};
-  const unsigned smem = (smem_address(smem_memory) + 1023) & ~1023u, first = smem + kStages * kStage;
+  const unsigned smem = (shared_address(smem_memory) + 1023) & ~1023u, first = smem + kStages * kStage;
   const Barriers barriers = {first, first + kStages * 8};
   if (threadIdx.x == 0) {
     for (int s = 0; s < kStages; ++s) {
-      barrier_init(barriers.full + s * 8, 1);
-      barrier_init(barriers.empty + s * 8, kConsumers);
+      mbarrier_init(barriers.full + s * 8, 1);
+      mbarrier_init(barriers.empty + s * 8, kConsumers);
     }
-    barrier_init_done();
+    fence_mbarrier_init();
   }
   __syncthreads();
   const int tiles = operands.tiles_m * operands.tiles_n * operands.sums.groups * operands.splits,
             part = warpgroup() - 1;
   Ring<kStages> ring;
   if (part < 0) {
-    give_registers<kFewer>();
+    setmaxnreg_dec<kFewer>();
     if (threadIdx.x == 0) {
-      prefetch_map(a.dy);
-      prefetch_map(a.x);
+      prefetch_tensormap(a.dy);
+      prefetch_tensormap(a.x);
       for (int t = blockIdx.x; t < tiles; t += gridDim.x)
         ask_tile(operands, a.dy, a.x, Tile::of(operands, t), smem, barriers, ring);
     }
     __syncwarp();
   } else {
-    take_registers<kMore>();
+    setmaxnreg_inc<kMore>();
     float sums[kMmas][kWidth / 2];
     for (int t = blockIdx.x; t < tiles; t += gridDim.x) {
       const Tile tile = Tile::of(operands, t);

@@ -16,8 +16,8 @@
 #include "dnnarray/core/overlap.cuh"
 #include "dnnarray/core/reduce.cuh"
 #include "dnnarray/core/vec.cuh"
-#include "dnnarray/parts.cuh"
-#include "dnnarray/window.cuh"
+#include "conv/parts.cuh"
+#include "dnnarray/core/strides.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -80,7 +80,7 @@ __device__ __forceinline__ void write_chunk(const Arguments& a, const float (&v)
   if constexpr (kScale != kNone) {
     float most = 0;
 #pragma unroll
-    for (int e = 0; e < kChunk; ++e) most = larger_magnitude(most, v[e]);
+    for (int e = 0; e < kChunk; ++e) most = max_nan_abs(most, v[e]);
     if (seen(most) == kStrange) {
       mark(words, v);
 #pragma unroll

@@ -8,7 +8,7 @@
 #include "dnnarray/core/overlap.cuh"
 #include "dnnarray/core/reduce.cuh"
 #include "dnnarray/core/vec.cuh"
-#include "dnnarray/parts.cuh"
+#include "conv/parts.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

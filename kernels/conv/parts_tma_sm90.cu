@@ -12,11 +12,13 @@
 //          groups.
 // Bound:   the matrix units. Sums in float32.
 
-#include "dnnarray/activation.cuh"
-#include "dnnarray/conv_tma.cuh"
+#include "dnnarray/core/activation.cuh"
+#include "conv/implicit_tma.cuh"
 #include "dnnarray/core/overlap.cuh"
-#include "dnnarray/gather.cuh"
-#include "dnnarray/parts_sums.cuh"
+#include "dnnarray/core/ring.cuh"
+#include "dnnarray/ptx/setmaxnreg.cuh"
+#include "conv/im2col.cuh"
+#include "conv/parts_sums.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -73,12 +75,12 @@ __device__ __forceinline__ void ask_tile(const Arguments& a, const Maps& maps, c
                              static_cast<unsigned short>(tap.d * d.dilation)};
     for (int c = 0; c < a.weight.channels; c += C::kTileK) {
       const unsigned stage = smem + ring.stage * kStage, full = barriers.full + ring.stage * 8;
-      barrier_wait(barriers.empty + ring.stage * 8, ring.parity ^ 1);
-      barrier_expect(full, kStage);
+      mbarrier_wait(barriers.empty + ring.stage * 8, ring.parity ^ 1);
+      mbarrier_arrive_expect_tx(full, kStage);
       place.c = tile.group * a.weight.channels + c;
 #pragma unroll
       for (int p = 0; p < kParts; ++p) {
-        copy_windows<Config::kAxes>(stage + p * C::kBytesM, *maps.x[p], full, place, offset);
+        tma_load_im2col<Config::kAxes>(stage + p * C::kBytesM, *maps.x[p], full, place, offset);
         C::ask_weight(a.weight, *maps.weight[p], tile, tap, c, a.target.outs,
                       stage + kParts * C::kBytesM + p * C::kBytesN, full);
       }
@@ -102,7 +104,7 @@ __device__ __forceinline__ void multiply_tile(Sums& sums, int blocks, int part, 
   sums.clear();
   for (int block = 0; block < blocks; ++block) {
     const unsigned stage = smem + ring.stage * kStage;
-    barrier_wait(barriers.full + ring.stage * 8, ring.parity);
+    mbarrier_wait(barriers.full + ring.stage * 8, ring.parity);
     sums.add(Stage{stage + part * C::kMmas * 64 * C::kRow, stage + kParts * C::kBytesM}, [&] {
       if (block > 0) C::release(before);
     });
@@ -171,14 +173,14 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1)
   const TmaWeight walk = {static_cast<int>(channels), static_cast<int>(backwards), axes.d.window, axes.h.window,
                           axes.w.window};
   const Arguments a = {target, y_c, walk, axes, rows};
-  const unsigned smem = (smem_address(smem_memory) + 1023) & ~1023u, first = smem + kStages * kStage;
+  const unsigned smem = (shared_address(smem_memory) + 1023) & ~1023u, first = smem + kStages * kStage;
   const Barriers barriers = {first, first + kStages * 8};
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
-      barrier_init(barriers.full + i * 8, 1);
-      barrier_init(barriers.empty + i * 8, C::kConsumers);
+      mbarrier_init(barriers.full + i * 8, 1);
+      mbarrier_init(barriers.empty + i * 8, C::kConsumers);
     }
-    barrier_init_done();
+    fence_mbarrier_init();
   }
   __syncthreads();
   let_next_kernel_begin();
@@ -188,7 +190,7 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1)
   const int part = static_cast<int>(threadIdx.x) / C::kGroup - 1;
   Ring<kStages> ring;
   if (part < 0) {
-    give_registers<C::kFewer>();
+    setmaxnreg_dec<C::kFewer>();
     if (threadIdx.x == 0) {
       Maps maps = {{&x}, {&weight}};
       if constexpr (kParts == 2) maps.x[1] = &x_later, maps.weight[1] = &weight_later;
@@ -197,7 +199,7 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1)
     }
     __syncwarp();
   } else {
-    take_registers<C::kMore>();
+    setmaxnreg_inc<C::kMore>();
     const Factors scale(Config::kScaled ? x_scale->exponent + weight_scale->exponent : 0);
     Sums sums;
     for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {

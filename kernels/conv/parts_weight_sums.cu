@@ -8,7 +8,7 @@
 // Bound:   memory: partial read once.
 
 #include "dnnarray/core/overlap.cuh"
-#include "dnnarray/parts.cuh"
+#include "conv/parts.cuh"
 #include "conv/weight_terms.cuh"
 
 #ifndef DNNARRAY_CONFIG

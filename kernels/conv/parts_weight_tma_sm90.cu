@@ -12,10 +12,12 @@
 //          several groups; fewer than 2^31 pixels.
 // Bound:   the matrix units. Sums in float32.
 
-#include "dnnarray/conv_tma.cuh"
+#include "conv/implicit_tma.cuh"
 #include "dnnarray/core/overlap.cuh"
-#include "dnnarray/gather.cuh"
-#include "dnnarray/parts_sums.cuh"
+#include "dnnarray/core/ring.cuh"
+#include "dnnarray/ptx/setmaxnreg.cuh"
+#include "conv/im2col.cuh"
+#include "conv/parts_sums.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -107,21 +109,21 @@ __device__ __forceinline__ void ask_tile(const Arguments& a, const Maps& maps, c
     const int m = static_cast<int>(tile.first) + block * kPixels;
     WindowPlace place = {0, pixel.w * w.stride - w.before, pixel.h * h.stride - h.before, pixel.d * d.stride - d.before,
                          static_cast<int>(pixel.n)};
-    barrier_wait(barriers.empty + ring.stage * 8, ring.parity ^ 1);
-    barrier_expect(full, kParts * (kPanelsM + there) * kPanel);
+    mbarrier_wait(barriers.empty + ring.stage * 8, ring.parity ^ 1);
+    mbarrier_arrive_expect_tx(full, kParts * (kPanelsM + there) * kPanel);
 #pragma unroll
     for (int p = 0; p < kParts; ++p) {
       const unsigned rows = stage + p * kPanelsM * kPanel,
                      columns = stage + (kParts * kPanelsM + p * kPanelsN) * kPanel;
 #pragma unroll
       for (int i = 0; i < kPanelsM; ++i) {
-        copy_box(rows + i * kPanel, *maps.dy[p], full, BoxPlace{tile.group * a.outs + tile.k + i * 64, 0, 0, 0, m});
+        tma_load(rows + i * kPanel, *maps.dy[p], full, BoxPlace{tile.group * a.outs + tile.k + i * 64, 0, 0, 0, m});
       }
 #pragma unroll
       for (int n = 0; n < kPanelsN; ++n) {
         if (n >= there) continue;
         place.c = channels[n];
-        copy_windows<Config::kAxes>(columns + n * kPanel, *maps.x[p], full, place, offsets[n]);
+        tma_load_im2col<Config::kAxes>(columns + n * kPanel, *maps.x[p], full, place, offsets[n]);
       }
     }
     ring.next();
@@ -139,7 +141,7 @@ struct Stage {
 #pragma unroll
     for (int k = 0; k < kPixels / 16; ++k)
       Wgmma<T, true, true, kWidth>::run(sums[0], from_dy + 128 * k, from_x + 128 * k);
-    wgmma_commit();
+    wgmma_commit_group();
   }
 };
 
@@ -152,15 +154,15 @@ __device__ __forceinline__ void multiply_tile(Sums& sums, int blocks, int part, 
     const unsigned stage = smem + ring.stage * kStage;
     const unsigned rows = stage + (kHalves ? 0 : part * kPanel),
                    columns = stage + (kParts * kPanelsM + (kHalves ? part * kPanelsN / 2 : 0)) * kPanel;
-    barrier_wait(barriers.full + ring.stage * 8, ring.parity);
+    mbarrier_wait(barriers.full + ring.stage * 8, ring.parity);
     sums.add(Stage{rows, columns}, [&] {
-      if (block > 0 && leader) barrier_arrive(before);
+      if (block > 0 && leader) mbarrier_arrive(before);
     });
     before = barriers.empty + ring.stage * 8;
     ring.next();
   }
   sums.finish();
-  if (blocks > 0 && leader) barrier_arrive(before);
+  if (blocks > 0 && leader) mbarrier_arrive(before);
 }
 
 __device__ __forceinline__ void write_tile(const Arguments& a, const Sums& sums, const Factors& scale, const Tile& tile,
@@ -210,14 +212,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                        static_cast<int>(outs),
                        static_cast<int>(channels),
                        static_cast<int>((channels + 63) / 64)};
-  const unsigned smem = (smem_address(smem_memory) + 1023) & ~1023u, first = smem + kStages * kStage;
+  const unsigned smem = (shared_address(smem_memory) + 1023) & ~1023u, first = smem + kStages * kStage;
   const Barriers barriers = {first, first + kStages * 8};
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
-      barrier_init(barriers.full + i * 8, 1);
-      barrier_init(barriers.empty + i * 8, 2);
+      mbarrier_init(barriers.full + i * 8, 1);
+      mbarrier_init(barriers.empty + i * 8, 2);
     }
-    barrier_init_done();
+    fence_mbarrier_init();
   }
   __syncthreads();
   let_next_kernel_begin();
@@ -227,7 +229,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   const int part = static_cast<int>(threadIdx.x) / kGroup - 1;
   Ring<kStages> ring;
   if (part < 0) {
-    give_registers<kFewer>();
+    setmaxnreg_dec<kFewer>();
     if (threadIdx.x == 0) {
       Maps maps = {{&dy}, {&x}};
       if constexpr (kParts == 2) maps.dy[1] = &dy_later, maps.x[1] = &x_later;
@@ -235,7 +237,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     }
     __syncwarp();
   } else {
-    take_registers<kMore>();
+    setmaxnreg_inc<kMore>();
     const Factors scale(Config::kScaled ? dy_scale->exponent + x_scale->exponent : 0);
     Sums sums;
     for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {

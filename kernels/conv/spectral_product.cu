@@ -9,7 +9,7 @@
 
 #include "dnnarray/core/index.cuh"
 #include "dnnarray/core/vec.cuh"
-#include "dnnarray/window.cuh"
+#include "dnnarray/core/strides.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

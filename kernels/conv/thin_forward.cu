@@ -2,7 +2,7 @@
 // of x[n, p * stride + r * dilation - before, q * stride + s - before, c] * weight[k, c, r, s] + bias[k] + residual[n,
 // p, q, k]). The channels of neighbouring pixels lie together, so a row of the window is S * C neighbours in memory,
 // filled up to kColumns, and pixel q begins stride * C further than pixel q - 1: the left operand of the products is
-// read from the pixels as they stand in shared memory, float32 ones as parts (conv_thin.cuh).
+// read from the pixels as they stand in shared memory, float32 ones as parts (small_channels.cuh).
 //
 // Layout:  x and y channels-last in memory, x dense, y by steps; the weight by steps, which may be negative. A block
 //          takes regions of kSide x kSide pixels of y and 64 of its channels, one after another: the pixels of x that a
@@ -11,9 +11,10 @@
 // Needs:   sm_80; K a multiple of 8, pointers aligned to 16 bytes; a dilation of 1 along the last axis, no third one.
 // Bound:   memory, or the tensor cores. Sums in float32.
 
-#include "dnnarray/activation.cuh"
-#include "dnnarray/conv_thin.cuh"
-#include "dnnarray/tile.cuh"
+#include "dnnarray/core/activation.cuh"
+#include "dnnarray/ptx/ldmatrix.cuh"
+#include "conv/small_channels.cuh"
+#include "conv/epilogue.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -164,7 +165,7 @@ __device__ __forceinline__ void multiply(const Problem& a, const char* of_weight
       unsigned b[kParts][4];
 #pragma unroll
       for (int p = 0; p < kParts; ++p)
-        load_matrices(weight + p * a.weight_part() + n * 16 * a.weight_pitch() + block * 32, b[p]);
+        ldmatrix_x4(weight + p * a.weight_part() + n * 16 * a.weight_pitch() + block * 32, b[p]);
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         unsigned right[kParts][2];

@@ -1,7 +1,8 @@
 // The gradient of an input of few channels: dx[n, h, w, c] = sum over k and the taps that (h, w) meets of dy[n, p, q,
 // k] * weight[k, c, r, s], with h = p * stride + r - before. One matrix product for each row r of the window, D[(p, q),
 // (s, c)] = sum over k of dy[p, q, k] * weight[k, c, r, s], of which every pixel of the input then gathers what is its
-// own: of kStride neighbouring rows r each pixel meets one. Float32 numbers are multiplied as parts (conv_thin.cuh).
+// own: of kStride neighbouring rows r each pixel meets one. Float32 numbers are multiplied as parts
+// (small_channels.cuh).
 //
 // Layout:  dy and dx channels-last in memory, dense; the weight by steps, which may be negative. A block takes regions
 //          of kHeight x kWidth pixels of the input, one after another: the places of dy that they meet, kRows at most,
@@ -12,7 +13,8 @@
 //          kColumns; no dilation, no third axis.
 // Bound:   the tensor cores. Sums in float32, always in the same order.
 
-#include "dnnarray/conv_thin.cuh"
+#include "conv/small_channels.cuh"
+#include "dnnarray/ptx/ldmatrix.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -128,11 +130,11 @@ __device__ __forceinline__ void load_places(const Problem& a, const Shared& smem
     const T* from = a.dy + (there ? ((image * a.h.out + p) * a.w.out + q) * a.outs + chunk * 8 : 0);
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece)
-      copy_async(shared_address(smem.dy + place * a.pitch() + chunk * Numbers::kChunk + piece * 16),
-                 from + (there ? piece * 4 : 0), there);
+      cp_async_cg(shared_address(smem.dy + place * a.pitch() + chunk * Numbers::kChunk + piece * 16),
+                  from + (there ? piece * 4 : 0), there);
   }
-  copies_commit();
-  copies_wait<0>();
+  cp_async_commit_group();
+  cp_async_wait_group<0>();
 }
 
 // What each thread does with the chunks that it has brought.
@@ -172,11 +174,11 @@ __device__ __forceinline__ void multiply(const Problem& a, const Shared& smem, i
       for (int j = 0; j < kSteps; ++j)
 #pragma unroll
         for (int p = 0; p < kParts; ++p)
-          load_matrices(of_dy + i * 16 * pitch + chunk + j * 2 * Numbers::kChunk + p * 16, left[i][j][p]);
+          ldmatrix_x4(of_dy + i * 16 * pitch + chunk + j * 2 * Numbers::kChunk + p * 16, left[i][j][p]);
 #pragma unroll
     for (int n = 0; n < kColumns / 8; ++n) {
       unsigned all[4];  // of two steps, or of one in two parts
-      load_matrices(of_weight + n * 8 * pitch + chunk, all);
+      ldmatrix_x4(of_weight + n * 8 * pitch + chunk, all);
 #pragma unroll
       for (int j = 0; j < kSteps; ++j) {
         unsigned right[kParts][2];

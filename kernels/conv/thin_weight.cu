@@ -1,6 +1,7 @@
 // The weight gradient of an input of few channels: partial sums of dw[k, r, s, c] = sum over n, p and q of dy[n, p, q,
 // k] * x[n, p * stride + r * dilation - before, q * stride + s - before, c], as products whose sum runs over pixels.
-// Float32 numbers are multiplied as parts (conv_thin.cuh); their scales are those of all regions of a block so far.
+// Float32 numbers are multiplied as parts (small_channels.cuh); their scales are those of all regions of a block so
+// far.
 //
 // Layout:  x and dy channels-last in memory, dense; partial (splits, K, R S C) float32, which split_sums.cu adds up in
 //          a fixed order. A block takes regions of kSide x kSide pixels of dy and 64 of its channels, every
@@ -10,8 +11,9 @@
 // Needs:   sm_80; K a multiple of 8, pointers aligned to 16 bytes; a dilation of 1 along the last axis, no third one.
 // Bound:   the tensor cores. Sums in float32.
 
-#include "dnnarray/conv_thin.cuh"
+#include "conv/small_channels.cuh"
 #include "dnnarray/core/overlap.cuh"
+#include "dnnarray/ptx/ldmatrix.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -72,10 +74,10 @@ __device__ __forceinline__ void load_gradient(const Problem& a, const ThinRegion
         ((static_cast<long long>(region.image) * a.axes.h.out + p) * a.axes.w.out + q) * a.outs + a.first + chunk * 8;
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece)
-      copy_async(shared_address(smem_memory + pixel * kPitch + chunk * Numbers::kChunk + piece * 16),
-                 a.dy + (there ? at + piece * 4 : 0), there);
+      cp_async_cg(shared_address(smem_memory + pixel * kPitch + chunk * Numbers::kChunk + piece * 16),
+                  a.dy + (there ? at + piece * 4 : 0), there);
   }
-  copies_commit();
+  cp_async_commit_group();
 }
 
 // What each thread does with the chunks that it has brought.
@@ -127,7 +129,7 @@ __device__ __forceinline__ void multiply(const Problem& a, const char* pixels,
       unsigned left[kParts][4];
 #pragma unroll
       for (int part = 0; part < kParts; ++part)
-        load_matrices_transposed(gradient + p * kSide * kPitch + i * 2 * Numbers::kChunk + part * 16, left[part]);
+        ldmatrix_x4_trans(gradient + p * kSide * kPitch + i * 2 * Numbers::kChunk + part * 16, left[part]);
 #pragma unroll
       for (int j = 0; j < kMatrices; ++j) Numbers::template add<kStrange>(sums[j][i], left, right[j]);
     }
@@ -210,7 +212,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
       added = into_parts<Numbers>(problem, pixels, smem_scales, sums);
     } else {
       problem.pixels.load<kThreads>(pixels, region);
-      copies_wait<0>();
+      cp_async_wait_group<0>();
     }
     __syncthreads();
     if (threadIdx.x == 0) smem_scales = added.scales, smem_next = i + gridDim.x;

@@ -10,7 +10,7 @@
 
 #include "dnnarray/core/overlap.cuh"
 #include "dnnarray/core/vec.cuh"
-#include "dnnarray/window.cuh"
+#include "dnnarray/core/strides.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

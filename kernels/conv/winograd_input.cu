@@ -6,8 +6,8 @@
 // Needs:   kVector > 1: kLast, channels a multiple of it, all other strides of x too, pointers aligned.
 // Bound:   memory: x once (four times through the caches), v written once: four times x.
 
-#include "dnnarray/window.cuh"
-#include "dnnarray/winograd.cuh"
+#include "dnnarray/core/strides.cuh"
+#include "conv/winograd.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -8,9 +8,9 @@
 // Needs:   kVector > 1: kLast, channels a multiple of it, all other strides of y too, pointers aligned.
 // Bound:   memory: m read once (four times y), y written once.
 
-#include "dnnarray/activation.cuh"
-#include "dnnarray/window.cuh"
-#include "dnnarray/winograd.cuh"
+#include "dnnarray/core/activation.cuh"
+#include "dnnarray/core/strides.cuh"
+#include "conv/winograd.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

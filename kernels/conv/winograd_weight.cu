@@ -5,8 +5,8 @@
 // Needs:   nothing.
 // Bound:   memory, and small beside everything else.
 
-#include "dnnarray/window.cuh"
-#include "dnnarray/winograd.cuh"
+#include "dnnarray/core/strides.cuh"
+#include "conv/winograd.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

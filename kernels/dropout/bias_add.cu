@@ -7,8 +7,8 @@
 //          vector (channels.cuh).
 // Bound:   Memory: x and residual are read once, y is written once; the ten rounds of Philox serve four elements.
 
-#include "dnnarray/channels.cuh"
-#include "dnnarray/philox.cuh"
+#include "dnnarray/core/channels.cuh"
+#include "dnnarray/core/philox.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -8,8 +8,8 @@
 // Bound:   Memory: g is read once, dx is written once, and dresidual with kResidual; otherwise another launch writes
 //          it.
 
-#include "dnnarray/channels.cuh"
-#include "dnnarray/philox.cuh"
+#include "dnnarray/core/channels.cuh"
+#include "dnnarray/core/philox.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

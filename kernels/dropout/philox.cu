@@ -8,7 +8,7 @@
 
 #include "dnnarray/core/index.cuh"
 #include "dnnarray/core/vec.cuh"
-#include "dnnarray/philox.cuh"
+#include "dnnarray/core/philox.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

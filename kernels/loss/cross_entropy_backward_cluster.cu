@@ -77,14 +77,14 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads)
   const long long first = vectors.first(lane);
   V* const line = reinterpret_cast<V*>(memory) + threadIdx.x;
 #pragma unroll 4
-  for (int k = 0; k < mine; ++k) copy_async(line + k * kThreads, row + first + static_cast<long long>(k) * kStep);
-  copies_commit();
+  for (int k = 0; k < mine; ++k) cp_async_cg(line + k * kThreads, row + first + static_cast<long long>(k) * kStep);
+  cp_async_commit_group();
   const Label label(kProbabilities ? Config::Target(0) : target[r], a.classes, a.ignore);
   const float incoming = widen(grad[Config::kRowGradients ? r : 0]), own = kProbabilities ? 1.0f : label.weight(weight);
   const float total = Config::kRowGradients ? 1.0f : total_of(totals, a.parts, a.divisor);
   const long long edge = vectors.edge(lane);
   const T beside = edge >= 0 ? row[edge] : narrow<T>(-infinity(0.0f));
-  copies_wait<0>();
+  cp_async_wait_group<0>();
 
   Scores<float> found;
   for (int k = 0; k < mine; k += kBatch) {

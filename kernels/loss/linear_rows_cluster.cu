@@ -150,11 +150,11 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads)
   const long long r = blockIdx.x / kBlocks;
   const float* row = z + r * a.pitch;
 #pragma unroll 4
-  for (int k = 0; k < line.mine; ++k) copy_async(line.vectors + k * kThreads, row + line.at(k));
-  copies_commit();
+  for (int k = 0; k < line.mine; ++k) cp_async_cg(line.vectors + k * kThreads, row + line.at(k));
+  cp_async_commit_group();
   const Label label(target[r], a.classes, a.ignore);
   const float own = label.weight(weight), given = static_cast<float>(a.factor) / (a.total ? *a.total : 1.0f);
-  copies_wait<0>();
+  cp_async_wait_group<0>();
 
   const Scores<float> found = combine(table, look(line), rank);
   const float log_sum = log_of(found.sum), all = log_sum_exp(found, log_sum);

@@ -11,7 +11,7 @@ namespace dnnarray {
 
 // The fast exponential is off by a few roundings of the exponent, and 0 below 2^-126; both vanish beside the largest
 // term of a sum, exp(0).
-__device__ __forceinline__ float quick_exp(float x) { return quick_exp2(x * 1.4426950408889634f); }
+__device__ __forceinline__ float quick_exp(float x) { return ex2_approx_ftz(x * 1.4426950408889634f); }
 __device__ __forceinline__ double quick_exp(double x) { return exp(x); }
 __device__ __forceinline__ float log_of(float x) { return logf(x); }
 __device__ __forceinline__ double log_of(double x) { return log(x); }
@@ -19,7 +19,7 @@ __device__ __forceinline__ double log_of(double x) { return log(x); }
 template <typename T>
 __device__ __forceinline__ arithmetic_t<T> log_for(arithmetic_t<T> x) {
   if constexpr (sizeof(T) == 2) {
-    return quick_log2(x) * 0.69314718055994530942f;
+    return lg2_approx_ftz(x) * 0.69314718055994530942f;
   } else {
     return log_of(x);
   }

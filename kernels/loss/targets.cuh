@@ -3,6 +3,7 @@
 #pragma once
 
 #include "loss/scores.cuh"
+#include "dnnarray/ptx/opaque.cuh"
 
 namespace dnnarray {
 
@@ -152,7 +153,7 @@ __device__ __forceinline__ void forget_unpacked(Vec<T, kVector>& part) {
     unsigned pairs[kVector / 2];
     memcpy(pairs, &part, sizeof part);
 #pragma unroll
-    for (int j = 0; j < kVector / 2; ++j) asm volatile("" : "+r"(pairs[j]));
+    for (int j = 0; j < kVector / 2; ++j) opaque(pairs[j]);
     memcpy(&part, pairs, sizeof part);
   }
 }

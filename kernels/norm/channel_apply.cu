@@ -14,7 +14,7 @@
 //          elements or more. kPlain: the statistics and parameters that are given are in the arithmetic type.
 // Bound:   memory: each input read once, each output written once.
 
-#include "dnnarray/activation.cuh"
+#include "dnnarray/core/activation.cuh"
 #include "dnnarray/core/division.cuh"
 #include "norm/channels.cuh"
 
@@ -103,7 +103,7 @@ struct Coefficients {
     if constexpr (kFolded) affine.shift -= affine.mean * affine.scale;
   }
   __device__ __forceinline__ void know(A mean, A variance, A weight, A bias, A eps) {
-    const A rstd = sizeof(T) == 2 ? A(quick_reciprocal_root(float(variance + eps))) : A(1) / root_of(variance + eps);
+    const A rstd = sizeof(T) == 2 ? A(rsqrt_approx(float(variance + eps))) : A(1) / root_of(variance + eps);
     affine = {mean, rstd * weight, bias, rstd};
   }
   __device__ __forceinline__ void read(const Source& from, long long i) {

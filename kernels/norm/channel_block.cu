@@ -9,7 +9,7 @@
 // Bound:   latency: all that is read is under way at once. The mean, then the distances from it; sums of threads in the
 //          arithmetic type, in a fixed order.
 
-#include "dnnarray/activation.cuh"
+#include "dnnarray/core/activation.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -212,7 +212,7 @@ __device__ __forceinline__ void find_brief(Brief<T> (&found)[kStatistics],
   constexpr int kOwn = kLanes / kWarp, kWarps = kThreads / kWarp;
   const int warp = threadIdx.x / kWarp, begin = kBlocks > 1 ? 0 : warp / kOwn * kOwn;
   const A count = A(kVector / kStatistics * vectors_of_warp<kVectors>(vectors, (warp - begin) * kWarp, own.step)),
-          inverse = quick_reciprocal(max(count, A(1)));
+          inverse = rcp_approx_ftz(max(count, A(1)));
   A origin[kStatistics] = {}, sums[2 * kStatistics] = {};  // sums of the distances, then of their squares
   own.each([&](int k, int v) { origin[own.statistic(v)] += x[k][v]; });
   warp_sum_all(origin);

@@ -13,7 +13,7 @@
 //          `each`.
 // Bound:   latency.
 
-#include "dnnarray/activation.cuh"
+#include "dnnarray/core/activation.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

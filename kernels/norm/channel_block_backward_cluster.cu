@@ -1,6 +1,6 @@
 // kernels/norm/channel_block_backward.cu with the rows of a vector of channels shared out to a cluster of blocks.
 
-#include "dnnarray/activation.cuh"
+#include "dnnarray/core/activation.cuh"
 #include "dnnarray/core/cluster.cuh"
 
 #ifndef DNNARRAY_CONFIG

@@ -2,7 +2,7 @@
 // out the rows.
 #pragma once
 
-#include "dnnarray/activation.cuh"
+#include "dnnarray/core/activation.cuh"
 #include "dnnarray/core/overlap.cuh"
 #include "norm/channel_block.cuh"
 

@@ -1,7 +1,7 @@
 // kernels/norm/channel_block.cu with the rows of a vector of channels shared out to a cluster of blocks: what a block
 // of many rows takes is time for its lines.
 
-#include "dnnarray/activation.cuh"
+#include "dnnarray/core/activation.cuh"
 #include "dnnarray/core/cluster.cuh"
 
 #ifndef DNNARRAY_CONFIG

@@ -10,7 +10,7 @@
 // Bound:   memory: x and residual read once, y written once. Sums around a thread's first number in the arithmetic
 //          type, between threads in double, in a fixed order.
 
-#include "dnnarray/activation.cuh"
+#include "dnnarray/core/activation.cuh"
 #include "norm/channel_slab.cuh"
 
 #ifndef DNNARRAY_CONFIG

@@ -1,7 +1,7 @@
 // Whole channels held in shared memory: how they come in, are walked, and go out again.
 #pragma once
 
-#include "dnnarray/ptx/copy_async.cuh"
+#include "dnnarray/ptx/cp_async.cuh"
 #include "norm/channels.cuh"
 
 namespace dnnarray {
@@ -11,8 +11,8 @@ namespace dnnarray {
 template <int kBytes>
 __device__ __forceinline__ void copy_behind(void* shared, const void* from) {
 #if __CUDA_ARCH__ >= 800
-  if constexpr (kBytes == 16) return copy_async(shared, from);
-  if constexpr (kBytes >= 4 && kBytes < 16) return copy_piece_async<kBytes>(shared, from);
+  if constexpr (kBytes == 16) return cp_async_cg(shared, from);
+  if constexpr (kBytes >= 4 && kBytes < 16) return cp_async_ca<kBytes>(shared, from);
 #endif
   struct alignas(kBytes) Bytes {
     char at[kBytes];
@@ -22,7 +22,7 @@ __device__ __forceinline__ void copy_behind(void* shared, const void* from) {
 
 __device__ __forceinline__ void wait_for_copies() {
 #if __CUDA_ARCH__ >= 800
-  copies_wait_all();
+  cp_async_wait_all();
 #endif
 }
 

@@ -9,7 +9,7 @@
 // Needs:   as channel_slab.cu.
 // Bound:   memory: each input read once, each output written once.
 
-#include "dnnarray/activation.cuh"
+#include "dnnarray/core/activation.cuh"
 #include "norm/channel_slab.cuh"
 
 #ifndef DNNARRAY_CONFIG

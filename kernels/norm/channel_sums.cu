@@ -14,7 +14,7 @@
 // Bound:   memory: x (and grad, and residual with an activation) read once, kBatch vectors in flight. Threads sum in
 //          the arithmetic type, from their first number on; sums of threads meet in double, in a fixed order.
 
-#include "dnnarray/activation.cuh"
+#include "dnnarray/core/activation.cuh"
 #include "norm/channels.cuh"
 
 #ifndef DNNARRAY_CONFIG

@@ -11,7 +11,7 @@
 //          mean, then of the distances from it, whose own sum corrects it; threads meet in shared memory, in a fixed
 //          order.
 
-#include "dnnarray/activation.cuh"
+#include "dnnarray/core/activation.cuh"
 #include "norm/channel_tile.cuh"
 
 #ifndef DNNARRAY_CONFIG

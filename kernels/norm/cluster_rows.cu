@@ -70,11 +70,11 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads)
   Words *const of_x = memory + threadIdx.x, *const of_residual = of_x + a.count * kThreads;
 #pragma unroll 4
   for (int k = 0; k < mine; ++k) {
-    copy_async(of_x + k * kThreads, x + start + k * (kStride * V));
-    if constexpr (Config::kAdd) copy_async(of_residual + k * kThreads, residual + start + k * (kStride * V));
+    cp_async_cg(of_x + k * kThreads, x + start + k * (kStride * V));
+    if constexpr (Config::kAdd) cp_async_cg(of_residual + k * kThreads, residual + start + k * (kStride * V));
   }
-  copies_commit();
-  copies_wait<0>();
+  cp_async_commit_group();
+  cp_async_wait_group<0>();
   const auto visit = [&](auto f, int limit) {
 #pragma unroll 2
     for (int k = 0; k < limit; ++k) {

@@ -76,9 +76,9 @@ struct Arrays {
 
   // Vector k of this thread in a row, the first of which is `at`, to its place in shared memory.
   __device__ __forceinline__ void fetch(Words* to, int k, long long at) const {
-    copy_async(to + (0 * kVectors + k) * kThreads, grad + at + k * kStride * V);
-    copy_async(to + (1 * kVectors + k) * kThreads, x + at + k * kStride * V);
-    if constexpr (Config::kAdd) copy_async(to + (2 * kVectors + k) * kThreads, residual + at + k * kStride * V);
+    cp_async_cg(to + (0 * kVectors + k) * kThreads, grad + at + k * kStride * V);
+    cp_async_cg(to + (1 * kVectors + k) * kThreads, x + at + k * kStride * V);
+    if constexpr (Config::kAdd) cp_async_cg(to + (2 * kVectors + k) * kThreads, residual + at + k * kStride * V);
   }
 };
 
@@ -363,7 +363,7 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks* kFold) __launch_bounds__(kT
     for (int k = 0; k < kVectors; ++k) {
       if (row + s * step < rows && k < count) arrays.fetch(ring + s * kSlot, k, at + s * pitch);
     }
-    copies_commit();
+    cp_async_commit_group();
   }
   weights.fetch(weight, own, vectors);
   if constexpr (kAhead) prefetch(row);
@@ -379,7 +379,7 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks* kFold) __launch_bounds__(kT
   };
   const auto send = [&] { tables[turn].put({next_average, next_projection}, rank), cluster_arrive(); };
   if constexpr (kSplit) {
-    copies_wait<kStages - 1>();
+    cp_async_wait_group<kStages - 1>();
     if (leader < rows) begin(0, row + step), send();
   }
   for (long long group = leader; group < rows; group += step, row += step, at += pitch) {
@@ -389,7 +389,7 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks* kFold) __launch_bounds__(kT
     float average = 0, projection = 0;
     if constexpr (kSplit) {
       of = next;
-      copies_wait<kStages - 2>();
+      cp_async_wait_group<kStages - 2>();
       if (row + step < rows) begin(stage + 1 == kStages ? 0 : stage + 1, row + 2 * step);
       cluster_wait();
       sum_over_table(average, projection, tables[turn]);
@@ -398,7 +398,7 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks* kFold) __launch_bounds__(kT
     } else {
       of.set(next_mean.get(), next_rstd.get());
       if constexpr (kAhead) prefetch(row + step);
-      copies_wait<kStages - 1>();
+      cp_async_wait_group<kStages - 1>();
       if constexpr (!Config::kGiven) {
         find_statistics(of, mine, there, share, static_cast<float>(eps), rank, kAhead && mean_of != nullptr,
                         kAhead && rstd_of_row != nullptr);
@@ -437,11 +437,11 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks* kFold) __launch_bounds__(kT
       store_words(dx + here, out);
       if constexpr (Config::kAdd) store_words(dresidual + here, out);
     }
-    copies_commit();
+    cp_async_commit_group();
     stage = stage + 1 == kStages ? 0 : stage + 1;
   }
   if constexpr (Config::kParameters) {
-    copies_wait<0>();
+    cp_async_wait_group<0>();
     const long long start = blockIdx.x / (kBlocks * kFold) * columns;
     write_shares(dweight != nullptr ? dweight + start : nullptr, dbias != nullptr ? dbias + start : nullptr, of_weight,
                  of_bias, own, vectors);

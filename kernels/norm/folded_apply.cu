@@ -9,7 +9,7 @@
 // Needs:   as kernels/norm/folded_sums.cu; begins while that one ends.
 // Bound:   latency: the first kVectors vectors of each array are under way, or there, when the sums have been written.
 
-#include "dnnarray/activation.cuh"
+#include "dnnarray/core/activation.cuh"
 #include "norm/folded.cuh"
 
 #ifndef DNNARRAY_CONFIG

@@ -9,7 +9,7 @@
 // Bound:   memory, or latency: kVectors vectors of each array are under way at once. Sums in the arithmetic type around
 //          the mean of a warp, in a fixed order.
 
-#include "dnnarray/activation.cuh"
+#include "dnnarray/core/activation.cuh"
 #include "norm/folded.cuh"
 
 #ifndef DNNARRAY_CONFIG

@@ -12,10 +12,11 @@
 //          kVector; kWide where there are 2^31 threads or more.
 // Bound:   memory: x (and grad) read once, the result written once.
 
-#include "dnnarray/barrier.cuh"
+#include "dnnarray/ptx/mbarrier.cuh"
 #include "dnnarray/core/index.cuh"
 #include "dnnarray/core/math.cuh"
 #include "dnnarray/core/vec.cuh"
+#include "dnnarray/ptx/cp_async.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -75,14 +76,14 @@ struct Numbers {
 
 // kTiny says that x may be below the normal numbers, which costs three more instructions.
 __device__ __forceinline__ float reciprocal_root(float x) {
-  return Config::kTiny ? quick_reciprocal_root(x) : quick_reciprocal_root_ftz(x);
+  return Config::kTiny ? rsqrt_approx(x) : rsqrt_approx_ftz(x);
 }
 __device__ __forceinline__ double reciprocal_root(double x) { return 1 / sqrt(x); }
 // Of the reciprocal root of a float, which is never near the smallest ones.
-__device__ __forceinline__ float root(float r) { return quick_root(r); }
+__device__ __forceinline__ float root(float r) { return sqrt_approx_ftz(r); }
 __device__ __forceinline__ double root(double r) { return sqrt(r); }
 __device__ __forceinline__ float power(float x, float y) {
-  return sizeof(T) == 2 ? quick_exp2(y * quick_log2(x)) : powf(x, y);
+  return sizeof(T) == 2 ? ex2_approx_ftz(y * lg2_approx_ftz(x)) : powf(x, y);
 }
 __device__ __forceinline__ double power(double x, double y) { return pow(x, y); }
 
@@ -224,7 +225,7 @@ struct Queue {
 
   // The rows that were asked for kStages steps ago.
   __device__ __forceinline__ void take(Rows& rows) const {
-    copies_wait<kStages - 1>();
+    cp_async_wait_group<kStages - 1>();
 #pragma unroll
     for (int j = 0; j < kStep; ++j) {
       rows.x[j] = load_wordwise<T, kVector>(stages[stage][0][j][threadIdx.x].at);
@@ -233,10 +234,10 @@ struct Queue {
   }
   // Row j of an array into the place that is empty; zeros where it is not there.
   __device__ __forceinline__ void bring(int array, int j, const T* from, bool there) const {
-    copy_piece_async<kPiece>(smem_address(&stages[stage][array][j][threadIdx.x]), from, there);
+    cp_async<kPiece>(shared_address(&stages[stage][array][j][threadIdx.x]), from, there);
   }
   __device__ __forceinline__ void next() {
-    copies_commit();
+    cp_async_commit_group();
     if (++stage == kStages) stage = 0;
   }
 };

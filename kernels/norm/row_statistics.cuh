@@ -45,7 +45,7 @@ struct RowStatistics {
       visit([&](float x) { sum += x; }, own > 0 ? 1 : 0);
       const float first = warp_sum<kTogether>(own > 0 ? static_cast<float>(V) : 0.0f);
       sum = warp_sum<kTogether>(sum);  // by all lanes: those of a row that is not there have no first values
-      part.centre = first > 0 ? sum * quick_reciprocal(first) : 0.0f;
+      part.centre = first > 0 ? sum * rcp_approx_ftz(first) : 0.0f;
       if constexpr (kLanes == 0) part.count = warp_sum(static_cast<float>(own * V));
     }
     visit(

@@ -11,7 +11,7 @@
 //          0). With kFull, where every thread has as many values, one round of sums: the distances from the row's first
 //          value, then mean and squares of each thread, merged.
 
-#include "dnnarray/activation.cuh"
+#include "dnnarray/core/activation.cuh"
 #include "dnnarray/core/division.cuh"
 #include "dnnarray/core/overlap.cuh"
 #include "dnnarray/core/vec.cuh"

@@ -26,7 +26,7 @@ __device__ __forceinline__ arithmetic_t<T> rstd_for(arithmetic_t<T> variance, ar
     return rstd_of(variance, eps);
   } else {
     const float x = (variance < 0.0f ? 0.0f : variance) + eps;
-    const float y = quick_reciprocal_root(x);
+    const float y = rsqrt_approx(x);
     if constexpr (sizeof(T) == 2) return y;
     const float near = y + 0.5f * y * (1.0f - x * y * y);
     return near == near ? near : y;

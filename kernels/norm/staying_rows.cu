@@ -13,6 +13,7 @@
 //          the L2 as often as x.
 
 #include "norm/row_statistics.cuh"
+#include "dnnarray/ptx/opaque.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -61,7 +62,7 @@ struct Kept {
 // As it comes: the compiler would widen it once for all rows, for which there are no registers.
 __device__ __forceinline__ const Words& as_it_comes(Words& words) {
 #pragma unroll
-  for (int j = 0; j < 4; ++j) asm volatile("" : "+r"(words.at[j]));
+  for (int j = 0; j < 4; ++j) opaque(words.at[j]);
   return words;
 }
 
@@ -89,9 +90,9 @@ struct Rows {
   __device__ __forceinline__ void bring(const T* array, long long i, Words* to) const {
     if (i < count) {
       const T* from = array + start(i);
-      each([&](int k) { copy_async(to + k * kThreads, from + k * (kStride * V)); });
+      each([&](int k) { cp_async_cg(to + k * kThreads, from + k * (kStride * V)); });
     }
-    copies_commit();
+    cp_async_commit_group();
   }
   // s of row i in place of x, and to memory.
   __device__ __forceinline__ void add(long long i, Words* x, const Words* residual, T* sum) const {
@@ -153,7 +154,7 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads,
     }
     return rows.sums(place);
   };
-  copies_wait<kAdd ? 0 : 2>();
+  cp_async_wait_group<kAdd ? 0 : 2>();
   Statistics::Part part = taken(0, here, next);
   cluster_wait();  // every block is there
   statistics[0].send(part, rank);
@@ -162,7 +163,7 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads,
   for (long long i = 0; i < rows.count; ++i) {
     const bool more = i + 1 < rows.count;
     if (more) {
-      copies_wait<kAdd ? 0 : 1>();
+      cp_async_wait_group<kAdd ? 0 : 1>();
       part = taken(i + 1, next, last);
     }
     cluster_wait();  // the sums of row i are there

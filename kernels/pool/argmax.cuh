@@ -3,10 +3,10 @@
 // whatever the order in which it is taken.
 #pragma once
 
-#include "dnnarray/larger.cuh"
+#include "dnnarray/core/larger.cuh"
 #include "dnnarray/ptx/halves.cuh"
 #include "dnnarray/ptx/memory.cuh"
-#include "dnnarray/tensor_core.cuh"
+#include "dnnarray/mma/warp.cuh"
 
 namespace dnnarray {
 
@@ -76,10 +76,5 @@ struct Rank<float> {
     return Rank(max(value, later.value), stays ? place : later.place);
   }
 };
-
-// The value is computed by now, whatever it is used for later.
-__device__ __forceinline__ void have(float& value) { asm volatile("" : "+f"(value)); }
-__device__ __forceinline__ void have(unsigned& value) { asm volatile("" : "+r"(value)); }
-__device__ __forceinline__ void have(int& value) { asm volatile("" : "+r"(value)); }
 
 }  // namespace dnnarray

@@ -106,7 +106,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
   source.height = axis_h.extent, source.width = axis_w.extent, source.outputs_h = axis_h.outputs,
   source.outputs_w = axis_w.outputs;
   source.q = q, source.column = share.column;
-  if constexpr (kLast) have(source.column);
+  if constexpr (kLast) opaque(source.column);
   source.inner = source.has_column(0) && source.has_column(kSeen - 1);
   source.inner_windows = source.has_window(0) && source.has_window(kWindows - 1);
   source.x_row = static_cast<long long>(axis_w.extent) * share.column,

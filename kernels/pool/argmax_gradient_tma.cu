@@ -12,7 +12,7 @@
 // Bound:   memory: grad and x read about once, dx written once; shared memory, of which the sums take most, leaves 14
 //          to 28 warps to a multiprocessor.
 
-#include "dnnarray/tma.cuh"
+#include "dnnarray/ptx/tma.cuh"
 #include "pool/window.cuh"
 
 #ifndef DNNARRAY_CONFIG
@@ -50,7 +50,8 @@ struct Arguments {
 #define DNNARRAY_ENTRY pool_argmax_gradient_tma_default
 #endif
 
-#include "dnnarray/box_policy.cuh"
+#include "dnnarray/core/ring.cuh"
+#include "dnnarray/ptx/mbarrier.cuh"
 #include "pool/argmax_walk.cuh"
 
 using namespace dnnarray;
@@ -79,9 +80,9 @@ struct Feed {
     if (count <= 0) return;
     const bool opening = p < from;  // x alone
     const unsigned to = boxes + ring.stage * kBytes, barrier = full + 8 * ring.stage;
-    barrier_expect(barrier, opening ? kBytesOfX : kBytes);
-    copy_box(to, *x, barrier, {{channel, column, h, plane, 0}}, keep_lines());
-    if (!opening) copy_box(to + kBytesOfX, *grad, barrier, {{channel, window, p, plane, 0}});
+    mbarrier_arrive_expect_tx(barrier, opening ? kBytesOfX : kBytes);
+    tma_load(to, *x, barrier, {{channel, column, h, plane, 0}}, createpolicy_evict_last());
+    if (!opening) tma_load(to + kBytesOfX, *grad, barrier, {{channel, window, p, plane, 0}});
     h += kStrideH, ++p, --count;
     ring.next();
   }
@@ -93,7 +94,7 @@ struct Taken {
   unsigned full;
   Ring<kStages> ring;
 
-  __device__ __forceinline__ void wait() const { barrier_wait(full + 8 * ring.stage, ring.parity); }
+  __device__ __forceinline__ void wait() const { mbarrier_wait(full + 8 * ring.stage, ring.parity); }
   __device__ __forceinline__ const T* at(int bytes) const {
     return reinterpret_cast<const T*>(own + ring.stage * kBytes + bytes);
   }
@@ -130,14 +131,14 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
 
   Feed feed;
   feed.x = &a.x_map, feed.grad = &a.grad_map;
-  feed.boxes = smem_address(smem + kSums), feed.full = feed.boxes + kStages * kBytes;
+  feed.boxes = shared_address(smem + kSums), feed.full = feed.boxes + kStages * kBytes;
   feed.column = first_group * kColumns - kMargin, feed.window = first_group * kOwn;
   feed.plane = static_cast<int>(plane), feed.channel = static_cast<int>(chunk) * kPixel;
   feed.h = h - kSkipped, feed.p = p - kOpening, feed.from = p, feed.count = last - p + 1 + kOpening;
   if (threadIdx.x == 0) {
 #pragma unroll
-    for (int s = 0; s < kStages; ++s) barrier_init(feed.full + 8 * s, 1);
-    barrier_init_done();
+    for (int s = 0; s < kStages; ++s) mbarrier_init(feed.full + 8 * s, 1);
+    fence_mbarrier_init();
 #pragma unroll
     for (int s = 0; s < kStages; ++s) feed.ask();
   }
@@ -152,7 +153,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
                   // windows before the first would give nothing, but to the neighbour's columns while it gives too
                   .outputs;
   source.q = q, source.column = static_cast<int>(a.channels);
-  have(source.column);
+  opaque(source.column);
   source.inner = source.has_column(0) && source.has_column(kSeen - 1);
   source.x_row = static_cast<long long>(axis_w.extent) * source.column;
   const long long row = static_cast<long long>(plane) * axis_h.extent + h;

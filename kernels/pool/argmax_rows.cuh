@@ -4,6 +4,7 @@
 
 #include "pool/strip.cuh"
 #include "pool/argmax.cuh"
+#include "dnnarray/ptx/opaque.cuh"
 
 namespace dnnarray {
 
@@ -115,8 +116,8 @@ struct Ordered {                 // the same as integers in the order of the val
   }
   __device__ __forceinline__ void hold() {
 #pragma unroll
-    for (int i = 0; i < kWords && !kGiven; ++i) have(at[i]);
-    if constexpr (!kGiven) have(special);
+    for (int i = 0; i < kWords && !kGiven; ++i) opaque(at[i]);
+    if constexpr (!kGiven) opaque(special);
   }
 };
 struct Said {  // what a row of windows says, as it was read

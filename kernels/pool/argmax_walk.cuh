@@ -22,9 +22,9 @@ struct Sums {
     own = lane * static_cast<int>(sizeof(float));
     apart = (kShares ? kWarp : blockDim.x) * kValues * static_cast<int>(sizeof(float));
     if constexpr (kShares) {
-      have(apart);
+      opaque(apart);
       own += (kAlong - 1 - group_of(thread / kWarp)) * kColumns * apart;
-      have(own);
+      opaque(own);
     }
   }
   __device__ __forceinline__ float* of(int number) const {
@@ -90,8 +90,8 @@ struct Gifts {
     for (int b = 0; b < kWindows; ++b)
 #pragma unroll
       for (int v = 0; v < kValues; ++v) {
-        have(grad[b][v]);
-        if constexpr (kGiven) have(numbers[b][v]);
+        opaque(grad[b][v]);
+        if constexpr (kGiven) opaque(numbers[b][v]);
       }
   }
   __device__ __forceinline__ void seek(Bests best, bool odd) {

@@ -2,7 +2,7 @@
 // halves by twos, from sm_90 on.
 #pragma once
 
-#include "dnnarray/tensor_core.cuh"
+#include "dnnarray/mma/warp.cuh"
 #include "pool/window.cuh"
 
 namespace dnnarray {

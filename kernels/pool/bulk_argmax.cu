@@ -188,7 +188,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
   const Place place(spans.w.extent);
   const auto ask = [&](const Span& t, unsigned to, unsigned barrier) {
     const Run run(x, t.plane * spans.h.extent, t.top, t.rows, spans.w.extent);
-    barrier_expect(barrier, run.bytes);
+    mbarrier_arrive_expect_tx(barrier, run.bytes);
     run.ask(to, barrier);
   };
   through(spans, smem, smem + kHead, ask,

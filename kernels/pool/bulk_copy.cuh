@@ -1,14 +1,13 @@
 // Runs of rows by TMA (sm_90).
 #pragma once
 
-#include "dnnarray/box_policy.cuh"
-#include "dnnarray/ptx/copy_bulk.cuh"
+#include "dnnarray/ptx/tma.cuh"
 
 namespace dnnarray {
 
-// Of rows that a neighbour's run may have too, so they are kept.
+// A neighbouring block may read the same rows, so they stay in the L2.
 __device__ __forceinline__ void copy_run(unsigned smem, const void* gmem, unsigned bytes, unsigned barrier) {
-  copy_bulk(smem, gmem, bytes, barrier, keep_lines());
+  tma_load_bulk(smem, gmem, bytes, barrier, createpolicy_evict_last());
 }
 
 }  // namespace dnnarray

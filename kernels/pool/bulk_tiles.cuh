@@ -5,6 +5,9 @@
 #include "pool/bulk_copy.cuh"
 #include "pool/window.cuh"
 #include "pool/argmax.cuh"
+#include "dnnarray/core/ring.cuh"
+#include "dnnarray/ptx/mbarrier.cuh"
+#include "dnnarray/ptx/opaque.cuh"
 
 namespace dnnarray {
 
@@ -75,7 +78,7 @@ struct Place {
     const int lane = threadIdx.x % kLanes, groups = width / kColumns;
     group = min(lane, groups - 1), there = lane < groups;
     left = group == 0 ? ~0u : 0, right = group == groups - 1 ? ~0u : 0;
-    have(left), have(right);
+    opaque(left), opaque(right);
   }
   // What the lanes before and behind have, or `nothing`; all lanes of a warp ask together.
   __device__ __forceinline__ unsigned from_left(unsigned word, unsigned nothing) const {
@@ -154,14 +157,14 @@ struct Strip {
 // `walk` (tile, box) does the rest.
 template <typename AllTiles, typename Ask, typename Each>
 __device__ __forceinline__ void through(const AllTiles& tiles, char* smem, char* boxes, Ask ask, Each walk) {
-  const unsigned full = smem_address(smem), to = smem_address(boxes);
+  const unsigned full = shared_address(smem), to = shared_address(boxes);
   const auto ask_for = [&](long long number, int stage) {
     if (number < tiles.total) ask(tiles(number), to + stage * tiles.stage, full + 8 * stage);
   };
   if (threadIdx.x == 0) {
 #pragma unroll
-    for (int s = 0; s < kStages; ++s) barrier_init(full + 8 * s, 1);
-    barrier_init_done();
+    for (int s = 0; s < kStages; ++s) mbarrier_init(full + 8 * s, 1);
+    fence_mbarrier_init();
 #pragma unroll
     for (int s = 0; s < kStages; ++s) ask_for(blockIdx.x + static_cast<long long>(s) * gridDim.x, s);
   }
@@ -169,7 +172,7 @@ __device__ __forceinline__ void through(const AllTiles& tiles, char* smem, char*
   Ring<kStages> ring;
   for (long long number = blockIdx.x; number < tiles.total; number += gridDim.x) {
     const auto t = tiles(number);
-    barrier_wait(full + 8 * ring.stage, ring.parity);
+    mbarrier_wait(full + 8 * ring.stage, ring.parity);
     walk(t, boxes + ring.stage * tiles.stage);
     __syncthreads();
     if (threadIdx.x == 0) ask_for(number + static_cast<long long>(kStages) * gridDim.x, ring.stage);

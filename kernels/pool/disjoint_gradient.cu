@@ -34,8 +34,6 @@ struct Arguments {
 #define DNNARRAY_ENTRY pool_disjoint_gradient_default
 #endif
 
-#include "pool/strip.cuh"
-
 using namespace dnnarray;
 using S = Strip<Config, true>;
 using T = S::T;

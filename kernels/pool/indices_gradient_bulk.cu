@@ -132,7 +132,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
   const auto ask = [&](const Tile& t, unsigned to, unsigned barrier) {
     const Run run(places, t.plane * tiles.h.outputs, t.top_window, t.windows, tiles.w.outputs);
     const Run windows(grad, t.plane * tiles.h.outputs, t.top_window, t.windows, tiles.w.outputs);
-    barrier_expect(barrier, run.bytes + windows.bytes);
+    mbarrier_arrive_expect_tx(barrier, run.bytes + windows.bytes);
     run.ask(to, barrier);
     windows.ask(to + tiles.room, barrier);
   };

@@ -11,7 +11,8 @@
 // Bound:   memory: x read once (but for rows and columns at the edge of what a block owns, which meet in the L2), y
 //          written once.
 
-#include "dnnarray/barrier.cuh"
+#include "dnnarray/ptx/mbarrier.cuh"
+#include "dnnarray/ptx/cp_async.cuh"
 #include "pool/best.cuh"
 #include "pool/strip.cuh"
 
@@ -210,10 +211,10 @@ struct Source {
     if (channel + lane * kPiece >= channels) return;
     int c = first + threadIdx.x / kPieces;
     const T* from = x + (static_cast<long long>(h) * width + c) * channels + channel + lane * kPiece;
-    unsigned to = smem_address(smem + slot * pitch() + (c - left) * kChannels + lane * kPiece);
+    unsigned to = shared_address(smem + slot * pitch() + (c - left) * kChannels + lane * kPiece);
 #pragma unroll 1
     for (; c < last; c += step) {
-      copy_async(to, from, true);
+      cp_async_cg(to, from, true);
       from += step * channels;
       to += step * kChannels * sizeof(T);
     }
@@ -306,7 +307,7 @@ struct Walk {
       for (int r = 0; r < kStrideH; ++r) {
         if (wanted(i + r)) source.fetch(slot * kStrideH + r, start + step * (i + r));
       }
-      copies_commit();
+      cp_async_commit_group();
     };
 #pragma unroll
     for (int g = 0; g < kGroups - 1; ++g) ask(g, g * kStrideH);
@@ -319,7 +320,7 @@ struct Walk {
     int slot = 0, top = up ? highest + 1 - kWindowH : lowest;  // of the window that is completed next
 #pragma unroll 1
     for (int i = 0; i < rows; i += kStrideH) {
-      copies_wait<kGroups - 2>();
+      cp_async_wait_group<kGroups - 2>();
       __syncthreads();
       ask(slot == 0 ? kGroups - 1 : slot - 1, i + (kGroups - 1) * kStrideH);
       Line<Entry> fresh[kStrideH];

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "dnnarray/core/reduce.cuh"
-#include "dnnarray/ptx/copy_async.cuh"
+#include "dnnarray/ptx/cp_async.cuh"
 #include "pool/window.cuh"
 
 namespace dnnarray {
@@ -13,7 +13,7 @@ template <typename T, int N>
 __device__ __forceinline__ void copy_vector(T* smem, const T* gmem) {
 #if __CUDA_ARCH__ >= 800
   if constexpr (sizeof(T) * N == 16) {
-    copy_async(smem, gmem);
+    cp_async_cg(smem, gmem);
     return;
   }
 #endif
@@ -21,7 +21,7 @@ __device__ __forceinline__ void copy_vector(T* smem, const T* gmem) {
 }
 __device__ __forceinline__ void wait_for_copies() {
 #if __CUDA_ARCH__ >= 800
-  copies_wait_all();
+  cp_async_wait_all();
 #endif
 }
 

@@ -114,7 +114,7 @@ struct Source {
 template <bool kFinite>
 __device__ __forceinline__ void add(float (&sums)[4], const unsigned (&terms)[4], const unsigned (&diagonal)[2]) {
   if constexpr (kFinite) {
-    multiply_16x8x16(sums, terms, diagonal, T{});
+    Mma<T>::add(sums, terms, diagonal);
   } else {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {

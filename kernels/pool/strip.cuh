@@ -2,8 +2,9 @@
 // and maxima over them.
 #pragma once
 
-#include "dnnarray/tensor_core.cuh"
+#include "dnnarray/mma/warp.cuh"
 #include "dnnarray/ptx/memory.cuh"
+#include "dnnarray/ptx/opaque.cuh"
 #include "pool/window.cuh"
 
 namespace dnnarray {
@@ -26,7 +27,7 @@ __device__ __forceinline__ T shuffled(T x, int lane) {
 // may or may not have been loaded is widened where it was loaded otherwise, which waits for it.)
 template <typename T>
 __device__ __forceinline__ T under_way(T x) {
-  if constexpr (sizeof(T) == 2) asm("" : "+h"(x.bits));
+  if constexpr (sizeof(T) == 2) opaque_movable(x.bits);
   return x;
 }
 
@@ -391,7 +392,7 @@ struct Strip {
       for (int s = 0; s < kWindowW && !kLast; ++s) {
         const int low = cell_of(o, s), high = cell_of(o + 1, s);
         const unsigned equal = equal_pair(halves_of(values, low, high), wanted, T{});
-        both = smaller_pair(both, halves_of(own_rows, low, high) | twice(s) | ~equal);
+        both = min_u16x2(both, halves_of(own_rows, low, high) | twice(s) | ~equal);
       }
       return both;
     }

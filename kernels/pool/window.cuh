@@ -3,7 +3,7 @@
 #pragma once
 
 #include "dnnarray/ptx/approximate.cuh"
-#include "dnnarray/window.cuh"
+#include "dnnarray/core/strides.cuh"
 
 namespace dnnarray {
 
@@ -42,7 +42,7 @@ __device__ __forceinline__ A near_root(A x) {
 }
 __device__ __forceinline__ float near_root(float x) {
 #if __CUDA_ARCH__ >= 800
-  return quick_root(x);
+  return sqrt_approx_ftz(x);
 #else
   return sqrtf(x);
 #endif
@@ -53,7 +53,7 @@ template <typename A>
 __device__ __forceinline__ A near_inverse_root(A x) {
   return A(1) / root(x, A(2));
 }
-__device__ __forceinline__ float near_inverse_root(float x) { return quick_reciprocal_root_ftz(x); }
+__device__ __forceinline__ float near_inverse_root(float x) { return rsqrt_approx_ftz(x); }
 
 // Whether sums of squares of a type stay in the range of what it is computed in.
 template <typename T>
@@ -85,7 +85,7 @@ __device__ __forceinline__ A inverse(A x) {
 }
 __device__ __forceinline__ float inverse(float x) {
 #if __CUDA_ARCH__ >= 800
-  return quick_reciprocal(x);
+  return rcp_approx_ftz(x);
 #else
   return 1 / x;
 #endif

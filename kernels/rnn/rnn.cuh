@@ -6,8 +6,8 @@
 // is not kept has two slabs, used in turn.
 #pragma once
 
-#include "dnnarray/activation.cuh"
-#include "dnnarray/philox.cuh"
+#include "dnnarray/core/activation.cuh"
+#include "dnnarray/core/philox.cuh"
 
 namespace dnnarray {
 

@@ -189,11 +189,11 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads)
   const long long origin = start + first * inner;
 #pragma unroll 4
   for (int k = 0; k < mine; ++k) {
-    copy_async(of_x + k * kThreads, x + origin + k * step);
-    if constexpr (Config::kGradient) copy_async(of_g + k * kThreads, grad + origin + k * step);
+    cp_async_cg(of_x + k * kThreads, x + origin + k * step);
+    if constexpr (Config::kGradient) cp_async_cg(of_g + k * kThreads, grad + origin + k * step);
   }
-  copies_commit();
-  copies_wait<0>();
+  cp_async_commit_group();
+  cp_async_wait_group<0>();
 
   Found found[V];
   if constexpr (kOnline) find_largest(found, of_x, mine);

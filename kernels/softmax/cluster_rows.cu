@@ -104,15 +104,15 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads)
   const long long origin = start + before + own * V;
 #pragma unroll 4
   for (int k = 0; k < mine; ++k) {
-    copy_async(of_x + k * kThreads, a.x + origin + k * (kStride * V));
-    if constexpr (Config::kGradient) copy_async(of_g + k * kThreads, a.grad + origin + k * (kStride * V));
+    cp_async_cg(of_x + k * kThreads, a.x + origin + k * (kStride * V));
+    if constexpr (Config::kGradient) cp_async_cg(of_g + k * kThreads, a.grad + origin + k * (kStride * V));
   }
   const bool single = own < before + tail;
   const long long edge = start + (own < before ? own : own + vectors * static_cast<long long>(V));
   const float edge_x = kSign * (single ? widen(a.x[edge]) : nothing),
               edge_g = Config::kGradient && single ? widen(a.grad[edge]) : 0.0f;
-  copies_commit();
-  copies_wait<0>();
+  cp_async_commit_group();
+  cp_async_wait_group<0>();
 
   float largest = edge_x;
   if constexpr (!Config::kSaved) {

@@ -5,7 +5,7 @@
 // Needs:   pointers and the length aligned to kVector elements.
 // Bound:   memory: y written once, the rows that are named read once.
 
-#include "dnnarray/window.cuh"
+#include "dnnarray/core/strides.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -13,7 +13,7 @@
 // Bound:   memory: grad read once, dweight written once.
 
 #include "dnnarray/core/reduce.cuh"
-#include "dnnarray/window.cuh"
+#include "dnnarray/core/strides.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -5,7 +5,7 @@
 // Needs:   y aligned to 16 bytes, or kVector 1.
 // Bound:   memory: y written once.
 
-#include "dnnarray/window.cuh"
+#include "dnnarray/core/strides.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -11,8 +11,9 @@
 //          warps.
 // Bound:   memory.
 
-#include "dnnarray/barrier.cuh"
+#include "dnnarray/ptx/mbarrier.cuh"
 #include "dnnarray/core/division.cuh"
+#include "dnnarray/ptx/cp_async.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -106,7 +107,7 @@ struct Queue {
 
   // Row i of a step.
   __device__ __forceinline__ Raw take(int i) const {
-    copies_wait<kRows - 1>();
+    cp_async_wait_group<kRows - 1>();
     if constexpr (kShared) __syncwarp();  // the copies of all
     const Slot& slot = slots[base + i];
     Raw raw;
@@ -143,7 +144,7 @@ struct Queue {
         copy(slot.sides[2 * k + 1][threadIdx.x], x + behind * place.step, there && place.inside(behind, kSide));
       }
     }
-    copies_commit();
+    cp_async_commit_group();
   }
   __device__ __forceinline__ void next() { base = base + Rows::kOwn == kRows ? 0 : base + Rows::kOwn; }
 
@@ -153,7 +154,7 @@ struct Queue {
   }
   template <int N>
   static __device__ __forceinline__ void copy(Vec<T, N>& to, const T* from, bool there) {
-    copy_piece_async<sizeof to>(smem_address(&to), from, there);
+    cp_async<sizeof to>(shared_address(&to), from, there);
   }
 };
 

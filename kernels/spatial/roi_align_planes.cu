@@ -165,18 +165,17 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   const T* source = x + static_cast<long long>(blockIdx.x) * size;
   for (int i = threadIdx.x * kVector; i < size; i += kThreads * kVector) {
     if constexpr (kVector * sizeof(T) == 16) {
-      copy_async(plane + i, source + i);
+      cp_async_cg(plane + i, source + i);
     } else {
       store(plane + i, load<T, kVector>(source + i));
     }
   }
   for (int i = threadIdx.x; i < a.width; i += kThreads) plane[size + i] = narrow<T>(A(0));
-  copies_commit();
-  const unsigned start = static_cast<unsigned>(__cvta_generic_to_shared(plane)),
-                 zeros = start + size * static_cast<unsigned>(sizeof(T));
+  cp_async_commit_group();
+  const unsigned start = shared_address(plane), zeros = start + size * static_cast<unsigned>(sizeof(T));
   for (int next = 0; next < a.count;) {
     const int length = list_boxes(list, image_of, n, static_cast<int>(a.count), next);
-    copies_wait<0>();
+    cp_async_wait_group<0>();
     __syncthreads();
     for (int i = threadIdx.x / kWarp; i < length; i += kWarps) {
       const int entry = list.boxes[i];

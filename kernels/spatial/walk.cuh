@@ -2,7 +2,7 @@
 #pragma once
 
 #include "dnnarray/core/vec.cuh"
-#include "dnnarray/window.cuh"
+#include "dnnarray/core/strides.cuh"
 
 namespace dnnarray {
 

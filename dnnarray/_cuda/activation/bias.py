@@ -63,7 +63,7 @@ def run(problem: BiasActivationProblem, device: Device, aligned: bool) -> Progra
     mode, with_residual = channel_mode(by_channel(problem), vector), problem.inputs[2] is not None
     name = f"bias_{f.name}{'_residual' * with_residual}_{SHORT[dtype]}x{vector}_channel{mode}"
     config = BiasConfig(TYPES[dtype], f.type, with_residual, mode, vector, THREADS)
-    kernel = Kernel("activation/bias.cu", name, config, ("activation", "channels"))
+    kernel = Kernel("activation/bias.cu", name, config, ("core/activation", "core/channels"))
     x_in, bias, residual = planner.inputs
     arguments = BiasArguments(x_in, bias, residual, planner.outputs[0], size=size, view=channels, p=f.p, q=f.q)
     planner.launch(kernel, (blocks_of(size, THREADS * vector), 1, 1), THREADS, arguments)

@@ -76,7 +76,7 @@ def run(problem: BiasActivationProblem, device: Device, aligned: bool) -> Progra
         **s.arguments,
     )
     planner.launch(
-        Kernel("activation/bias_backward.cu", name, config, ("activation",)), (s.blocks, 1, 1), THREADS, arguments
+        Kernel("activation/bias_backward.cu", name, config, ("core/activation",)), (s.blocks, 1, 1), THREADS, arguments
     )
     if dbias is not None:
         planner.add(add_parts(partial, dbias, dtype, s.view.channels, s.parts))

@@ -44,7 +44,7 @@ def elementwise(f: Formula, spec: Spec, aligned: bool, grad: Array | None, x: Ar
     dtype, vector = spec.dtype, vector_length(spec.dtype, aligned)
     config = ElementwiseConfig(TYPES[dtype], f.type, grad is not None, vector, THREADS)
     name = f"{f.name}_elementwise_{'forward' if grad is None else 'backward'}_{SHORT[dtype]}x{vector}"
-    kernel = Kernel("activation/elementwise.cu", name, config, ("activation",))
+    kernel = Kernel("activation/elementwise.cu", name, config, ("core/activation",))
     arguments = ElementwiseArguments(grad, x, y, size=spec.size, p=f.p, q=f.q)
     return planned(kernel, (blocks_of(spec.size, THREADS * vector), 1, 1), THREADS, arguments)
 

@@ -60,7 +60,7 @@ def _launch(planner: Planner, problem: GatedProblem, arguments: GatedArguments) 
     }
     name = f"{f.name}_gated_{gradients[of_gate, of_x]}_{'rows_' * rows}{SHORT[dtype]}x{vector}"
     config = GatedConfig(TYPES[dtype], f.type, of_gate, of_x, rows, vector, THREADS)
-    kernel = Kernel("activation/gated.cu", name, config, ("activation",))
+    kernel = Kernel("activation/gated.cu", name, config, ("core/activation",))
     planner.launch(kernel, (blocks_of(arguments.size, THREADS * vector), 1, 1), THREADS, arguments)
 
 

@@ -67,7 +67,7 @@ def run(problem: PReLUProblem, device: Device, aligned: bool) -> Program:
     planner, vector, (size, *channels) = Planner(problem, aligned), vector_length(x.dtype, aligned), v.sizes
     (x_in, weight), mode = planner.inputs, channel_mode(v, vector)
     config = PReLUConfig(TYPES[x.dtype], mode, vector, THREADS)
-    kernel = Kernel("activation/prelu.cu", f"prelu_{SHORT[x.dtype]}x{vector}_channel{mode}", config, ("channels",))
+    kernel = Kernel("activation/prelu.cu", f"prelu_{SHORT[x.dtype]}x{vector}_channel{mode}", config, ("core/channels",))
     arguments = PReLUArguments(x_in, weight, planner.outputs[0], size=size, view=channels)
     planner.add(ahead_if_small(planned(kernel, (blocks_of(size, THREADS * vector), 1, 1), THREADS, arguments)))
     return planner.program((order_of(x), slope_order(problem)))

@@ -83,7 +83,7 @@ def apply(e: Epilogue, z: Operand, y: Operand, view: View, aligned: bool, first:
         TYPES[y.dtype], TYPES[z.dtype], f.type, e.bias is not None, e.residual is not None, mode, vector, THREADS
     )
     name = f"epilogue_{e.name}_{SHORT[z.dtype]}_to_{SHORT[y.dtype]}x{vector}_channel{mode}"
-    kernel = Kernel("common/epilogue.cu", name, config, ("activation", "channels"))
+    kernel = Kernel("common/epilogue.cu", name, config, ("core/activation", "core/channels"))
     residual = None if e.residual is None else Operand(e.residual, y.dtype).at(first)
     arguments = EpilogueArguments(z.array, e.bias, residual, y.array, size=size, view=channels, p=f.p, q=f.q)
     return planned(kernel, (blocks_of(size, THREADS * vector), 1, 1), THREADS, arguments)

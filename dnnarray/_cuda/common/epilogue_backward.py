@@ -60,7 +60,7 @@ def slope(e: Epilogue, grad: Operand, z: Operand, target: Operand, view: View, a
         THREADS,
     )
     name = f"epilogue_backward_{e.name}_{SHORT[grad.dtype]}_to_{SHORT[target.dtype]}x{vector}_channel{mode}"
-    kernel = Kernel("common/epilogue_backward.cu", name, config, ("activation", "channels"))
+    kernel = Kernel("common/epilogue_backward.cu", name, config, ("core/activation", "core/channels"))
     arguments = EpilogueBackwardArguments(
         grad.array, z.array, e.bias, e.residual, target.array, size=size, view=channels, p=f.p, q=f.q
     )

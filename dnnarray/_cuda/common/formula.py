@@ -1,5 +1,5 @@
-"""Activations as kernels of any family take them: a type of ``kernels/include/dnnarray/activation.cuh`` and its two
-parameters."""
+"""Activations as kernels of any family take them: a type of ``kernels/include/dnnarray/core/activation.cuh`` and its
+two parameters."""
 
 from __future__ import annotations
 

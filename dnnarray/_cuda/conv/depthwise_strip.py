@@ -324,7 +324,7 @@ def stripped(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Plan:
     }
     divisors = {f"by_{name}": divisor(n) for name, n in counts.items()}
     xs, ys = (pixel_strides(c.memory.strides(spec.shape)) for spec in (c.x, c.y))
-    kernel = Kernel(f"conv/{stem}.cu", name, config, (*["tma"] * bool(boxed), "conv/geometry"))
+    kernel = Kernel(f"conv/{stem}.cu", name, config, (*["ptx/tma"] * bool(boxed), "conv/geometry"))
     shared = s.boxes if boxed else s.stages * (s.pixels * s.pixel + 16)
     record: Any = DepthwiseStripSm90Arguments if boxed else DepthwiseStripArguments
     arguments = record(

@@ -98,7 +98,7 @@ class DirectMaps:
             "last" if setting.last else "first",
         ]
         words += ["gradient"] * gradient + ["repair"] * self._repair + ["gated"] * gated
-        kernel = Kernel("conv/direct.cu", "_".join(words), config, ("activation", "conv/geometry"))
+        kernel = Kernel("conv/direct.cu", "_".join(words), config, ("core/activation", "conv/geometry"))
         k, c, *window = w.strides
         own, others = ((g.c, c), (g.k, k)) if gradient else ((g.k, k), (g.c, c))
         gates: tuple[Array | None, Array | None] = self._gates or (None, None)

@@ -43,7 +43,7 @@ def fold_plan(
         "last" if columns.last else "first",
         e.name,
     ]
-    kernel = Kernel("conv/fold.cu", "_".join(words), config, ("activation",))
+    kernel = Kernel("conv/fold.cu", "_".join(words), config, ("core/activation",))
     total = n * g.groups * g.c * math.prod(g.space)
     steps = (columns.image, columns.pixel, columns.group, columns.channel, columns.tap)
     arguments = (total, g.groups, g.c, *y.strides, *steps, *extents(g), f.p, f.q)

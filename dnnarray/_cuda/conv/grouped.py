@@ -354,7 +354,7 @@ def correlation(units: int, g: Geometry, x: Operand, weight: Operand, y: Operand
     settings = (e.bias is not None, e.residual is not None, w.m, n, held, w.threads)
     config = GroupedConfig(TYPES[x.dtype], TYPES[y.dtype], f.type, *settings)
     name = f"conv_grouped_{SHORT[x.dtype]}_to_{SHORT[y.dtype]}_{w.m}x{n}x{held}_by_{w.threads}_{e.name}"
-    kernel = Kernel("conv/grouped.cu", name, config, ("activation", "conv/geometry"))
+    kernel = Kernel("conv/grouped.cu", name, config, ("core/activation", "conv/geometry"))
     slabs = -(-g.groups // s.together)
     ranges = -(-slabs // found.across)
     each = max(1, min(found.count(g), units * _resident(w, found.shared_memory) // (ranges * parts)))

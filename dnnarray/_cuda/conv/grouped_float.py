@@ -87,7 +87,7 @@ def float_correlation(units: int, given: Geometry, x: Operand, weight: Operand, 
         "conv/grouped_float.cu",
         name,
         GroupedFloatConfig(f.type, residual, _PIXELS, _THREADS),
-        ("activation", "conv/geometry"),
+        ("core/activation", "conv/geometry"),
     )
     slabs = -(-g.groups // s.together)
     ranges = -(-slabs // found.across)

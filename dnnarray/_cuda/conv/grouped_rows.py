@@ -229,7 +229,7 @@ def row_correlation(units: int, g: Geometry, x: Operand, weight: Operand, y: Ope
     assert found is not None
     config = GroupedRowsConfig(TYPES[x.dtype], f.type, residual, side, found.m, found.lines, 32 * _WARPS[side])
     name = f"conv_grouped_rows_{SHORT[x.dtype]}_s{side}x{found.m}x{found.lines}_{f.name}{'_residual' * residual}"
-    kernel = Kernel("conv/grouped_rows.cu", name, config, ("activation", "conv/geometry"))
+    kernel = Kernel("conv/grouped_rows.cu", name, config, ("core/activation", "conv/geometry"))
     arguments = GroupedRowsArguments(
         x.array,
         weight.array,

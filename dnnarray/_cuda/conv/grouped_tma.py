@@ -224,7 +224,7 @@ class GroupedTmaMaps:
             f"{axes}d_c{g.c}x{across}x{chosen.stages}x{chosen.consumers}",
         ]
         kernel = Kernel(
-            "conv/grouped_tma_sm90.cu", "_".join(words + ["transposed"] * transposed), config, ("activation",)
+            "conv/grouped_tma_sm90.cu", "_".join(words + ["transposed"] * transposed), config, ("core/activation",)
         )
         behind = _REACH if across > 1 else 0
         images = windows_map(wide, x, _corners(g, chosen.pitch) if across > 1 else corners(g, axes), BLOCK + behind)

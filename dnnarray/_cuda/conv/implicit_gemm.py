@@ -94,7 +94,7 @@ class ImplicitGemmMaps(ImplicitMaps):
             f"w{warp_n}",
             e.name,
         ]
-        kernel = Kernel("conv/implicit_gemm.cu", "_".join(words), config, ("activation", "conv/geometry"))
+        kernel = Kernel("conv/implicit_gemm.cu", "_".join(words), config, ("core/activation", "conv/geometry"))
         rows = g.n * g.pixels
         tiles_m, tiles_n = -(-rows // tile_m), -(-g.k // tile_n)
         arguments = ImplicitGemmArguments(

@@ -71,7 +71,7 @@ def implicit_gemm_sm90(
     words = ["conv_implicit_gemm_sm90", SHORT[x.dtype], "to", SHORT[y.dtype], tile.name, e.name] + [
         "transposed"
     ] * transposed
-    kernel = Kernel("conv/implicit_gemm_sm90.cu", "_".join(words), config, ("activation", "conv/geometry"))
+    kernel = Kernel("conv/implicit_gemm_sm90.cu", "_".join(words), config, ("core/activation", "conv/geometry"))
     tiles, (w_row, _, *window) = tiling.counts(g, rows, tile), w.strides
     arguments = ImplicitGemmSm90Arguments(
         x.array,

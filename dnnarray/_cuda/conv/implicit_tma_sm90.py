@@ -97,7 +97,7 @@ class TmaMaps(ImplicitMaps):
         ] * transposed
         words += [f"first{first}"] * (first > 0) + [f"{chosen.sets}sets"] * (chosen.sets > 1)
         config = TmaConfig(*given, *tile.settings, transposed, axes, chosen.sets, first)
-        kernel = Kernel(f"conv/{stem}.cu", "_".join(words), config, ("activation", "tma", "conv/geometry"))
+        kernel = Kernel(f"conv/{stem}.cu", "_".join(words), config, ("core/activation", "ptx/tma", "conv/geometry"))
         weight, backwards = weight_map(g, w, transposed, tile.n)
         tiles = tiling.counts(g, tma_tiling.places(g, r), replace(tile, m=chosen.rows))
         places = corners(g, axes) if r is None else r.corners(g, axes)

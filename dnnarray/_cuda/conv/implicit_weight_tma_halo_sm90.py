@@ -56,7 +56,7 @@ def halo_sums(
     r, axes = split.raster, axes_of(g)
     words = ["conv_implicit_weight_tma_halo_sm90", SHORT[small.dtype], f"{axes}d"] + [f"c{size}"] * (size != BLOCK)
     config = ImplicitWeightTmaHaloSm90Config(TYPES[small.dtype], axes, size)
-    kernel = Kernel("conv/implicit_weight_tma_halo_sm90.cu", "_".join(words), config, ("tma", "conv/geometry"))
+    kernel = Kernel("conv/implicit_weight_tma_halo_sm90.cu", "_".join(words), config, ("ptx/tma", "conv/geometry"))
     places = r.corners(g, axes)
     arguments = ImplicitWeightTmaHaloSm90Arguments(
         dy=gradient_map(g, small, r.result_corners(g, axes)),

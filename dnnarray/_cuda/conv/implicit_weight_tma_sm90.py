@@ -67,7 +67,7 @@ def window_sums(
     words = ["conv_implicit_weight_tma_sm90", SHORT[small.dtype], tile.name, f"{axes}d"] + ["direct"] * direct
     words += [f"c{size}"] * (size != BLOCK)
     config = ImplicitWeightTmaSm90Config(TYPES[small.dtype], *tile.settings, axes, direct, size)
-    kernel = Kernel("conv/implicit_weight_tma_sm90.cu", "_".join(words), config, ("tma", "conv/geometry"))
+    kernel = Kernel("conv/implicit_weight_tma_sm90.cu", "_".join(words), config, ("ptx/tma", "conv/geometry"))
     tiles = -(-g.k // tile.m), -(-g.taps * -(-g.c // BLOCK) * BLOCK // tile.n)
     arguments = ImplicitWeightTmaSm90Arguments(
         dy=gradient_map(g, small, ((0,) * axes, (0,) * axes)),

@@ -253,7 +253,7 @@ class PartsMaps:
             + ["transposed"] * transposed
             + ["pairs"] * pairs
         )
-        kernel = Kernel("conv/parts_tma_sm90.cu", "_".join(words), config, ("activation",))
+        kernel = Kernel("conv/parts_tma_sm90.cu", "_".join(words), config, ("core/activation",))
         images = [implicit_tma_sm90.windows_map(g, p, corners(g, axes), tile.m) for p in x.both]
         weights, (backwards, _) = zip(
             *(implicit_tma_sm90.weight_map(g, p, transposed, tile.n) for p in w.both), strict=True

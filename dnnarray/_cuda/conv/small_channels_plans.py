@@ -243,7 +243,7 @@ def forward(
     given = f.type, e.bias is not None, e.residual is not None
     config = ThinForwardConfig(*numbers.settings, TYPES[y.dtype], *given, columns, even)
     words = ["conv_thin_forward", numbers.words, "to", SHORT[y.dtype], f"x{columns}", e.name] + ["odd"] * (not even)
-    kernel = Kernel("conv/thin_forward.cu", "_".join(words), config, ("activation", "conv/geometry"))
+    kernel = Kernel("conv/thin_forward.cu", "_".join(words), config, ("core/activation", "conv/geometry"))
     regions, tiles = g.n * math.prod(_regions(g)), -(-g.k // _WIDE)
     height, width = _regions(g)
     arguments = ThinForwardArguments(

@@ -52,5 +52,5 @@ def winograd_output(arguments: WinogradOutputArguments, e: Epilogue, last: bool,
     activation = formula(e.activation, FLOAT32).type
     config = WinogradOutputConfig(activation, e.bias is not None, e.residual is not None, last, vector, _THREADS)
     name = f"conv_winograd_output_{e.name}_{'last' if last else 'first'}x{vector}"
-    kernel = Kernel("conv/winograd_output.cu", name, config, ("activation",))
+    kernel = Kernel("conv/winograd_output.cu", name, config, ("core/activation",))
     return planned(kernel, (-(-arguments.units // _THREADS), 1, 1), _THREADS, arguments)

@@ -50,7 +50,7 @@ def run(problem: DropoutProblem, device: Device, aligned: bool) -> Program:
         "dropout/bias_add.cu",
         name,
         BiasAddConfig(TYPES[x.dtype], scattered, mode, vector, THREADS),
-        ("philox", "channels"),
+        ("core/philox", "core/channels"),
     )
     arrays = dict(zip(("x", "bias", "residual", "y"), (*planner.inputs, *planner.outputs), strict=True))
     arguments = BiasAddArguments(**arrays, size=size, view=by, **mask(problem))

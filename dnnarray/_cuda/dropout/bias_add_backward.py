@@ -63,7 +63,7 @@ def run(problem: DropoutProblem, device: Device, aligned: bool) -> Program:
         config = BiasAddBackwardConfig(TYPES[dtype], scattered, same, s.columns, s.vector, THREADS)
         arrays: dict[str, Any] = {"grad": grad, "bias": bias, "dx": dx, "dresidual": dresidual, "partial": partial}
         arguments = BiasAddBackwardArguments(**arrays, **s.arguments, **mask(problem))
-        kernel = Kernel("dropout/bias_add_backward.cu", name, config, ("philox", "core/index"))
+        kernel = Kernel("dropout/bias_add_backward.cu", name, config, ("core/philox", "core/index"))
         planner.launch(kernel, (s.blocks, 1, 1), THREADS, arguments)
         if dbias is not None:
             planner.add(add_parts(partial, dbias, dtype, s.view.channels, s.parts))

@@ -43,7 +43,10 @@ def run(problem: DropoutProblem, device: Device, aligned: bool) -> Program:
     vector = vector_length(x.dtype, aligned and not scattered)
     name = f"dropout_philox_{SHORT[x.dtype]}x{vector}{'_permuted' * scattered}"
     kernel = Kernel(
-        "dropout/philox.cu", name, PhiloxConfig(TYPES[x.dtype], scattered, vector, THREADS), ("philox", "core/index")
+        "dropout/philox.cu",
+        name,
+        PhiloxConfig(TYPES[x.dtype], scattered, vector, THREADS),
+        ("core/philox", "core/index"),
     )
     arguments = PhiloxArguments(x=planner.inputs[0], y=planner.outputs[0], size=x.size, **mask(problem))
     planner.launch(kernel, (blocks_of(x.size, THREADS * vector), 1, 1), THREADS, arguments)

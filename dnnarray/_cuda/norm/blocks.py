@@ -290,6 +290,6 @@ def launched(
     problem: NormProblem, stem: str, launch: Launch, config: Config, arguments: Arguments, batches: int = 1
 ) -> Program:
     """The launch of a kernel."""
-    kernel = Kernel(f"norm/{stem}.cu", f"norm_{stem}_{launch.tail}", config, ("activation",))
+    kernel = Kernel(f"norm/{stem}.cu", f"norm_{stem}_{launch.tail}", config, ("core/activation",))
     plan = ahead_if_small(planned(kernel, (launch.blocks, batches, 1), launch.threads, arguments))
     return Program((plan,), orders(problem, specs_of(problem).x))

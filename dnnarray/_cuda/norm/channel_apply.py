@@ -117,7 +117,7 @@ def _kernel(
     }
     name = "_".join([*(w for w, on in words.items() if on), layout(v, config.side)])
     symbol = f"norm_channel_apply_{name}_{SHORT[x.dtype]}x{vector}_{activation.name}"
-    return Kernel("norm/channel_apply.cu", symbol, config, ("activation",)), config
+    return Kernel("norm/channel_apply.cu", symbol, config, ("core/activation",)), config
 
 
 def channel_apply(

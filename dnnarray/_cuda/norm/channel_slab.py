@@ -239,7 +239,7 @@ class Launch:
             f"{stem}_{'last' if v.last else 'first'}{side}_{SHORT[x.dtype]}x{vector}x{copy}_{threads}"
             f"_{self.formula.name}"
         )
-        kernel = Kernel(f"norm/{stem}.cu", f"norm_{name}", config, ("activation",))
+        kernel = Kernel(f"norm/{stem}.cu", f"norm_{name}", config, ("core/activation",))
         tiles, (count, share) = blocks_of(v.channels, held), shares(self.problem)
         arguments = record(
             **arrays,

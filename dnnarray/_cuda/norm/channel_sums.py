@@ -74,7 +74,7 @@ def channel_sums(c: Launches, gradient: bool, both: bool = False, more: Pointer 
         f"_{threads}_{activation.name}"
     )
     config = ChannelSumsConfig(TYPES[x.dtype], activation.type, *settings)
-    kernel = Kernel("norm/channel_sums.cu", f"norm_channel_sums_{name}", config, ("activation",))
+    kernel = Kernel("norm/channel_sums.cu", f"norm_channel_sums_{name}", config, ("core/activation",))
     tiles = blocks_of(v.channels // vector, side) if v.last else v.channels
     means = c.given.mean if c.direct else c.coefficients
     arguments = ChannelSumsArguments(

@@ -181,6 +181,6 @@ def run(problem: NormProblem, device: Device, aligned: bool) -> Program:
         p=curve.p,
         q=curve.q,
     )
-    kernel = Kernel("norm/channel_tile.cu", name, config, ("activation",))
+    kernel = Kernel("norm/channel_tile.cu", name, config, ("core/activation",))
     plan = planned(kernel, (blocks_of(c.total, how.columns), 1, 1), how.threads, arguments)
     return Program((plan,), orders(problem, x))

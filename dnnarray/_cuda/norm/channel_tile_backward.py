@@ -78,6 +78,6 @@ def run(problem: NormProblem, device: Device, aligned: bool) -> Program:
         share=shares(problem)[1],
     )
     config = ChannelTileBackwardConfig(TYPES[x.dtype], VECTOR, how.vectors, how.threads)
-    kernel = Kernel("norm/channel_tile_backward.cu", name, config, ("activation",))
+    kernel = Kernel("norm/channel_tile_backward.cu", name, config, ("core/activation",))
     plan = planned(kernel, (blocks_of(c.total, how.columns), 1, 1), how.threads, arguments)
     return Program((plan,), orders(problem, x))

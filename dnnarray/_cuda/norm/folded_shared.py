@@ -138,7 +138,7 @@ def kernel(problem: NormProblem, stem: str, fold: Fold, plain: bool) -> Kernel:
     )
     words = f"{'backward_' * gradient}{'residual_' * config.residual}"
     name = f"norm_{stem}_{words}{SHORT[x.dtype]}x{vectors}x{fold.lanes}x{fold.threads}_{how.name}"
-    return Kernel(f"norm/{stem}.cu", name, config, ("activation",))
+    return Kernel(f"norm/{stem}.cu", name, config, ("core/activation",))
 
 
 def arguments_of(problem: NormProblem, given: Inputs, fold: Fold) -> dict[str, Any]:

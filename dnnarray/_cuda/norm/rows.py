@@ -161,7 +161,10 @@ def _launch(
     words = {curve.name: problem.activation is not None, "full": full, f"images{borders}": borders}
     name = f"{problem.op}_rows_{SHORT[specs.x.dtype]}{how.text}{''.join(f'_{w}' for w, on in words.items() if on)}"
     kernel = Kernel(
-        "norm/rows.cu", f"{name}_{short(specs.weight, specs.x)}_{short(specs.bias, specs.x)}", config, ("activation",)
+        "norm/rows.cu",
+        f"{name}_{short(specs.weight, specs.x)}_{short(specs.bias, specs.x)}",
+        config,
+        ("core/activation",),
     )
     y, total, mean, rstd = outputs
     arguments = RowsArguments(

@@ -240,4 +240,4 @@ def _kernel(g: Geometry, x: Spec, s: _Settings, b: _Blocks) -> Kernel:
         f"max_pool_argmax_gradient_tma_{POOL_SHORT[x.dtype]}_{windows}_c{s.columns}w{b.warps}s{s.stages}"
         + "_early" * s.early
     )
-    return Kernel("pool/argmax_gradient_tma.cu", name, config, ("tma", "pool/window"))
+    return Kernel("pool/argmax_gradient_tma.cu", name, config, ("ptx/tma", "pool/window"))

@@ -5,7 +5,7 @@
 #include "dnnarray/core/reduce.cuh"
 #include "dnnarray/core/vec.cuh"
 #include "dnnarray/ptx/cluster.cuh"
-#include "dnnarray/ptx/copy_async.cuh"
+#include "dnnarray/ptx/cp_async.cuh"
 
 namespace dnnarray {
 

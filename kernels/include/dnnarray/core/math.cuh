@@ -17,7 +17,7 @@ __device__ __forceinline__ double rounded_product(double x, double y) { return _
 
 // 1 / x to the last place for an x from 1 to 2^126, in half the instructions of a division.
 __device__ __forceinline__ float reciprocal(float x) {
-  const float y = quick_reciprocal(x);
+  const float y = rcp_approx_ftz(x);
   return y * (2.0f - x * y);
 }
 __device__ __forceinline__ double reciprocal(double x) { return 1 / x; }
@@ -28,7 +28,7 @@ __device__ __forceinline__ float held_between(float x, float low, float high) { 
 // The normal distribution left of -|x| as a multiple of exp(-x^2 / 2): P(t) t with t = 1 / (1 + 0.31 |x|), where P was
 // fitted to the smallest relative error, 5e-6 up to |x| = 14.
 __device__ __forceinline__ float normal_tail(float x) {
-  const float t = quick_reciprocal(1 + 0.31f * absolute(x));
+  const float t = rcp_approx_ftz(1 + 0.31f * absolute(x));
   float p = -0.0739370444f;
   p = p * t + 0.180470124f;
   p = p * t + 0.0157278476f;
@@ -60,7 +60,7 @@ struct Precise {
   // For x from 0 to 1. 2 artanh(s) with s = x / (2 + x); the series in s^2 was fitted to the smallest relative error,
   // 5e-9. The library's function, for any x, has twice the instructions.
   static __device__ __forceinline__ float log1p(float x) {
-    const float s = x * quick_reciprocal(2 + x), z = s * s, twice = s + s;
+    const float s = x * rcp_approx_ftz(2 + x), z = s * s, twice = s + s;
     return twice * z * (0.33333206f + z * (0.2001085f + z * (0.13999566f + z * 0.14012249f))) + twice;
   }
   static __device__ __forceinline__ double log1p(double x) { return ::log1p(x); }
@@ -78,7 +78,7 @@ struct Precise {
     p = p * a - 0.052532595f;
     p = p * a - 0.45919916f;
     p = p * a - 1.1511059f;
-    const float left = quick_exp2(p * a - 1);
+    const float left = ex2_approx_ftz(p * a - 1);
     return x > 0 ? 1 - left : left;
   }
   static __device__ __forceinline__ double normal_cdf(double x) { return 0.5 + 0.5 * erf(x * 0.70710678118654752440); }
@@ -100,9 +100,9 @@ struct Precise {
 
 // Within 1e-5 of the result: 1/50 of the rounding to float16. Results below 2^-126 are 0.
 struct Quick {
-  static __device__ __forceinline__ float exp(float x) { return quick_exp2(x * 1.44269504088896340736f); }
-  static __device__ __forceinline__ float log(float x) { return quick_log2(x) * 0.69314718055994530942f; }
-  static __device__ __forceinline__ float divide(float x, float y) { return x * quick_reciprocal(y); }
+  static __device__ __forceinline__ float exp(float x) { return ex2_approx_ftz(x * 1.44269504088896340736f); }
+  static __device__ __forceinline__ float log(float x) { return lg2_approx_ftz(x) * 0.69314718055994530942f; }
+  static __device__ __forceinline__ float divide(float x, float y) { return x * rcp_approx_ftz(y); }
   static __device__ __forceinline__ float expm1(float x) {
     const float series = x * (1 + x * (0.5f + x * (1.0f / 6 + x * (1.0f / 24 + x * (1.0f / 120 + x * (1.0f / 720))))));
     return absolute(x) < 0.5f ? series : exp(x) - 1;
@@ -111,11 +111,11 @@ struct Quick {
   static __device__ __forceinline__ float log1p(float x) { return x < 0.0078125f ? x - 0.5f * x * x : log(1 + x); }
   static __device__ __forceinline__ float tanh(float x) {
     const float s = x * x, series = x * (1 + s * (-1.0f / 3 + s * (2.0f / 15 + s * (-17.0f / 315))));
-    return absolute(x) < 0.25f ? series : 1 - 2 * quick_reciprocal(1 + exp(2 * x));
+    return absolute(x) < 0.25f ? series : 1 - 2 * rcp_approx_ftz(1 + exp(2 * x));
   }
   // Leaves exp(-x^2 / 2) in `bell`.
   static __device__ __forceinline__ float normal_cdf(float x, float& bell) {
-    bell = quick_exp2(x * x * -0.72134752044448170368f);
+    bell = ex2_approx_ftz(x * x * -0.72134752044448170368f);
     const float left = bell * normal_tail(x);
     return x > 0 ? 1 - left : left;
   }

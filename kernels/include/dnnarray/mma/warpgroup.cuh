@@ -18,7 +18,7 @@ __device__ __forceinline__ int warpgroup() { return __shfl_sync(0xffffffffu, sta
 template <int kCount>
 __device__ __forceinline__ void hold(float (&d)[kCount]) {
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
+  for (int i = 0; i < kCount; ++i) wgmma_fence_operand(d[i]);
 }
 
 // Sums in tiles of eight columns as the instructions take them.

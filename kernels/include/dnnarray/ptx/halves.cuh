@@ -16,6 +16,18 @@ __device__ __forceinline__ unsigned fma_bf16x2(unsigned a, unsigned b, unsigned 
   return y;
 }
 
+// 0xffff in each half where two pairs are equal; bfloat16 needs sm_90.
+__device__ __forceinline__ unsigned set_eq_f16x2(unsigned a, unsigned b) {
+  unsigned y;
+  asm("set.eq.u32.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+  return y;
+}
+__device__ __forceinline__ unsigned set_eq_bf16x2(unsigned a, unsigned b) {
+  unsigned y;
+  asm("set.eq.u32.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+  return y;
+}
+
 // The sign bit of each half in all of its bits.
 __device__ __forceinline__ unsigned signs_of_halves(unsigned pair) {
   unsigned signs;

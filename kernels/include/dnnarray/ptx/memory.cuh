@@ -46,6 +46,76 @@ __device__ __forceinline__ unsigned long long ld_shared_u64(unsigned address) {
   return w;
 }
 
+__device__ __forceinline__ float ld_shared_f32(unsigned address) {
+  float v;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(address));
+  return v;
+}
+__device__ __forceinline__ void ld_shared_v2(unsigned (&w)[2], unsigned address) {
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(w[0]), "=r"(w[1]) : "r"(address));
+}
+__device__ __forceinline__ uint2 ld_shared_v2(unsigned address) {
+  unsigned w[2];
+  ld_shared_v2(w, address);
+  return {w[0], w[1]};
+}
+__device__ __forceinline__ void ld_shared_v4(unsigned (&w)[4], unsigned address) {
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
+               : "r"(address));
+}
+
+__device__ __forceinline__ void st_shared_b16(unsigned address, unsigned short w) {
+  asm volatile("st.shared.b16 [%0], %1;" ::"r"(address), "h"(w) : "memory");
+}
+__device__ __forceinline__ void st_shared_b32(unsigned address, unsigned w) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(w) : "memory");
+}
+__device__ __forceinline__ void st_shared_f32(unsigned address, float v) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
+}
+__device__ __forceinline__ void st_shared_v4(unsigned address, const unsigned (&w)[4]) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])
+               : "memory");
+}
+
+// Under a predicate, which costs no branch; nothing is read or written where `there` is 0.
+__device__ __forceinline__ void st_shared_v2_if(bool there, unsigned address, unsigned x, unsigned y) {
+  asm volatile(
+      "{\n.reg .pred there;\nsetp.ne.b32 there, %3, 0;\n@there st.shared.v2.b32 [%0], {%1, %2};\n}" ::"r"(address),
+      "r"(x), "r"(y), "r"(static_cast<int>(there))
+      : "memory");
+}
+__device__ __forceinline__ void st_shared_v4_if(int there, unsigned address, const unsigned (&w)[4]) {
+  asm volatile(
+      "{\n.reg .pred there;\nsetp.ne.b32 there, %5, 0;\n@there st.shared.v4.b32 [%0], {%1, %2, %3, %4};\n}" ::"r"(
+          address),
+      "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "r"(there)
+      : "memory");
+}
+
+// From global memory that no kernel writes meanwhile, 0 where `there` is 0. The loads stay in the order in which they
+// are asked for: a row of them does not need all addresses at once.
+__device__ __forceinline__ void ld_global_nc_b16_if(unsigned short& v, const void* from, unsigned there) {
+  v = 0;
+  asm volatile("{\n.reg .pred there;\nsetp.ne.b32 there, %2, 0;\n@there ld.global.nc.b16 %0, [%1];\n}"
+               : "+h"(v)
+               : "l"(from), "r"(there));
+}
+__device__ __forceinline__ void ld_global_nc_b32_if(unsigned& v, const void* from, unsigned there) {
+  v = 0;
+  asm volatile("{\n.reg .pred there;\nsetp.ne.b32 there, %2, 0;\n@there ld.global.nc.b32 %0, [%1];\n}"
+               : "+r"(v)
+               : "l"(from), "r"(there));
+}
+__device__ __forceinline__ uint4 ld_global_nc_v4_if(const void* from, bool there) {
+  uint4 v{0, 0, 0, 0};
+  asm volatile("{\n.reg .pred there;\nsetp.ne.b32 there, %5, 0;\n@there ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4];\n}"
+               : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+               : "l"(__cvta_generic_to_global(from)), "r"(static_cast<int>(there)));
+  return v;
+}
+
 // The line of memory with this address, to the L2.
 __device__ __forceinline__ void prefetch_l2(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
 
@@ -57,11 +127,12 @@ __device__ __forceinline__ unsigned late_thread() {
 }
 
 // Orders ordinary accesses of shared memory before those of TMA and the tensor cores behind the next barrier.
-__device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// A barrier of the threads of one warpgroup, by a number other than 0.
-__device__ __forceinline__ void group_barrier(int number) {
-  asm volatile("bar.sync %0, 128;" ::"r"(number) : "memory");
+// A barrier of some warps of a block, kThreads in all, by a number other than 0.
+template <int kThreads>
+__device__ __forceinline__ void bar_sync(int number) {
+  asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(kThreads) : "memory");
 }
 
 // A counter in global memory that blocks order their other accesses by.

@@ -8,11 +8,14 @@
 namespace dnnarray {
 
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// Until at most kPending groups are on their way.
+// A register that products have written: nothing that reads it or memory moves before this point.
+__device__ __forceinline__ void wgmma_fence_operand(float& d) { asm volatile("" : "+f"(d)::"memory"); }
+
+// Waits until at most kPending groups are on their way.
 template <int kPending>
-__device__ __forceinline__ void wgmma_wait() {
+__device__ __forceinline__ void wgmma_wait_group() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 

@@ -3,8 +3,9 @@
 // computes. Each row is brought once.
 #pragma once
 
-#include "dnnarray/barrier.cuh"
-#include "dnnarray/depthwise.cuh"
+#include "dnnarray/ptx/mbarrier.cuh"
+#include "dnnarray/ptx/opaque.cuh"
+#include "conv/depthwise.cuh"
 
 namespace dnnarray {
 
@@ -22,13 +23,6 @@ struct StreamSource {
   long long n, h, w;  // distances, in elements
   int height, width, channels;
 };
-
-// 16 bytes, or zeros where `there` is false; their whole line comes to the second-level cache, since neighbouring
-// blocks take the other channels.
-__device__ __forceinline__ void copy_of_line_async(unsigned smem, const void* gmem, bool there) {
-  const int bytes = there ? 16 : 0;
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(smem), "l"(gmem), "r"(bytes) : "memory");
-}
 
 // A thread's share of a step: kShare pieces at most, `beside` pixels from one to the next. Pixels stand by (group,
 // line, column).
@@ -73,13 +67,13 @@ struct RowStream {
   // Asks for the next step; `smem` is the address of its place, `pass` the bytes of `beside` pixels.
   __device__ __forceinline__ void bring(unsigned smem, const StreamSource& source, unsigned pass) {
     unsigned there = 0, at = smem + to;
-    asm volatile("" : "+r"(at));  // or it would be computed for each piece
+    opaque(at);  // or it would be computed for each piece
 #pragma unroll
     for (int l = 0; l < kLines; ++l)
       there |= static_cast<unsigned>(row + l) < static_cast<unsigned>(source.height) ? bits >> l * kShare : 0;
 #pragma unroll
     for (int k = 0; k < kShare; ++k) {
-      if (bits >> (kLines * kShare + k) & 1) copy_of_line_async(at + k * pass, from + offset[k], there >> k & 1);
+      if (bits >> (kLines * kShare + k) & 1) cp_async_cg_l2_128b(at + k * pass, from + offset[k], there >> k & 1);
     }
     from += kLines * source.h;
     row += kLines;
@@ -96,22 +90,22 @@ struct StepRing {
   __device__ __forceinline__ void begin() const {
     if (threadIdx.x == 0) {
       for (int s = 0; s < kStages; ++s) {
-        barrier_init(full + s * 8, blockDim.x);
-        barrier_init(done + s * 8, blockDim.x / 32);
+        mbarrier_init(full + s * 8, blockDim.x);
+        mbarrier_init(done + s * 8, blockDim.x / 32);
       }
     }
     __syncthreads();
   }
-  __device__ __forceinline__ void brought(int place) const { barrier_arrive_after_copies(full + place * 8); }
+  __device__ __forceinline__ void brought(int place) const { cp_async_mbarrier_arrive(full + place * 8); }
   __device__ __forceinline__ void wait_for_inputs(int place, unsigned parity) const {
-    barrier_wait(full + place * 8, parity);
+    mbarrier_wait(full + place * 8, parity);
   }
   __device__ __forceinline__ void leave(int place) const {
     __syncwarp();
-    if (threadIdx.x % 32 == 0) barrier_arrive(done + place * 8);
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(done + place * 8);
   }
   __device__ __forceinline__ void wait_for_all(int place, unsigned parity) const {
-    barrier_wait(done + place * 8, parity);
+    mbarrier_wait(done + place * 8, parity);
   }
 };
 

@@ -3,8 +3,8 @@
 // by the definition. C is the Config of a kernel.
 #pragma once
 
-#include "dnnarray/box_policy.cuh"
-#include "dnnarray/depthwise_bands.cuh"
+#include "dnnarray/ptx/tma.cuh"
+#include "conv/depthwise_bands.cuh"
 
 namespace dnnarray {
 
@@ -58,7 +58,7 @@ struct DepthwiseBands {
       y_plane = kRows * a.across * kStrip * kPixel;
       x_bytes = kSeen * a.groups * x_plane;
       y_bytes = kPlanes * a.groups * y_plane;
-      x = smem_address(smem);
+      x = shared_address(smem);
       y = x + a.stages * x_bytes;
       w = y + kLeaving * y_bytes;
       full = w + kWeights;
@@ -73,14 +73,14 @@ struct DepthwiseBands {
   static __device__ __forceinline__ void begin(const Arguments& a, const Places& places, const TensorMap& x,
                                                const TensorMap& y) {
     if (asks_for_copies()) {
-      prefetch_map(x);
-      prefetch_map(y);
+      prefetch_tensormap(x);
+      prefetch_tensormap(y);
       for (int s = 0; s < a.stages; ++s) {
-        barrier_init(places.full + s * 8, 1);
-        barrier_init(places.done + s * 8, kWarps);
+        mbarrier_init(places.full + s * 8, 1);
+        mbarrier_init(places.done + s * 8, kWarps);
       }
-      for (int s = 0; s < kLeaving; ++s) barrier_init(places.free + s * 8, 1);
-      barrier_init_done();
+      for (int s = 0; s < kLeaving; ++s) mbarrier_init(places.free + s * 8, 1);
+      fence_mbarrier_init();
     }
     __syncthreads();
   }
@@ -92,11 +92,11 @@ struct DepthwiseBands {
                                                          const TensorMap& y, const Share& share) {
     Walk coming(a, share.first, a.tiles, share.apart, 0), leaving(a, share.first, a.tiles, share.apart, kLate);
     Tile from(a, share.first), to = from;
-    const unsigned long long policy = keep_lines();  // the neighbour takes the other half of each
+    const unsigned long long policy = createpolicy_evict_last();  // the neighbour takes the other half of each
     const auto bring = [&](int place) {
       const unsigned barrier = places.full + place * 8;
-      barrier_expect(barrier, places.x_bytes);
-      copy_box(places.x + place * places.x_bytes, x, barrier,
+      mbarrier_arrive_expect_tx(barrier, places.x_bytes);
+      tma_load(places.x + place * places.x_bytes, x, barrier,
                {share.first_channel, from.q - a.before_w, from.p - a.before_h + coming.row(), from.plane - a.before_d,
                 from.image},
                policy);
@@ -107,17 +107,17 @@ struct DepthwiseBands {
     Turn turn, of_y;
     bool stored = false, behind = kAfter;
     while (leaving.more()) {
-      barrier_wait(places.done + turn.at * 8, turn.parity);
+      mbarrier_wait(places.done + turn.at * 8, turn.parity);
       const bool complete = !behind && leaving.complete();
       if (complete) {
-        store_box(places.y + of_y.at * places.y_bytes, y,
+        tma_store(places.y + of_y.at * places.y_bytes, y,
                   {share.first_channel, to.q, to.p + leaving.row(), to.plane, to.image});
-        commit_stores();
+        tma_store_commit_group();
       }
       if (coming.more()) bring(turn.at);
       if (complete) {
-        stores_read<1>();  // the one before
-        if (stored) barrier_arrive(places.free + (of_y.at + kLeaving - 1) % kLeaving * 8);
+        tma_store_wait_group_read<1>();  // the one before
+        if (stored) mbarrier_arrive(places.free + (of_y.at + kLeaving - 1) % kLeaving * 8);
         stored = true;
         of_y.next(kLeaving);
       }
@@ -128,7 +128,7 @@ struct DepthwiseBands {
       }
       behind = false;
     }
-    stores_read<0>();
+    tma_store_wait_group_read<0>();
   }
 
   static __device__ __forceinline__ bool is_strange(unsigned bits) { return (bits & 0x7fff7fffu) != 0; }
@@ -154,11 +154,10 @@ struct DepthwiseBands {
   static __device__ __forceinline__ void repair(const Arguments& a, const Arrays& arrays, unsigned smem, int n, int o,
                                                 int p, int q, int channel) {
     if (n >= a.batch || o >= a.out_depth || p >= a.out_height || q >= a.out_width || channel >= a.channels) return;
-    T value;
-    asm volatile("ld.shared.b16 %0, [%1];" : "=h"(value.bits) : "r"(smem));
+    T value{ld_shared_u16(smem)};
     if (widen(value) == widen(value)) return;
     value = narrow<T>(by_definition(a, arrays, n, o, p, q, channel));
-    asm volatile("st.shared.b16 [%0], %1;" ::"r"(smem), "h"(value.bits) : "memory");
+    st_shared_b16(smem, value.bits);
   }
 };
 

@@ -4,7 +4,7 @@
 // nothing.
 #pragma once
 
-#include "dnnarray/conv_tma.cuh"
+#include "conv/implicit_tma.cuh"
 #include "dnnarray/core/division.cuh"
 
 namespace dnnarray {

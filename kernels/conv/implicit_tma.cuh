@@ -4,8 +4,9 @@
 
 #include "conv/geometry.cuh"
 #include "dnnarray/mma/warpgroup.cuh"
-#include "dnnarray/tile.cuh"
-#include "dnnarray/tma.cuh"
+#include "conv/epilogue.cuh"
+#include "dnnarray/ptx/tma.cuh"
+#include "dnnarray/ptx/mbarrier.cuh"
 
 namespace dnnarray {
 
@@ -53,16 +54,16 @@ struct TmaTile {
     if constexpr (kTurned) {
 #pragma unroll
       for (int n = 0; n < kTileN; n += 64) {
-        copy_box(target + n * kRow, map, barrier, BoxPlace{tile.n + n, w, h, d, tile.group * a.channels + c});
+        tma_load(target + n * kRow, map, barrier, BoxPlace{tile.n + n, w, h, d, tile.group * a.channels + c});
       }
     } else {
-      copy_box(target, map, barrier, BoxPlace{c, w, h, d, tile.group * outs + tile.n});
+      tma_load(target, map, barrier, BoxPlace{c, w, h, d, tile.group * outs + tile.n});
     }
   }
 
   // Gives a stage back.
   static __device__ __forceinline__ void release(unsigned empty) {
-    if (threadIdx.x % kGroup == 0) barrier_arrive(empty);
+    if (threadIdx.x % kGroup == 0) mbarrier_arrive(empty);
   }
 
   static __device__ __forceinline__ void clear(float (&sums)[kMmas][kTileN / 2]) {
@@ -126,11 +127,11 @@ struct TmaTile {
       for (int k = 0; k < 4; ++k)
         Wgmma<T, false, kTurned, kTileN>::run(sums[i], a + 2 * k, b + (kTurned ? 128 : 2) * k);
     }
-    wgmma_commit();
+    wgmma_commit_group();
   }
 
   static __device__ __forceinline__ void finish(float (&sums)[kMmas][kTileN / 2]) {
-    wgmma_wait<0>();
+    wgmma_wait_group<0>();
 #pragma unroll
     for (int i = 0; i < kMmas; ++i) hold(sums[i]);
   }

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "dnnarray/core/division.cuh"
-#include "dnnarray/depthwise_stream.cuh"
+#include "conv/depthwise_stream.cuh"
 
 namespace dnnarray {
 
@@ -106,7 +106,7 @@ struct DepthwiseStrips {
 #pragma unroll
       for (int k = 0; k < kTimes; ++k) {
         const int i = threadIdx.x + k * C::kThreads;
-        pieces[k] = load_or_zero(from + i * kPiece, i < kPieces && i * kPiece < there);
+        pieces[k] = ld_global_nc_v4_if(from + i * kPiece, i < kPieces && i * kPiece < there);
       }
 #pragma unroll
       for (int k = 0; k < kTimes; ++k) {

@@ -8,7 +8,7 @@
 #pragma once
 
 #include "dnnarray/mma/warpgroup.cuh"
-#include "dnnarray/parts.cuh"
+#include "conv/parts.cuh"
 
 namespace dnnarray {
 
@@ -31,11 +31,11 @@ struct PartSums<1, kMmas, kCount> {
   template <typename Stage, typename Before>
   __device__ __forceinline__ void add(const Stage& stage, const Before& before) {
     stage.multiply(total, 0, 0);
-    wgmma_wait<1>();
+    wgmma_wait_group<1>();
     before();
   }
   __device__ __forceinline__ void finish() {
-    wgmma_wait<0>();
+    wgmma_wait_group<0>();
 #pragma unroll
     for (int i = 0; i < kMmas; ++i) hold(total[i]);
   }
@@ -54,11 +54,11 @@ struct PartSums<2, kMmas, kCount> {
   template <typename Stage, typename Before>
   __device__ __forceinline__ void add(const Stage& stage, const Before& before) {
     stage.multiply(large, 0, 0);
-    wgmma_wait<1>();
+    wgmma_wait_group<1>();
     before();
     stage.multiply(small, 0, 1);
     stage.multiply(small, 1, 0);
-    wgmma_wait<2>();
+    wgmma_wait_group<2>();
 #pragma unroll
     for (int i = 0; i < kMmas; ++i) {
       hold(large[i]);
@@ -71,7 +71,7 @@ struct PartSums<2, kMmas, kCount> {
     }
   }
   __device__ __forceinline__ void finish() {
-    wgmma_wait<0>();
+    wgmma_wait_group<0>();
 #pragma unroll
     for (int i = 0; i < kMmas; ++i) {
       hold(small[i]);

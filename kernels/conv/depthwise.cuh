@@ -6,6 +6,7 @@
 #pragma once
 
 #include "conv/geometry.cuh"
+#include "dnnarray/ptx/cp_async.cuh"
 
 namespace dnnarray {
 
@@ -144,28 +145,6 @@ __device__ __forceinline__ void stage_weights(arithmetic_t<T>* smem, const T* w,
   }
 }
 
-// 16 bytes, or zeros where `there` is false. Stays in its place among others like it: a row of them does not ask for
-// all addresses at once.
-__device__ __forceinline__ uint4 load_or_zero(const void* gmem, bool there) {
-  uint4 v{0, 0, 0, 0};
-  asm volatile("{\n.reg .pred there;\nsetp.ne.b32 there, %5, 0;\n@there ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4];\n}"
-               : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
-               : "l"(__cvta_generic_to_global(gmem)), "r"(static_cast<int>(there)));
-  return v;
-}
-
-// Towards the second-level cache, where `there`.
-__device__ __forceinline__ void prefetch_if(const void* gmem, bool there) {
-  if (there) asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(gmem)));
-}
-
-// 16 bytes from device to shared memory, or zeros where `there` is false, without passing registers.
-__device__ __forceinline__ void bring_or_zero(void* smem, const void* gmem, bool there) {
-  const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(smem));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(gmem), "r"(there ? 16 : 0) : "memory");
-}
-__device__ __forceinline__ void wait_for_all_brought() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-
 // Where a tile begins in a plane, and its extents in shared memory.
 struct TileOfPixels {
   int top, left, rows, columns;
@@ -186,7 +165,7 @@ __device__ __forceinline__ void bring_tile(T* smem, const T* plane, long long ro
 #pragma unroll 4
     for (int column = lane / kPieces; column < tile.columns; column += kStep) {
       const bool there = row_there && static_cast<unsigned>(tile.left + column) < static_cast<unsigned>(width);
-      bring_or_zero(to, there ? from : plane, there);
+      cp_async_cg(shared_address(to), there ? from : plane, there);
       from += kStep * column_step;
       to += kStep * kPixel;
     }

@@ -6,30 +6,11 @@
 #pragma once
 
 #include "conv/geometry.cuh"
-#include "dnnarray/keep.cuh"
+#include "conv/keep.cuh"
 #include "dnnarray/mma/warp.cuh"
-#include "dnnarray/ptx/copy_async.cuh"
+#include "dnnarray/ptx/cp_async.cuh"
 
 namespace dnnarray {
-
-// d = c plus a product of 16 x 8 x 8, half of `Mma`'s.
-__device__ __forceinline__ void add_half_product(float (&d)[4], const float (&c)[4], unsigned a0, unsigned a1,
-                                                 unsigned b, bfloat16_t) {
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %8, %9, %10};"
-      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-      : "r"(a0), "r"(a1), "r"(b), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
-}
-__device__ __forceinline__ void add_half_product(float (&d)[4], const float (&c)[4], unsigned a0, unsigned a1,
-                                                 unsigned b, float16_t) {
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %8, %9, %10};"
-      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-      : "r"(a0), "r"(a1), "r"(b), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
-}
-
-// Two matrices of 8 x 8; lane l gives the address of row l % 8 of matrix l / 8 % 2.
-__device__ __forceinline__ void load_two_matrices(unsigned address, unsigned (&r)[2]) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(address));
-}
 
 // An image in memory, its channels dense: distances in elements, extents, channels from the block's first one on.
 struct BoxSource {
@@ -79,7 +60,7 @@ __device__ __forceinline__ void bring_box(unsigned smem, const T* image, const B
     const bool there = inside && static_cast<unsigned>(depth) < static_cast<unsigned>(source.depth) &&
                        static_cast<unsigned>(h) < static_cast<unsigned>(source.height) &&
                        static_cast<unsigned>(w) < static_cast<unsigned>(source.width);
-    copy_async(to, there ? image + (depth * source.d + h * source.h + w * source.w) : image, there);
+    cp_async_cg(to, there ? image + (depth * source.d + h * source.h + w * source.w) : image, there);
     row += down;
     column += across;
     if (column >= box.columns) column -= box.columns, ++row;

@@ -4,16 +4,9 @@
 #pragma once
 
 #include "dnnarray/core/dtype.cuh"
+#include "dnnarray/ptx/integer.cuh"
 
 namespace dnnarray {
-
-// The 64-bit product in one instruction; from a cast and a product the compiler makes a sum with a zero upper half
-// besides.
-__device__ __forceinline__ unsigned long long wide_product(unsigned a, unsigned b) {
-  unsigned long long y;
-  asm("mul.wide.u32 %0, %1, %2;" : "=l"(y) : "r"(a), "r"(b));
-  return y;
-}
 
 struct Words {
   unsigned at[4];
@@ -25,7 +18,7 @@ __device__ __forceinline__ Words philox(unsigned long long seed, unsigned long l
   unsigned k = static_cast<unsigned>(seed), m = static_cast<unsigned>(seed >> 32);
 #pragma unroll
   for (int round = 0; round < 10; ++round) {
-    const unsigned long long first = wide_product(a, 0xD2511F53u), second = wide_product(c, 0xCD9E8D57u);
+    const unsigned long long first = mul_wide_u32(a, 0xD2511F53u), second = mul_wide_u32(c, 0xCD9E8D57u);
     a = static_cast<unsigned>(second >> 32) ^ b ^ k;
     c = static_cast<unsigned>(first >> 32) ^ d ^ m;
     b = static_cast<unsigned>(second);

@@ -2,7 +2,7 @@
 // they stand.
 #pragma once
 
-#include "dnnarray/grouped.cuh"
+#include "conv/grouped.cuh"
 
 namespace dnnarray {
 
@@ -44,7 +44,7 @@ struct Rows {
     const T* row = image + index * n + share.vector * 8;
     for (int i = share.first; i < columns; i += share.step) {
       const bool here = there && static_cast<unsigned>(left + i) < static_cast<unsigned>(width);
-      copy_async(smem + i * pitch + share.vector * 16, here ? row + (at * h + (left + i) * w) : row, here);
+      cp_async_cg(smem + i * pitch + share.vector * 16, here ? row + (at * h + (left + i) * w) : row, here);
     }
   }
 };

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "dnnarray/core/reduce.cuh"
-#include "dnnarray/depthwise_steps.cuh"
+#include "conv/depthwise_steps.cuh"
 
 namespace dnnarray {
 
@@ -25,7 +25,7 @@ struct WarpWeights {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const int k = i * kWarp + threadIdx.x % kWarp;
-      store_pair_if(k < kVectors, smem + k * 8, at[i].x, at[i].y);
+      st_shared_v2_if(k < kVectors, smem + k * 8, at[i].x, at[i].y);
     }
     __syncwarp();
   }
@@ -57,7 +57,8 @@ struct Bands {
       const unsigned place = start + (r * kSide + own) * way;
 #pragma unroll
       for (int c = 0; c < kOwn; ++c) {
-        const unsigned tap = place + c * kTaps * sizeof(T), first = load_half(tap), second = load_half(tap + further);
+        const unsigned tap = place + c * kTaps * sizeof(T), first = ld_shared_u16(tap),
+                       second = ld_shared_u16(tap + further);
         at[r][c][0] = __byte_perm(first, second, low);
         at[r][c][1] = __byte_perm(first, second, high);
       }

@@ -2,9 +2,9 @@
 // a block's rows of x, places of rows in shared memory, and the thread that asks for them.
 #pragma once
 
-#include "dnnarray/depthwise.cuh"
-#include "dnnarray/depthwise_steps.cuh"
-#include "dnnarray/tma.cuh"
+#include "conv/depthwise.cuh"
+#include "conv/depthwise_steps.cuh"
+#include "dnnarray/ptx/tma.cuh"
 
 namespace dnnarray {
 
@@ -71,10 +71,10 @@ struct PlacesOfRows {
   }
   __device__ __forceinline__ void begin(int stages, int warps) const {
     for (int s = 0; s < stages; ++s) {
-      barrier_init(full + s * 8, 1);
-      barrier_init(done + s * 8, warps);
+      mbarrier_init(full + s * 8, 1);
+      mbarrier_init(done + s * 8, warps);
     }
-    barrier_init_done();
+    fence_mbarrier_init();
   }
 };
 
@@ -84,14 +84,14 @@ __device__ __forceinline__ void bring_rows(const TilesOfRows& a, const PlacesOfR
                                            const TensorMap& dy, int channel_x, int channel, Steps steps) {
   Turn turn;
   for (int filled = 0; steps.more(); steps.next(a), turn.next(a.stages), ++filled) {
-    if (filled >= a.stages) barrier_wait(places.done + turn.at * 8, turn.parity ^ 1);
+    if (filled >= a.stages) mbarrier_wait(places.done + turn.at * 8, turn.parity ^ 1);
     const unsigned barrier = places.full + turn.at * 8;
     const bool of_x = steps.brings_x(a), of_dy = steps.brings_dy(a);
-    barrier_expect(barrier, (of_x ? places.x_bytes : 0) + (of_dy ? places.dy_bytes : 0));
+    mbarrier_arrive_expect_tx(barrier, (of_x ? places.x_bytes : 0) + (of_dy ? places.dy_bytes : 0));
     if (of_dy)
-      copy_box(places.dy + turn.at * places.dy_bytes, dy, barrier, {channel, steps.q, steps.y, steps.d, steps.image});
+      tma_load(places.dy + turn.at * places.dy_bytes, dy, barrier, {channel, steps.q, steps.y, steps.d, steps.image});
     if (of_x) {
-      copy_box(places.x + turn.at * places.x_bytes, x, barrier,
+      tma_load(places.x + turn.at * places.x_bytes, x, barrier,
                {channel_x, steps.q - a.before_w, steps.y - a.before_h, steps.d - a.before_d, steps.image});
     }
   }

@@ -1,23 +1,12 @@
 // Ends of tiles whose operands the copy engine brings: results leave and residuals come as panels of shared memory.
 #pragma once
 
-#include "dnnarray/conv_tma.cuh"
+#include "conv/implicit_tma.cuh"
 #include "dnnarray/mma/warp.cuh"
+#include "dnnarray/core/ring.cuh"
+#include "dnnarray/ptx/ldmatrix.cuh"
 
 namespace dnnarray {
-
-// The other way than `load_matrices`; transposed, lane l gives the address of column l % 8 of matrix l / 8.
-__device__ __forceinline__ void store_matrices(unsigned smem, const unsigned (&v)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(smem), "r"(v[0]), "r"(v[1]),
-               "r"(v[2]), "r"(v[3])
-               : "memory");
-}
-
-__device__ __forceinline__ void store_matrices_transposed(unsigned smem, const unsigned (&v)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(smem), "r"(v[0]),
-               "r"(v[1]), "r"(v[2]), "r"(v[3])
-               : "memory");
-}
 
 template <typename Config>
 struct TmaGuests;
@@ -51,7 +40,7 @@ struct TmaPanels {
   // Of a warpgroup whose rows are another part of the tile.
   __device__ __forceinline__ TmaPanels(const char* first, unsigned first_barrier, int group, int rows)
       : memory(first + group * kEach),
-        address(smem_address(memory)),
+        address(shared_address(memory)),
         barriers(first_barrier + group * kSets * 24),
         part(rows) {}
 
@@ -63,7 +52,7 @@ struct TmaPanels {
         part(other.part + further) {}
 
   static __device__ __forceinline__ void init(unsigned barriers) {
-    for (int i = 0; i < kBarriers; ++i) barrier_init(barriers + i * 8, i % 3 == 1 ? kWarps : 1);
+    for (int i = 0; i < kBarriers; ++i) mbarrier_init(barriers + i * 8, i % 3 == 1 ? kWarps : 1);
   }
 
   // --- by the carrier
@@ -75,17 +64,17 @@ struct TmaPanels {
                                         const Image& image, bool guests = false) {
     for (int i = 0; kResidual && !guests && i < kSets && i < count; ++i) bring(residual, i, tile(i), outs, image);
     for (int i = 0; i < count; ++i, ring.next()) {
-      barrier_wait(done(), ring.parity);
+      mbarrier_wait(done(), ring.parity);
       if (kResult) {
         each(ring.stage, tile(i), outs, image,
-             [&](unsigned panel, const WindowPlace& place) { store_windows<Config::kAxes>(panel, y, place); });
-        commit_stores();
-        stores_read<0>();
+             [&](unsigned panel, const WindowPlace& place) { tma_store_im2col<Config::kAxes>(panel, y, place); });
+        tma_store_commit_group();
+        tma_store_wait_group_read<0>();
       }
       if (!kResidual) {
-        barrier_arrive(ready(ring.stage));
+        mbarrier_arrive(ready(ring.stage));
       } else if (guests) {
-        barrier_arrive(free(ring.stage));
+        mbarrier_arrive(free(ring.stage));
       } else if (i + kSets < count) {
         bring(residual, ring.stage, tile(i + kSets), outs, image);
       }
@@ -105,7 +94,7 @@ struct TmaPanels {
       for (int p = 0; p < kPanels; ++p) {
         if (tile.n + p * 64 < target.outs) fill(target, sums[i], i, p);
       }
-    fence_async();
+    fence_proxy_async();
     let_go();
   }
 
@@ -115,14 +104,14 @@ struct TmaPanels {
   __device__ __forceinline__ void write_first(const Target<T, R>& target, const float (&sums)[C::kMmas][C::kTileN / 2],
                                               const TmaPlace& tile, const Image& image, int pixels) const {
     const int group = 1 + static_cast<int>(threadIdx.x) / C::kGroup;
-    group_barrier(group);  // the last tile's panels have been read
+    bar_sync<128>(group);  // the last tile's panels have been read
 #pragma unroll
     for (int i = 0; i < C::kMmas; ++i)
 #pragma unroll
       for (int p = 0; p < kPanels; ++p) {
         if (tile.n + p * 64 < target.outs) fill_turned(target, sums[i], i, p);
       }
-    group_barrier(group);
+    bar_sync<128>(group);
     constexpr int kVector = Config::kFirst, kAcross = 64 / kVector, kStep = C::kGroup / kAcross;
     const int thread = threadIdx.x % C::kGroup, across = thread % kAcross * kVector;
     for (int i = 0; i < C::kMmas; ++i) {
@@ -191,7 +180,7 @@ struct TmaPanels {
 
   __device__ __forceinline__ void let_go() {
     __syncwarp();
-    if (threadIdx.x % 32 == 0) barrier_arrive(done());
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(done());
     ring.next();
   }
 
@@ -207,7 +196,7 @@ struct TmaPanels {
 
   __device__ __forceinline__ void expect(int set, const TmaPlace& tile, int outs) const {
     const int there = tile.n + C::kTileN <= outs ? kPanels : (outs - tile.n + 63) / 64;
-    barrier_expect(ready(set), C::kMmas * there * kPanel);
+    mbarrier_arrive_expect_tx(ready(set), C::kMmas * there * kPanel);
   }
 
   // Asks for the residual of a tile.
@@ -216,7 +205,7 @@ struct TmaPanels {
                                         const Image& image) const {
     expect(set, tile, outs);
     each(set, tile, outs, image, [&](unsigned panel, const WindowPlace& place) {
-      copy_windows<Config::kAxes>(panel, residual, ready(set), place, TapPlace{0, 0, 0});
+      tma_load_im2col<Config::kAxes>(panel, residual, ready(set), place, TapPlace{0, 0, 0});
     });
   }
 
@@ -234,7 +223,7 @@ struct TmaPanels {
 
   // Without a residual the panels are free at first.
   __device__ __forceinline__ void wait_ready() const {
-    barrier_wait(ready(ring.stage), kResidual ? ring.parity : ring.parity ^ 1);
+    mbarrier_wait(ready(ring.stage), kResidual ? ring.parity : ring.parity ^ 1);
   }
 
   // Where a lane's row of four matrices of 8 x 8 lies: chunks 2 j and 2 j + 1 of 16 rows. A row's chunks are exchanged
@@ -251,7 +240,7 @@ struct TmaPanels {
 
   __device__ __forceinline__ void load_panel(unsigned (&pieces)[4][4], int mma, int p) const {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) load_matrices(matrices(mma, p, j), pieces[j]);
+    for (int j = 0; j < 4; ++j) ldmatrix_x4(matrices(mma, p, j), pieces[j]);
   }
 
   static __device__ __forceinline__ void add_panel(float (&sums)[C::kTileN / 2], int p,
@@ -273,7 +262,7 @@ struct TmaPanels {
     for (int j = 0; j < 4; ++j) {
       unsigned pieces[4];
       finish(target, sums, p, j, pieces);
-      store_matrices(matrices(mma, p, j), pieces);
+      stmatrix_x4(matrices(mma, p, j), pieces);
     }
   }
 
@@ -286,7 +275,7 @@ struct TmaPanels {
     for (int j = 0; j < 4; ++j) {
       unsigned pieces[4];
       finish(target, sums, p, j, pieces);
-      store_matrices_transposed(at + j * 16 * C::kRow, pieces);
+      stmatrix_x4_trans(at + j * 16 * C::kRow, pieces);
     }
   }
 
@@ -352,14 +341,14 @@ struct TmaGuests {
     const int group = i / kOwn, row = i / Panels::kPanels, p = i % Panels::kPanels;
     const Panels own(panels, group);
     if (i % kOwn == 0) {
-      barrier_wait(own.free(panels.ring.stage), panels.ring.parity ^ 1);
+      mbarrier_wait(own.free(panels.ring.stage), panels.ring.parity ^ 1);
       own.expect(panels.ring.stage, tile, outs);
     }
     if (tile.n + p * 64 >= outs) return;
     WindowPlace place = image.where(tile.m + row * 64);
     place.c = tile.group * outs + tile.n + p * 64;
-    copy_windows<Config::kAxes>(own.slot(panels.ring.stage, row % C::kMmas, p), residual, own.ready(panels.ring.stage),
-                                place, TapPlace{0, 0, 0});
+    tma_load_im2col<Config::kAxes>(own.slot(panels.ring.stage, row % C::kMmas, p), residual,
+                                   own.ready(panels.ring.stage), place, TapPlace{0, 0, 0});
   }
 };
 

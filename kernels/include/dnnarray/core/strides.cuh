@@ -1,7 +1,7 @@
-// Vectors of wide elements, division with remainder, and steps along the axes of an array.
+// Vectors of wide elements, division with remainder, and strides of an array.
 #pragma once
 
-#include "dnnarray/larger.cuh"
+#include "dnnarray/core/larger.cuh"
 
 namespace dnnarray {
 

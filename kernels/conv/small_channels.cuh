@@ -12,15 +12,16 @@
 #include "dnnarray/core/reduce.cuh"
 #include "dnnarray/core/vec.cuh"
 #include "dnnarray/mma/warp.cuh"
-#include "dnnarray/parts.cuh"
-#include "dnnarray/ptx/copy_async.cuh"
+#include "conv/parts.cuh"
+#include "dnnarray/ptx/cp_async.cuh"
+#include "dnnarray/ptx/opaque.cuh"
 
 namespace dnnarray {
 
 // The same number, which the compiler must not know: what follows from it is computed anew for each region, not kept in
 // registers beside the sums.
 __device__ __forceinline__ int fresh(int v) {
-  asm volatile("" : "+r"(v));
+  opaque(v);
   return v;
 }
 __device__ __forceinline__ int fresh_thread() { return fresh(threadIdx.x); }
@@ -60,7 +61,7 @@ struct ThinNumbers {
                         high = load<float, 4>(reinterpret_cast<const float*>(smem) + 4);
     float most = 0;
 #pragma unroll
-    for (int e = 0; e < 4; ++e) most = larger_magnitude(larger_magnitude(most, low.at[e]), high.at[e]);
+    for (int e = 0; e < 4; ++e) most = max_nan_abs(max_nan_abs(most, low.at[e]), high.at[e]);
     unsigned largest = seen(most);
     if (largest != kStrange) return largest;
 #pragma unroll
@@ -170,22 +171,21 @@ struct ThinPixels {
       for (int left = rows() - line; left > 0;
            left -= kLines, h += kLines, from += kLines * width, to += kLines * pitch()) {
         const bool there = inside && static_cast<unsigned>(h) < static_cast<unsigned>(axes.h.space);
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(there ? from : x), "r"(there ? 4 : 0)
-                     : "memory");
+        cp_async_ca<4>(to, there ? from : x, there);
       }
     }
-    copies_commit();
+    cp_async_commit_group();
   }
 
   // What `bring` has brought, as words of parts; those of all threads become one scale, which `reach` may raise. Waits
   // for all copies of the thread.
   template <int kThreads, typename Numbers, typename Reach>
   __device__ __forceinline__ Scale into_parts(char* smem, Reach reach) const {
-    copies_wait<0>();
+    cp_async_wait_group<0>();
     unsigned largest = 0;
     if (Numbers::kScaled) {
       float most = 0;
-      each_own<kThreads>(smem, [&](char* at) { most = larger_magnitude(most, *reinterpret_cast<const float*>(at)); });
+      each_own<kThreads>(smem, [&](char* at) { most = max_nan_abs(most, *reinterpret_cast<const float*>(at)); });
       largest = seen(most);
       if (largest == kStrange)
         each_own<kThreads>(smem,

@@ -4,7 +4,7 @@
 // Four neighbouring lanes hold a row of 8 columns in pairs, as all mma and wgmma instructions leave it.
 #pragma once
 
-#include "dnnarray/activation.cuh"
+#include "dnnarray/core/activation.cuh"
 #include "conv/geometry.cuh"
 #include "dnnarray/core/vec.cuh"
 

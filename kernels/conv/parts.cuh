@@ -55,13 +55,6 @@ struct Factors {
   __device__ __forceinline__ float operator()(float x) const { return x * first * second; }
 };
 
-// The larger magnitude; NaN where one of them is.
-__device__ __forceinline__ float larger_magnitude(float a, float b) {
-  float y;
-  asm("{.reg .f32 t; abs.f32 t, %2; max.NaN.f32 %0, %1, t;}" : "=f"(y) : "f"(a), "f"(b));
-  return y;
-}
-
 // Parts of two numbers that are scaled already, side by side.
 template <typename T, int kParts>
 struct Parts {

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "dnnarray/core/overlap.cuh"
-#include "dnnarray/grouped.cuh"
+#include "conv/grouped.cuh"
 
 namespace dnnarray {
 

@@ -2,8 +2,8 @@
 // words of shared memory.
 #pragma once
 
-#include "dnnarray/barrier.cuh"
-#include "dnnarray/depthwise.cuh"
+#include "dnnarray/ptx/mbarrier.cuh"
+#include "conv/depthwise.cuh"
 
 namespace dnnarray {
 
@@ -72,45 +72,5 @@ struct Turn {  // a place in a ring
     }
   }
 };
-
-// Until the phases of these parities of both barriers are complete: one after the other would take twice as long to
-// find that they are.
-__device__ __forceinline__ void wait_for_both(unsigned one, unsigned parity, unsigned other, unsigned other_parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done, other;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 other, [%2], %3;\n"
-      "@!done bra again;\n"
-      "@!other bra again;\n"
-      "}" ::"r"(one),
-      "r"(parity), "r"(other), "r"(other_parity)
-      : "memory");
-}
-
-__device__ __forceinline__ unsigned load_half(unsigned smem) {
-  unsigned v;
-  asm volatile("{\n.reg .b16 half;\nld.shared.b16 half, [%1];\ncvt.u32.u16 %0, half;\n}" : "=r"(v) : "r"(smem));
-  return v;
-}
-__device__ __forceinline__ uint2 load_pair(unsigned smem) {
-  uint2 v;
-  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(smem));
-  return v;
-}
-__device__ __forceinline__ void store_pair_if(bool there, unsigned smem, unsigned x, unsigned y) {
-  asm volatile(
-      "{\n.reg .pred there;\nsetp.ne.b32 there, %3, 0;\n@there st.shared.v2.b32 [%0], {%1, %2};\n}" ::"r"(smem), "r"(x),
-      "r"(y), "r"(static_cast<int>(there))
-      : "memory");
-}
-
-// Bytes of two words, here and not before.
-__device__ __forceinline__ unsigned pick(unsigned x, unsigned y, unsigned way) {
-  unsigned v;
-  asm volatile("prmt.b32 %0, %1, %2, %3;" : "=r"(v) : "r"(x), "r"(y), "r"(way));
-  return v;
-}
 
 }  // namespace dnnarray

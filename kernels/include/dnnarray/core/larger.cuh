@@ -3,6 +3,8 @@
 
 #include "dnnarray/core/reduce.cuh"
 #include "dnnarray/core/vec.cuh"
+#include "dnnarray/ptx/extremes.cuh"
+#include "dnnarray/ptx/halves.cuh"
 
 namespace dnnarray {
 
@@ -50,32 +52,18 @@ __device__ __forceinline__ T larger(T a, T b) {
 #if __CUDA_ARCH__ >= 800
 template <>
 __device__ __forceinline__ float larger(float a, float b) {
-  float y;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
-  return y;
+  return max_nan(a, b);
 }
 template <>
 __device__ __forceinline__ float16_t larger(float16_t a, float16_t b) {
-  float16_t y;
-  asm("max.NaN.f16 %0, %1, %2;" : "=h"(y.bits) : "h"(a.bits), "h"(b.bits));
-  return y;
+  return {max_nan_f16(a.bits, b.bits)};
 }
 template <>
 __device__ __forceinline__ bfloat16_t larger(bfloat16_t a, bfloat16_t b) {
-  bfloat16_t y;
-  asm("max.NaN.bf16 %0, %1, %2;" : "=h"(y.bits) : "h"(a.bits), "h"(b.bits));
-  return y;
+  return {max_nan_bf16(a.bits, b.bits)};
 }
-__device__ __forceinline__ unsigned larger_pair(unsigned a, unsigned b, float16_t) {
-  unsigned y;
-  asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
-  return y;
-}
-__device__ __forceinline__ unsigned larger_pair(unsigned a, unsigned b, bfloat16_t) {
-  unsigned y;
-  asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
-  return y;
-}
+__device__ __forceinline__ unsigned larger_pair(unsigned a, unsigned b, float16_t) { return max_nan_f16x2(a, b); }
+__device__ __forceinline__ unsigned larger_pair(unsigned a, unsigned b, bfloat16_t) { return max_nan_bf16x2(a, b); }
 #else
 template <typename T>
 __device__ __forceinline__ unsigned larger_pair(unsigned a, unsigned b, T) {
@@ -97,24 +85,9 @@ __device__ __forceinline__ unsigned halves_of(const unsigned (&words)[N], int lo
 }
 
 // 0xffff in each half where two pairs are equal.
-__device__ __forceinline__ unsigned equal_pair(unsigned a, unsigned b, float16_t) {
-  unsigned y;
-  asm("set.eq.u32.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
-  return y;
-}
+__device__ __forceinline__ unsigned equal_pair(unsigned a, unsigned b, float16_t) { return set_eq_f16x2(a, b); }
 #if __CUDA_ARCH__ >= 900
-__device__ __forceinline__ unsigned equal_pair(unsigned a, unsigned b, bfloat16_t) {
-  unsigned y;
-  asm("set.eq.u32.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
-  return y;
-}
-
-// The smaller of two pairs of unsigned integers.
-__device__ __forceinline__ unsigned smaller_pair(unsigned a, unsigned b) {
-  unsigned y;
-  asm("min.u16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
-  return y;
-}
+__device__ __forceinline__ unsigned equal_pair(unsigned a, unsigned b, bfloat16_t) { return set_eq_bf16x2(a, b); }
 #endif
 
 template <typename T, int N>

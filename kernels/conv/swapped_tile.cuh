@@ -2,7 +2,7 @@
 // columns.
 #pragma once
 
-#include "dnnarray/conv_panels.cuh"
+#include "conv/panels.cuh"
 
 namespace dnnarray {
 
@@ -32,11 +32,11 @@ struct TurnedTile {
 #pragma unroll
     for (int k = 0; k < 4; ++k)
       Wgmma<T, C::kTurned, false, kPlaces>::run(sums, a + (C::kTurned ? 128 : 2) * k, b + 2 * k);
-    wgmma_commit();
+    wgmma_commit_group();
   }
 
   static __device__ __forceinline__ void finish(Sums& sums) {
-    wgmma_wait<0>();
+    wgmma_wait_group<0>();
     hold(sums);
   }
 
@@ -66,7 +66,7 @@ struct TurnedTile {
 #pragma unroll
     for (int j = 0; j < kPasses; ++j) {
       unsigned pieces[4];
-      load_matrices_transposed(matrices(panel, j), pieces);
+      ldmatrix_x4_trans(matrices(panel, j), pieces);
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         float residual[2];
@@ -86,7 +86,7 @@ struct TurnedTile {
         pieces[k] = Finished<typename Config::Activation>::pair(sums[8 * j + 2 * k], sums[8 * j + 2 * k + 1], target.p,
                                                                 target.q, R());
       }
-      store_matrices_transposed(matrices(panel, j), pieces);
+      stmatrix_x4_trans(matrices(panel, j), pieces);
     }
   }
 
