@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
@@ -330,15 +329,16 @@ def _unfolded(g: np.ndarray) -> np.ndarray:
 
 
 # Equal terms are rounded all in the same direction, so that a sum of one term after the other shows its whole error.
-# The compiled algorithm `shifted` is still 1.6 times beyond the bound here (2.8e-6), so these rows stand with NumPy
-# alone until it adds in shorter runs.
-for _n, _p in ((1, 256), (1 << 12, 2)) if os.environ.get("DNNARRAY_NUMBA") == "0" else ():
+for _n, _h, _w in ((1, 256, 256), (1, 32, 1100), (1 << 9, 16, 16), (1 << 12, 2, 2)):
     row(
-        f"conv_backward_weight-depthwise-equal-{_n}",
+        f"conv_backward_weight-depthwise-equal-{_n}x{_h}x{_w}",
         "conv_backward_weight",
-        lambda n=_n, p=_p: (np.full((n, 4, p, p), 0.1, np.float32), np.full((n, 4, p + 2, p + 2), 0.1, np.float32)),
+        lambda n=_n, h=_h, w=_w: (
+            np.full((n, 4, h, w), 0.1, np.float32),
+            np.full((n, 4, h + 2, w + 2), 0.1, np.float32),
+        ),
         lambda g, x: [np.full((4, 1, 3, 3), np.float64(g.size // 4) * np.float64(np.float32(0.1)) ** 2)],
-        terms=_n * _p * _p,
+        terms=_n * _h * _w,
         orders=IMAGES,
         weight_shape=(4, 1, 3, 3),
         groups=4,

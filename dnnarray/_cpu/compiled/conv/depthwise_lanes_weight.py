@@ -52,7 +52,7 @@ from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 
 _TAPS = 3  # whose sums are in registers
-_CHAIN, _ROWS_CHAIN = 64, 32  # pixels of a row, and rows, that are added up in a row
+_CHAIN, _SUMS_CHAIN = 64, 32  # pixels of a row that are added up in registers, and such sums before float64 takes them
 _MACS = 16  # for an element of a light operation
 _WORD = ir.IntType(64)
 
@@ -183,10 +183,11 @@ def _row_products(like, geo, strides, x, grad, sums):
 
 @routine
 def _add_to(like, sums, totals, count, item):
-    """Add the sums to the totals; they begin at 0 again."""
+    """Add the sums to the totals in float64; the sums begin at 0 again."""
     apart()
-    for at in range(0, count * item, item):
-        write(like, totals + at, read(like, totals + at) + read(like, sums + at))
+    for at in range(count):
+        total = totals + at * 8
+        write(np.float64(0), total, read(np.float64(0), total) + read(like, sums + at * item))
     clear(like, sums, count, item)
 
 
@@ -200,17 +201,19 @@ def lanes_gradient(
     geo: Integers1,
     like: Out1,
     memory: int,
+    results: int,
     elements: int,
     tasks: int,
     parts: int,
 ) -> None:
-    """The parts from `start` to `stop`, each every so many blocks of rows: sums [tap][channel], and behind them the
-    totals of all of the part."""
+    """The parts from `start` to `stop`, each every so many blocks of rows: sums [tap][channel] in `memory`, and the
+    totals of all of the part in float64 in `results`."""
     zero, item = like.dtype.type(0), geo[ITEM]
+    in_a_row = (geo[OUT + 2] + _CHAIN - 1) // _CHAIN
     for part in range(start, stop):
-        sums, rows = memory + 2 * part * elements * item, 0
-        totals = sums + elements * item
-        clear(zero, sums, 2 * elements, item)
+        sums, totals, held = memory + part * elements * item, results + part * elements * 8, 0
+        clear(zero, sums, elements, item)
+        clear(np.float64(0), totals, elements, 8)
         for task in range(part, tasks, parts):
             block, plane = task % geo[BLOCKS], task // geo[BLOCKS]
             n, d = plane // geo[OUT], plane % geo[OUT]
@@ -232,9 +235,10 @@ def lanes_gradient(
                         )
                         own = sums + (t * geo[WINDOW + 1] + r) * geo[WINDOW + 2] * geo[GROUPS] * item
                         _row_products(zero, geo, strides, line, slopes, own)
-                rows += 1
-                if rows % _ROWS_CHAIN == 0:
+                held += in_a_row
+                if held >= _SUMS_CHAIN:
                     _add_to(zero, sums, totals, elements, item)
+                    held = 0
         _add_to(zero, sums, totals, elements, item)
 
 
@@ -247,7 +251,8 @@ def _weight_gradient(
     geo, tasks = rows_plan(g, x.itemsize)
     x, grad = side_by_side(x), side_by_side(grad)
     elements, parts = g.groups * g.taps, min(threads.cores(), tasks)
-    memory, strides = aligned(1, 2 * parts * elements, x.dtype), np.array(x.strides + grad.strides, np.int64)
+    memory, strides = aligned(1, parts * elements, x.dtype), np.array(x.strides + grad.strides, np.int64)
+    totals = aligned(1, parts * elements, np.dtype(np.float64))
     lanes_gradient(
         parts,
         address(x),
@@ -256,13 +261,14 @@ def _weight_gradient(
         geo,
         memory.reshape(-1),
         address(memory),
+        address(totals),
         elements,
         tasks,
         parts,
         work=g.macs // _MACS,
     )
-    totals = memory.reshape(-1)[: 2 * parts * elements].reshape(parts, 2, g.taps, g.groups)[:, 1]
-    w[...] = totals.sum(0).T.reshape(w.shape)
+    by_part = totals.reshape(-1)[: parts * elements].reshape(parts, g.taps, g.groups)
+    w[...] = by_part.sum(0).T.reshape(w.shape)
 
 
 WAY = CORRELATES._replace(

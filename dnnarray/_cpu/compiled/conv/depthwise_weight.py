@@ -2,8 +2,9 @@
 by side. Imports Numba.
 
 A plane, or as many of its rows as the cache holds, is copied once to a zero-padded image. Each vector of the gradient
-is then read once and multiplied by the image at all nine taps, whose sums stay in registers; the sums of a block are
-added to those of the channel."""
+is then read once and multiplied by the image at all nine taps, whose sums stay in registers for a short run of vectors;
+the sums of a few runs are added up in memory, and those sums in float64, so that the error does not grow with the
+extents."""
 
 from __future__ import annotations
 
@@ -39,6 +40,8 @@ from dnnarray._problems.conv_geometry import Geometry
 
 _TAPS = 9
 _MACS = 16  # for an element of a light operation
+_CHAIN = 64  # vectors whose products are added up in registers
+_HELD = 16  # images whose sums are added up before float64 takes them
 _WORD = ir.IntType(64)
 _XN, _XG, _XH, _YN, _YG, _YH = 0, 1, 4, 6, 7, 10  # byte strides
 
@@ -85,13 +88,32 @@ def _nine_products(
 
 
 @routine
-def _block(like, geo, x, grad, strides, row, image, sums):
-    """A block of rows of a plane."""
+def _block(like, geo, x, grad, strides, row, image, sums, tall, width):
+    """A block of rows of a plane: the products of `tall` rows, or of a span of one, are added up in registers."""
     apart()
     rows = min(geo[ROWS_AT], geo[OUT_H_AT] - row)
     load_rows(like, geo, x, strides[_XH], row - geo[BEFORE_H_AT], rows + geo[REACH_AT] - 1, image)
-    source, step = grad + row * strides[_YH], geo[PITCH_AT] * geo[ITEM_AT]
-    _nine_products(like, image, step, source, strides[_YH], rows, geo[OUT_W_AT], sums)
+    source, down = grad + row * strides[_YH], strides[_YH]
+    item, step, wide, span = geo[ITEM_AT], geo[PITCH_AT] * geo[ITEM_AT], geo[OUT_W_AT], _CHAIN * width
+    for first in range(0, rows, tall):
+        line, at = image + first * step, source + first * down
+        for begin in range(0, wide - width + 1, span):
+            count = span if begin + span + width <= wide else wide - begin
+            _nine_products(
+                like, line + begin * item, step, at + begin * item, down, min(tall, rows - first), count, sums
+            )
+
+
+@routine
+def _collect(like, sums, width, weight, item):
+    """Move the sums of a channel, lane by lane, to its weights in float64."""
+    apart()
+    for tap in range(_TAPS):
+        total, own = read(np.float64(0), weight + tap * 8), sums + tap * width * item
+        for lane in range(width):
+            total += read(like, own + lane * item)
+        write(np.float64(0), weight + tap * 8, total)
+    clear(like, sums, _TAPS * width, item)
 
 
 @kernel
@@ -113,7 +135,8 @@ def nine_weight(
 ) -> None:
     """The gradient of the weight, [channel][tap], over `count` images: each part has channels of its own, and `sums`
     nine vectors for each channel."""
-    item, zero = geo[ITEM_AT], like.dtype.type(0)
+    item, zero, none = geo[ITEM_AT], like.dtype.type(0), np.float64(0)
+    tall = max(_CHAIN * width // (geo[OUT_W_AT] + width - 1), 1)
     for part in range(start, stop):
         image, first, last = (
             images + part * elements * item,
@@ -122,29 +145,26 @@ def nine_weight(
         )
         clear(zero, image, elements, item)
         clear(zero, sums + first * _TAPS * width * item, (last - first) * _TAPS * width, item)
+        clear(none, weight + first * _TAPS * 8, (last - first) * _TAPS, 8)
         for n in range(count):
+            due = (n + 1) % _HELD == 0 or n + 1 == count
             for group in range(first, last):
-                plane, gradient = (
-                    x + n * strides[_XN] + group * strides[_XG],
-                    grad + n * strides[_YN] + group * strides[_YG],
-                )
+                plane = x + n * strides[_XN] + group * strides[_XG]
+                gradient = grad + n * strides[_YN] + group * strides[_YG]
+                own = sums + group * _TAPS * width * item
                 for block in range(geo[BLOCKS_AT]):
-                    own = sums + group * _TAPS * width * item
-                    _block(zero, geo, plane, gradient, strides, block * geo[ROWS_AT], image, own)
-        for tap in range(first * _TAPS, last * _TAPS):
-            total = zero
-            for lane in range(width):
-                total += read(zero, sums + (tap * width + lane) * item)
-            write(zero, weight + tap * item, total)
+                    _block(zero, geo, plane, gradient, strides, block * geo[ROWS_AT], image, own, tall, width)
+                    if due or geo[BLOCKS_AT] > 1:
+                        _collect(zero, own, width, weight + group * _TAPS * 8, item)
 
 
 def nine_weight_gradient(g: Geometry, x: np.ndarray, grad: np.ndarray) -> np.ndarray:
-    """The gradient as (channels, taps), for what `fits_nine`."""
+    """The gradient as (channels, taps) in float64, for what `fits_nine`."""
     geo, _, elements = row_plan(g, x.itemsize)
     parts = min(threads.cores(), g.groups)
-    images, sums = aligned(parts, elements, x.dtype), aligned(g.groups, _TAPS * lanes(x.itemsize), x.dtype)
-    weight, strides = np.empty((g.groups, _TAPS), x.dtype), np.array(x.strides + grad.strides, np.int64)
-    width = sums.shape[1] // _TAPS
+    width = lanes(x.itemsize)
+    images, sums = aligned(parts, elements, x.dtype), aligned(g.groups, _TAPS * width, x.dtype)
+    weight, strides = np.empty((g.groups, _TAPS)), np.array(x.strides + grad.strides, np.int64)
     nine_weight(
         parts,
         address(x),

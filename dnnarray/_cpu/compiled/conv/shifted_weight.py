@@ -70,16 +70,18 @@ def _load_gradient(like, geo, grad, ys, extents, target, count):
 
 @routine
 def _add_dots(like, geo, image, gradient, count, taps, sums, target):
-    """Add the inner products of the gradient with the image at each tap; taps beyond the last are those of the last."""
+    """Add the inner products of the gradient with the image at each tap to sums in float64; taps beyond the last are
+    those of the last."""
     apart()
     item, width = geo[ITEM_AT], geo[LANES_AT]
     for first in range(0, geo[DEPTH_AT], DOTS):
         dots(like, gradient, image, taps + first * 8, (count + width - 1) // width, _CHAIN, sums)
         for i in range(min(DOTS, geo[DEPTH_AT] - first)):
-            at, total = target + (first + i) * item, like
+            at = target + (first + i) * 8
+            total = read(np.float64(0), at)
             for j in range(width):
                 total += read(like, sums + (i * width + j) * item)
-            write(like, at, read(like, at) + total)
+            write(np.float64(0), at, total)
 
 
 @kernel
@@ -106,8 +108,8 @@ def depthwise_weight(
         gradient = image + geo[IMAGE_ELEMENTS_AT] * item
         sums = gradient + geo[RESULT_PIXELS_AT] * item
         for group in range(part, geo[GROUPS_AT], parts):
-            target = weight + group * geo[DEPTH_AT] * item
-            clear(zero, target, geo[DEPTH_AT], item)
+            target = weight + group * geo[DEPTH_AT] * 8
+            clear(np.float64(0), target, geo[DEPTH_AT], 8)
             for task in range(0, geo[TASKS_AT], geo[CHANNEL_TASKS_AT]):
                 _, first, images = task_box(task, geo, low, extents)
                 source = (
@@ -140,9 +142,9 @@ def _is_depthwise(g: Geometry) -> bool:
 
 
 def _any_depthwise(g: Geometry, scratch: Sequence[np.ndarray], x: np.ndarray, grad: np.ndarray) -> np.ndarray:
-    """The gradient as (channels, taps), for any strides, windows and axes."""
+    """The gradient as (channels, taps) in float64, for any strides, windows and axes."""
     (memory,), p = scratch, plan(g, x.itemsize, gaps=True)
-    weight, strides = np.empty((g.groups, g.taps), x.dtype), np.array(x.strides + grad.strides, np.int64)
+    weight, strides = np.empty((g.groups, g.taps)), np.array(x.strides + grad.strides, np.int64)
     addresses = (
         address(x),
         address(grad),
