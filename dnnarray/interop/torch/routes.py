@@ -84,7 +84,7 @@ def signature(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.shape, value.dtype, value.stride() if value.layout is torch.strided else None
     if isinstance(value, (list, tuple)):
-        return tuple(map(_signature, value))
+        return tuple(map(signature, value))
     return value
 
 
