@@ -15,6 +15,7 @@ from dnnarray.interop.torch.aten import KERNELS  # noqa: E402
 from dnnarray.interop.torch.aten import attention as attention_kernels  # noqa: E402
 from dnnarray.interop.torch.aten import norm as norm_kernels  # noqa: E402
 from tests.interop.networks import NETWORKS  # noqa: E402
+from tests.interop.precision import errors, gradients, mean, network  # noqa: E402
 
 F = torch.nn.functional
 ON_CPU = {"devices": ("cpu",)}
@@ -24,45 +25,7 @@ ON_CPU = {"devices": ("cpu",)}
 def _fresh_report():
     door.report(reset=True)
     yield
-    assert not switch._SWITCH._libraries, "registrations that were left behind"
-
-
-def _network(name, dtype, form=None, seed=0):
-    make, draw, loss, operators = NETWORKS[name]
-    torch.manual_seed(seed)
-    network = make().to(torch.float64).to(dtype)
-    x = draw(dtype)
-    if form is not None and x.dim() == 4:
-        network, x = network.to(memory_format=form), x.contiguous(memory_format=form)
-    return network, x, loss, [f"aten::{name}" for name in operators.split()]
-
-
-def _gradients(name, dtype, form=None, seed=0):
-    """Loss, output, the gradients by all parameters and by the input, and the buffers afterwards."""
-    network, x, loss, _ = _network(name, dtype, form, seed)
-    x.requires_grad_(x.is_floating_point())
-    output = network(x)
-    value = loss(output)
-    value.backward()
-    leaves = [*network.parameters(), *([x] if x.requires_grad else [])]
-    return [value, output, *(p.grad for p in leaves), *network.buffers()]
-
-
-def _errors(found, exact):
-    """The relative error of each tensor in the root mean square; where the exact numbers are next to nothing, relative
-    to those of the other tensors.
-    """
-    sizes = [e.detach().double().square().mean().sqrt() for e in exact]
-    least = 1e-3 * max(sizes)
-    return [
-        ((f.detach().double() - e.detach()).square().mean().sqrt() / max(s, least)).item()
-        for f, e, s in zip(found, exact, sizes, strict=True)
-    ]
-
-
-def _mean(errors):
-    """The root mean square of several errors: roundings are random, so that one tensor of one draw says little."""
-    return (sum(e * e for e in errors) / len(errors)) ** 0.5
+    assert not switch.SWITCH._libraries, "registrations that were left behind"
 
 
 @pytest.mark.parametrize("form", [None, torch.channels_last], ids=str)
@@ -70,25 +33,25 @@ def _mean(errors):
 def test_gradients_of_networks_are_as_exact_as_those_of_pytorch(name, form):
     ours, theirs = [], []
     for seed in range(3):
-        exact = _gradients(name, torch.float64, seed=seed)
-        theirs += _errors(_gradients(name, torch.float32, form, seed), exact)
+        exact = gradients(name, torch.float64, seed=seed)
+        theirs += errors(gradients(name, torch.float32, form, seed), exact)
         with door.accelerate(**ON_CPU):
-            ours += _errors(_gradients(name, torch.float32, form, seed), exact)
-    assert _mean(ours) <= 1.5 * _mean(theirs)
+            ours += errors(gradients(name, torch.float32, form, seed), exact)
+    assert mean(ours) <= 1.5 * mean(theirs)
     assert max(ours) < 1e-4
     report = door.report()
-    assert [n for n in _network(name, torch.float32)[3] if n not in report or not report[n].taken] == []
+    assert [n for n in network(name, torch.float32)[3] if n not in report or not report[n].taken] == []
 
 
 @pytest.mark.parametrize("name", ["resnet", "vit", "unet", "gru"])
 def test_training_gives_the_losses_of_pytorch(name):
     def train():
-        network, x, loss, _ = _network(name, torch.float32)
-        optimizer = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9)
+        net, x, loss, _ = network(name, torch.float32)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
         losses = []
         for _ in range(12):
             optimizer.zero_grad()
-            value = loss(network(x))
+            value = loss(net(x))
             value.backward()
             optimizer.step()
             losses.append(value.item())
@@ -104,19 +67,19 @@ def test_training_gives_the_losses_of_pytorch(name):
 @pytest.mark.parametrize("name", ["resnet", "convnext", "vit"])
 def test_autocast_gives_what_pytorch_gives(name):
     def run():
-        network, x, loss, _ = _network(name, torch.float32)
+        net, x, loss, _ = network(name, torch.float32)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            value = loss(network(x))
+            value = loss(net(x))
         value.backward()
-        return [value, *(p.grad for p in network.parameters())]
+        return [value, *(p.grad for p in net.parameters())]
 
-    exact = _gradients(name, torch.float64)
+    exact = gradients(name, torch.float64)
     exact = [exact[0], *exact[2 : 1 + len(run())]]
     theirs = run()
     with door.accelerate(**ON_CPU):
         ours = run()
     assert [t.dtype for t in ours] == [t.dtype for t in theirs]
-    assert _mean(_errors(ours, exact)) <= 1.5 * _mean(_errors(theirs, exact))
+    assert mean(errors(ours, exact)) <= 1.5 * mean(errors(theirs, exact))
 
 
 def test_the_report_counts_what_is_taken_and_why_the_rest_is_not():
@@ -293,13 +256,13 @@ def test_deterministic_algorithms_of_pytorch_are_those_of_dnnarray(monkeypatch):
 
 
 def test_a_backward_after_the_block_is_that_of_pytorch():
-    exact = _gradients("resnet", torch.float64)
-    network, x, loss, _ = _network("resnet", torch.float32)
+    exact = gradients("resnet", torch.float64)
+    net, x, loss, _ = network("resnet", torch.float32)
     with door.accelerate(**ON_CPU):
-        value = loss(network(x))
+        value = loss(net(x))
     value.backward()
-    found = [p.grad for p in network.parameters()]
-    assert max(_errors(found, exact[2 : 2 + len(found)])) < 1e-4
+    found = [p.grad for p in net.parameters()]
+    assert max(errors(found, exact[2 : 2 + len(found)])) < 1e-4
 
 
 def test_inference_mode_and_no_grad_are_taken():

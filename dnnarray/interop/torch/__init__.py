@@ -16,6 +16,8 @@ torch.Size([4, 3, 3, 3])
 """
 
 from dnnarray.interop.torch.functions import functions as _functions
+from dnnarray.interop.torch.inductor.backend import backend as _backend
+from dnnarray.interop.torch.inductor.backend import register as _register
 from dnnarray.interop.torch.switch import accelerate as accelerate
 from dnnarray.interop.torch.switch import report as report
 from dnnarray.interop.torch.switch import restore as restore
@@ -23,3 +25,4 @@ from dnnarray.interop.torch.switch import restore as restore
 _FUNCTIONS = _functions()
 __all__ = sorted((*_FUNCTIONS, "accelerate", "report", "restore"))
 globals().update(_FUNCTIONS)
+_register("dnnarray", _backend)

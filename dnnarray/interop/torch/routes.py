@@ -22,14 +22,13 @@ from dnnarray._errors import (
     WorkspaceError,
 )
 from dnnarray._options import CURRENT, DEFAULT, Options, changed_options
-from dnnarray.interop.torch.aten.kernels import ABOVE_AUTOGRAD, Kernel
 
 _BY_SIGNATURE = (
     UnsupportedError,
     DTypeError,
     ShapeError,
 )  # declines that a call of the same shapes, dtypes and options meets again
-_DECLINES = (*_BY_SIGNATURE, OptionError, ArrayTypeError, WorkspaceError, DeviceError)
+DECLINES = (*_BY_SIGNATURE, OptionError, ArrayTypeError, WorkspaceError, DeviceError)
 _MOST_SIGNATURES = 1024  # of calls that are known to be declined
 _MOST_REASONS = 64
 _deterministic = torch._C._get_deterministic_algorithms
@@ -80,34 +79,32 @@ def _wanted(settings: Settings) -> Options:
     return _made_deterministic(options) if _deterministic() else options
 
 
-def _signature(value: Any) -> Any:
+def signature(value: Any) -> Any:
     """What decides whether a call is declined, for `_BY_SIGNATURE`."""
     if isinstance(value, torch.Tensor):
         return value.shape, value.dtype, value.stride() if value.layout is torch.strided else None
     if isinstance(value, (list, tuple)):
-        return tuple(map(_signature, value))
+        return tuple(map(signature, value))
     return value
 
 
 def _call(options: Options, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-    return options, _signature(arguments), *((name, _signature(value)) for name, value in named.items())
+    return options, signature(arguments), *((name, signature(value)) for name, value in named.items())
 
 
-def route(kernel: Kernel, original: Any, count: Count, settings: Settings) -> Callable[..., Any]:
-    """The function to register in the place of `original`, PyTorch's own kernel.
+def route(
+    run: Callable[..., Any], otherwise: Callable[..., Any], count: Count, settings: Settings
+) -> Callable[..., Any]:
+    """The function to register for an operator: ``run(*arguments)`` of dnnarray, or where dnnarray declines
+    ``otherwise(keys, *arguments)`` of PyTorch, which is also given the dispatch keys of the call.
 
-    Errors of dnnarray that say what a function does not do hand the call on to `original`; any other error is raised.
+    Errors of dnnarray that say what a function does not do hand the call on; any other error is raised.
     """
-    run = kernel.run if kernel.keys is ABOVE_AUTOGRAD else _without_grad(kernel.run)
     declined: dict[Any, str] = {}
 
     def hand_on(reason: str, keys: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         count.decline(reason)
-        return (
-            original.call_boxed(keys, *arguments, **named)
-            if kernel.instead is None
-            else kernel.instead(*arguments, **named)
-        )
+        return otherwise(keys, *arguments, **named)
 
     def routed(keys: Any, *arguments: Any, **named: Any) -> Any:
         wanted = _wanted(settings)
@@ -116,7 +113,7 @@ def route(kernel: Kernel, original: Any, count: Count, settings: Settings) -> Ca
         token = None if CURRENT.get(DEFAULT) is wanted else CURRENT.set(wanted)
         try:
             result = run(*arguments, **named)
-        except _DECLINES as error:
+        except DECLINES as error:
             reason = str(error).partition("\n")[0]
             if isinstance(error, _BY_SIGNATURE) and len(declined) < _MOST_SIGNATURES:
                 declined[_call(wanted, arguments, named)] = reason
@@ -131,7 +128,7 @@ def route(kernel: Kernel, original: Any, count: Count, settings: Settings) -> Ca
     return routed
 
 
-def _without_grad(run: Callable[..., Any]) -> Callable[..., Any]:
+def without_grad(run: Callable[..., Any]) -> Callable[..., Any]:
     """Below autograd nothing is recorded, but grad mode is as the user has it, and dnnarray refuses tensors that would
     lose their gradient.
     """

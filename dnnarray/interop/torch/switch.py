@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -13,7 +14,8 @@ import torch
 from dnnarray._errors import OptionError, UnsupportedError, closest, fail
 from dnnarray._options import current
 from dnnarray.interop.torch.aten import KERNELS, Kernel
-from dnnarray.interop.torch.routes import Count, Settings, route
+from dnnarray.interop.torch.aten.kernels import ABOVE_AUTOGRAD
+from dnnarray.interop.torch.routes import Count, Settings, route, without_grad
 
 DEVICES = ("cuda", "cpu")
 FAMILIES = tuple(dict.fromkeys(kernel.family for kernel in KERNELS.values()))
@@ -27,6 +29,7 @@ class _Switch:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.counts: dict[str, Count] = {}
+        self.replaced: Counter[str] = Counter()  # in compiled graphs
         self.settings = Settings()
         self._users: dict[tuple[str, str], int] = {}
         self._libraries: dict[tuple[str, str], torch.library.Library] = {}
@@ -50,29 +53,42 @@ class _Switch:
 
     def _register(self, kernel: Kernel, device: str) -> torch.library.Library:
         library = torch.library.Library("aten", "IMPL")
-        count = self.counts.setdefault(kernel.name, Count())
+        count = self.count(kernel.name)
         originals = {
             key: torch.library.get_kernel(kernel.name, key) for key in kernel.keys_on(device)
         }  # before any of them is replaced
         for key, original in originals.items():
-            routed = route(kernel, original, count, self.settings)
+            run = kernel.run if kernel.keys is ABOVE_AUTOGRAD else without_grad(kernel.run)
+            routed = route(run, _otherwise(kernel, original), count, self.settings)
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="(?s).*[Oo]verrid")  # PyTorch warns of what is meant here
                 library.impl(kernel.name.removeprefix("aten::"), routed, key, with_keyset=True)
         return library
 
-    def take_counts(self, reset: bool) -> dict[str, Count]:
-        """A copy of the counts of operators that were called."""
+    def count(self, name: str) -> Count:
+        """The count of the calls of an operator."""
+        return self.counts.setdefault(name, Count())
+
+    def take_counts(self, reset: bool) -> tuple[dict[str, Count], Counter[str]]:
+        """Copies of the counts of operators that were called, and of what was replaced in compiled graphs."""
         with self.lock:
             found = {n: Count(c.taken, c.declined.copy()) for n, c in self.counts.items() if c.taken or c.declined}
+            replaced = self.replaced.copy()
             if reset:
+                self.replaced.clear()
                 for count in self.counts.values():
                     count.taken = 0
                     count.declined.clear()
-            return found
+            return found, replaced
 
 
-_SWITCH = _Switch()
+def _otherwise(kernel: Kernel, original: Any) -> Callable[..., Any]:
+    """What runs where dnnarray declines: PyTorch's own kernel, or what stands for it."""
+    instead = kernel.instead
+    return original.call_boxed if instead is None else lambda keys, *arguments, **named: instead(*arguments, **named)
+
+
+SWITCH = _Switch()
 
 
 def _checked(name: str, given: Any, known: tuple[str, ...]) -> tuple[str, ...]:
@@ -175,7 +191,7 @@ class accelerate:  # noqa: N801 - a context manager that is called like a functi
             restore()
 
     def __enter__(self) -> accelerate:
-        _SWITCH.enter(self._wanted)
+        SWITCH.enter(self._wanted)
         self._entered += 1
         return self
 
@@ -184,11 +200,11 @@ class accelerate:  # noqa: N801 - a context manager that is called like a functi
 
     def restore(self) -> None:
         """Take back one beginning of this object; PyTorch's kernels come back where nobody wants dnnarray's."""
-        with _SWITCH.lock:
+        with SWITCH.lock:
             if not self._entered:
                 return
             self._entered -= 1
-            _SWITCH.leave(self._wanted)
+            SWITCH.leave(self._wanted)
             with suppress(ValueError):
                 _begun.remove(self)
 
@@ -200,20 +216,26 @@ def restore() -> None:
     """Take back everything that ``accelerate(True)`` began. Blocks of ``with accelerate()`` stay in force until they
     end.
     """
-    with _SWITCH.lock:
+    with SWITCH.lock:
         for begun in tuple(_begun):
             begun.restore()
 
 
 class Report:
-    """What became of the calls of PyTorch's operators under `accelerate`: a mapping of operators to counts, which
-    prints as a table.
+    """What became of the calls of PyTorch's operators under `accelerate` and in graphs that the backend ``"dnnarray"``
+    of `torch.compile` made: a mapping of operators to counts, which prints as a table.
 
     The values have the attributes ``taken`` and ``declined``, which counts reasons.
+
+    Attributes
+    ----------
+    replaced : Counter
+        What the backend replaced in the graphs that it compiled: single operators and fused forms.
     """
 
-    def __init__(self, counts: dict[str, Count]) -> None:
+    def __init__(self, counts: dict[str, Count], replaced: Counter[str]) -> None:
         self._counts = dict(sorted(counts.items()))
+        self.replaced = replaced
 
     def __getitem__(self, operator: str) -> Count:
         return self._counts[operator]
@@ -238,8 +260,20 @@ class Report:
         return sum(c.declined.total() for c in self._counts.values())
 
     def __str__(self) -> str:
-        if not self._counts:
+        if not self._counts and not self.replaced:
             return "No operator was called under accelerate()."
+        return "\n\n".join(filter(None, (self._calls(), self._replacements())))
+
+    def _replacements(self) -> str:
+        if not self.replaced:
+            return ""
+        width = max(map(len, self.replaced))
+        lines = [f"{name:{width}}  {number:8}" for name, number in sorted(self.replaced.items())]
+        return "\n".join([f"{'in compiled graphs':{width}}  {'replaced':>8}", *lines])
+
+    def _calls(self) -> str:
+        if not self._counts:
+            return ""
         width = max(map(len, self._counts))
         lines = [f"{'operator':{width}}  {'taken':>8}  {'declined':>8}"]
         for name, count in self._counts.items():
@@ -251,8 +285,8 @@ class Report:
 
 
 def report(*, reset: bool = False) -> Report:
-    """Which calls of PyTorch's operators dnnarray computed under `accelerate`, and which it left to PyTorch, with the
-    reasons.
+    """Which calls of PyTorch's operators dnnarray computed under `accelerate` and in compiled graphs, and which it left
+    to PyTorch, with the reasons; and what ``torch.compile(backend="dnnarray")`` replaced.
 
     Parameters
     ----------
@@ -263,7 +297,8 @@ def report(*, reset: bool = False) -> Report:
     -------
     Report
         A mapping of operators, such as ``"aten::convolution"``, to counts with the attributes ``taken`` (an int) and
-        ``declined`` (a `collections.Counter` of reasons). It prints as a table.
+        ``declined`` (a `collections.Counter` of reasons). Its attribute ``replaced`` counts the operators and fused
+        forms that were replaced in compiled graphs. It prints as a table.
 
     Raises
     ------
@@ -279,4 +314,4 @@ def report(*, reset: bool = False) -> Report:
     """
     if not isinstance(reset, bool):
         fail(OptionError, "report", "reset", repr(reset), "True or False")
-    return Report(_SWITCH.take_counts(reset))
+    return Report(*SWITCH.take_counts(reset))

@@ -23,12 +23,15 @@ def convolution(
     transposed: bool,
     output_padding: list[int],
     groups: int,
+    **fused: Any,
 ) -> torch.Tensor:
+    """PyTorch's convolution; `fused` holds what dnnarray's does besides, which no operator of PyTorch has."""
     options: dict[str, Any] = {
         "stride": sizes(stride),
         "padding": sizes(padding),
         "dilation": sizes(dilation),
         "groups": groups,
+        **fused,
     }
     x = _in_common_format(x, weight)
     if transposed:

@@ -22,7 +22,7 @@ def _statistics_dtype(x: Tensor, weight: Tensor | None) -> torch.dtype:
     return x.dtype if weight is None else weight.dtype
 
 
-def _kept(statistics: tuple[Tensor, ...], x: Tensor, weight: Tensor | None) -> tuple[Tensor, ...]:
+def kept(statistics: tuple[Tensor, ...], x: Tensor, weight: Tensor | None) -> tuple[Tensor, ...]:
     """The statistics of a call in the dtype in which PyTorch keeps them."""
     dtype = _statistics_dtype(x, weight)
     return tuple([s if s.dtype is dtype else s.to(dtype) for s in statistics])
@@ -58,7 +58,7 @@ def native_batch_norm(
         y, statistics = torch.empty_like(x), running_mean.new_empty(x.shape[1], dtype=_precise(x))
         out = (y, statistics, torch.empty_like(statistics), running_mean, running_var)
         found = dnn.batch_norm_train(x, weight, bias, running_mean, running_var, momentum=momentum, eps=eps, out=out)
-    return found.y, *_kept((found.mean, found.rstd), x, weight)  # type: ignore[return-value]
+    return found.y, *kept((found.mean, found.rstd), x, weight)  # type: ignore[return-value]
 
 
 def _precise(x: Tensor) -> torch.dtype:
@@ -162,7 +162,7 @@ def native_layer_norm(
 ) -> tuple[Tensor, ...]:
     _check_normalized(x, shape)
     found = dnn.layer_norm(x.contiguous(), weight, bias, axis=_last(shape), eps=eps, return_stats=True)
-    return found.y, *_kept((found.mean, found.rstd), x, weight)
+    return found.y, *kept((found.mean, found.rstd), x, weight)
 
 
 @kernel("native_layer_norm_backward")
@@ -202,10 +202,19 @@ def rms_norm(x: Tensor, shape: list[int], weight: Tensor | None = None, eps: flo
 
 @kernel("native_group_norm")
 def native_group_norm(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, n: int, c: int, space: int, groups: int, eps: float
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    n: int,
+    c: int,
+    space: int,
+    groups: int,
+    eps: float,
+    activation: str | None = None,
 ) -> tuple[Tensor, ...]:
-    found = dnn.group_norm(_as_image(x), groups, weight, bias, eps=eps, return_stats=True)
-    return found.y.view_as(x), *_kept((found.mean, found.rstd), x, weight)
+    """PyTorch's group normalization, and an activation that no operator of PyTorch has."""
+    found = dnn.group_norm(_as_image(x), groups, weight, bias, eps=eps, activation=activation, return_stats=True)
+    return found.y.view_as(x), *kept((found.mean, found.rstd), x, weight)
 
 
 @kernel("native_group_norm_backward")

@@ -1,0 +1,3 @@
+"""The backend of `torch.compile` that gives Inductor dnnarray's operators."""
+
+from dnnarray.interop.torch.inductor.backend import backend as backend
