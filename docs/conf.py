@@ -21,6 +21,7 @@ extensions = [
     "myst_parser",
     "reference",
     "benchmarks",
+    "kernel_map",
     "sphinx_gallery.gen_gallery",
 ]
 autodoc_typehints = "none"  # the docstrings state the types, with shapes

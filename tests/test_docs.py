@@ -1,6 +1,7 @@
 """The Python blocks of the guides run: of each page in order, in one namespace."""
 
 import re
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -95,3 +96,14 @@ def test_decisions_have_a_date_and_their_sections(page):
     text = page.read_text(encoding="utf-8")
     assert f"*Decided {page.stem[:10]}.*" in text
     assert re.findall(r"^## (.*)$", text, re.M) == ["Context", "Decision", "Reason", "Consequences"]
+
+
+def test_the_map_of_kernels_describes_each_of_them(monkeypatch):
+    """Its purpose, the resource that bounds it, and the module that plans it."""
+    monkeypatch.syspath_prepend(_DOCS / "_extensions")
+    import kernel_map
+
+    rows = [row.split(" | ") for row in kernel_map.page().splitlines() if row.startswith("| `")]
+    assert len(rows) == len(list((_ROOT / "kernels").glob("*/*.cu")))
+    assert [row[0] for row in rows if not row[1].strip() or not row[2].strip() or row[4] == "`` |"] == []
+    sys.modules.pop("kernel_map")

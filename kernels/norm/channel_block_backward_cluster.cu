@@ -1,4 +1,8 @@
 // kernels/norm/channel_block_backward.cu with the rows of a vector of channels shared out to a cluster of blocks.
+//
+// Layout:  as in channel_block_backward.cu with kLast: each block of a cluster owns an equal share of the rows, and the
+//          blocks exchange their sums through distributed shared memory.
+// Bound:   latency.
 
 #include "dnnarray/core/activation.cuh"
 #include "dnnarray/core/cluster.cuh"

@@ -1,5 +1,9 @@
 // kernels/norm/channel_block.cu with the rows of a vector of channels shared out to a cluster of blocks: what a block
 // of many rows takes is time for its lines.
+//
+// Layout:  as in channel_block.cu with kBlocks > 1: each block of a cluster owns an equal share of the rows, and the
+//          blocks exchange their sums through distributed shared memory.
+// Bound:   latency: all that is read is under way at once.
 
 #include "dnnarray/core/activation.cuh"
 #include "dnnarray/core/cluster.cuh"
