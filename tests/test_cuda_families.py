@@ -17,6 +17,7 @@ from tests.test_kernels import _DEVICES, _programs
 
 _DEVICE = _DEVICES["sm_90a"]
 _ENTRY = re.compile(r"DNNARRAY_ENTRY\(([^)]*)\) \{")
+_MEMBER = re.compile(r"(using|static constexpr \w+) (\w+) =")
 _PLANS = Path(dnnarray._cuda.__file__).parent
 _LATER = set("conv linear".split())  # to which the rules apply kernel by kernel, from the record of arguments on
 _PACKAGES = {path.parent.name for path in _PLANS.glob("*/__init__.py")} - {"core", "common"}
@@ -26,17 +27,20 @@ _LATER_OPS = {"linear_cross_entropy", "linear_cross_entropy_backward"}  # whose 
 
 
 @lru_cache(maxsize=1)
+def _launches():
+    """A launch of every kernel."""
+    plans = (plan for _, _, program in _programs(_DEVICE) for plan in program.plans if isinstance(plan, Plan))
+    return tuple({plan.kernel.symbol: plan for plan in plans}.values())
+
+
 def _planned():
     """A launch of every kernel that takes a record of arguments; in the families that are converted, of every
     kernel."""
-    found = {}
-    for _, _, program in _programs(_DEVICE):
-        for plan in program.plans:
-            if isinstance(plan, Plan) and (
-                isinstance(plan.arguments, Arguments) or plan.kernel.source.partition("/")[0] not in _LATER
-            ):
-                found.setdefault(plan.kernel.symbol, plan)
-    return tuple(found.values())
+    return [
+        plan
+        for plan in _launches()
+        if isinstance(plan.arguments, Arguments) or plan.kernel.source.partition("/")[0] not in _LATER
+    ]
 
 
 def test_every_family_is_a_package_or_will_be():
@@ -79,6 +83,15 @@ def test_kernel_files_name_the_fields_of_their_records():
         alone = [name for name, kind in arguments._kinds(record).items() if arguments.stands_alone(record, name, kind)]
         assert names == [*alone, "a"], source
         assert re.sub(r"(static_assert.*\n)+", "", plan.kernel.arguments.text) in text, source
+
+
+def test_kernel_files_name_the_settings_of_their_records():
+    """The `Config` of an editor has the members of the generated one, each of the same kind and in the same order; its
+    values are an example."""
+    for source, kernel in {plan.kernel.source: plan.kernel for plan in _launches()}.items():
+        text = (module.kernels_folder() / source).read_text()
+        example = text.partition("#ifndef DNNARRAY_CONFIG\n")[2].partition("};\n")[0]
+        assert _MEMBER.findall(example) == _MEMBER.findall(kernel.config.prologue()), source
 
 
 def _compiles(name, before=""):

@@ -33,8 +33,13 @@
 #ifndef DNNARRAY_CONFIG
 struct Config {
   using Element = dnnarray::bfloat16_t;
-  static constexpr bool kBias = true, kRelu = false;
-  static constexpr int kDepth = 1, kPlanes = 1, kSide = 7, kTogether = 2, kLeaving = 6;
+  static constexpr bool kBias = true;
+  static constexpr bool kRelu = false;
+  static constexpr int kDepth = 1;
+  static constexpr int kPlanes = 1;
+  static constexpr int kSide = 7;
+  static constexpr int kTogether = 2;
+  static constexpr int kLeaving = 6;
 };
 #define DNNARRAY_ENTRY conv_depthwise_band_default
 #endif

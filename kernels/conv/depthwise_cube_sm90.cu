@@ -26,8 +26,13 @@
 #ifndef DNNARRAY_CONFIG
 struct Config {
   using Element = dnnarray::bfloat16_t;
-  static constexpr bool kBias = true, kRelu = false;
-  static constexpr int kDepth = 3, kPlanes = 2, kSide = 3, kTogether = 2, kLeaving = 3;
+  static constexpr bool kBias = true;
+  static constexpr bool kRelu = false;
+  static constexpr int kDepth = 3;
+  static constexpr int kPlanes = 2;
+  static constexpr int kSide = 3;
+  static constexpr int kTogether = 2;
+  static constexpr int kLeaving = 3;
 };
 #define DNNARRAY_ENTRY conv_depthwise_cube_default
 #endif

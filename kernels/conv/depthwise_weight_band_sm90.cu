@@ -28,7 +28,12 @@
 #ifndef DNNARRAY_CONFIG
 struct Config {
   using Element = dnnarray::bfloat16_t;
-  static constexpr int kDepth = 1, kPlanes = 1, kSide = 7, kRows = 1, kMultiplier = 1, kTogether = 2;
+  static constexpr int kDepth = 1;
+  static constexpr int kPlanes = 1;
+  static constexpr int kSide = 7;
+  static constexpr int kRows = 1;
+  static constexpr int kMultiplier = 1;
+  static constexpr int kTogether = 2;
 };
 #define DNNARRAY_ENTRY conv_depthwise_weight_band_default
 #endif

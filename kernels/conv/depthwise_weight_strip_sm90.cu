@@ -19,7 +19,8 @@
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
-  static constexpr int kSide = 7, kStrip = 7;
+  static constexpr int kSide = 7;
+  static constexpr int kStrip = 7;
 };
 #define DNNARRAY_ENTRY conv_depthwise_weight_strip_default
 #endif

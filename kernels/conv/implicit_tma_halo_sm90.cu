@@ -36,8 +36,8 @@ struct Config {
   static constexpr int kStages = 8;
   static constexpr bool kTransposed = false;
   static constexpr int kAxes = 2;
-  static constexpr int kFirst = 0;
   static constexpr int kSets = 1;
+  static constexpr int kFirst = 0;
 };
 struct Arguments {
   dnnarray::TensorMap x;

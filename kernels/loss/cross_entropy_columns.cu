@@ -16,9 +16,9 @@
 struct Config {
   using Element = float;
   using Target = long long;
-  using Loss = float;
   static constexpr bool kProbabilities = false;
   static constexpr bool kSmoothing = false;
+  using Loss = float;
   static constexpr bool kSums = false;
   static constexpr bool kKept = false;
   static constexpr int kVector = 1;

@@ -15,9 +15,9 @@ struct Config {
   static constexpr bool kLast = true;
   static constexpr int kVector = 4;
   static constexpr int kVectors = 2;
-  static constexpr int kRows = 1;
   static constexpr int kThreads = 128;
   static constexpr int kBlocks = 2;
+  static constexpr int kRows = 1;
   static constexpr bool kApart = false;
 };
 struct Arguments {

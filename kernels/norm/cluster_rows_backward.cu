@@ -30,10 +30,10 @@ struct Config {
   static constexpr bool kAdd = false;
   static constexpr bool kParameters = true;
   static constexpr bool kGiven = true;
+  static constexpr int kLanes = 0;
   static constexpr int kBlocks = 1;
   static constexpr int kFold = 1;
   static constexpr int kThreads = 512;
-  static constexpr int kLanes = 0;
   static constexpr int kVectors = 4;
   static constexpr int kStages = 1;
   static constexpr int kResident = 2;

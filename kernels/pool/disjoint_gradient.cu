@@ -7,12 +7,11 @@
 //          window.
 // Bound:   memory: x and grad read once, dx written once.
 
-#ifndef DNNARRAY_CONFIG
 #include "pool/strip.cuh"
+
+#ifndef DNNARRAY_CONFIG
 struct Config {
   using Element = float;
-  static constexpr bool kMagnitude = false;
-  static constexpr bool kLends = false;
   static constexpr bool kLast = false;
   static constexpr int kWindowH = 2;
   static constexpr int kStrideH = 2;
@@ -24,6 +23,8 @@ struct Config {
   static constexpr int kPiece = 2;
   static constexpr int kSteps = 1;
   static constexpr int kThreads = 128;
+  static constexpr bool kMagnitude = false;
+  static constexpr bool kLends = false;
 };
 struct Arguments {
   long long total;

@@ -12,7 +12,6 @@
 #ifndef DNNARRAY_CONFIG
 struct Config {
   using Element = dnnarray::bfloat16_t;
-  using Saved = long long;
   static constexpr int kWindowH = 5;
   static constexpr int kStrideH = 2;
   static constexpr int kWindowW = 5;
@@ -24,6 +23,7 @@ struct Config {
   static constexpr int kBlocks = 4;
   static constexpr int kStages = 1;
   static constexpr bool kTurns = true;
+  using Saved = long long;
 };
 struct Arguments {
   long long total;

@@ -15,7 +15,6 @@
 #ifndef DNNARRAY_CONFIG
 struct Config {
   using Element = float;
-  static constexpr int kExponent = 2;
   static constexpr bool kLast = false;
   static constexpr int kWindowH = 3;
   static constexpr int kStrideH = 2;
@@ -26,9 +25,10 @@ struct Config {
   static constexpr int kGroup = 2;
   static constexpr int kPiece = 2;
   static constexpr int kSteps = 2;
+  static constexpr int kThreads = 128;
+  static constexpr int kExponent = 2;
   static constexpr bool kAtOnce = true;
   static constexpr int kBlocks = 4;
-  static constexpr int kThreads = 128;
 };
 struct Arguments {
   long long total;

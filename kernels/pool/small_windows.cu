@@ -18,11 +18,6 @@
 #ifndef DNNARRAY_CONFIG
 struct Config {
   using Element = float;
-  using Result = float;
-  static constexpr int kReduction = 0;
-  static constexpr bool kMagnitude = false;
-  static constexpr bool kLends = true;
-  static constexpr int kExponent = 2;
   static constexpr bool kLast = false;
   static constexpr int kWindowH = 3;
   static constexpr int kStrideH = 2;
@@ -34,6 +29,11 @@ struct Config {
   static constexpr int kPiece = 4;
   static constexpr int kSteps = 4;
   static constexpr int kThreads = 128;
+  using Result = float;
+  static constexpr int kReduction = 0;
+  static constexpr bool kMagnitude = false;
+  static constexpr int kExponent = 2;
+  static constexpr bool kLends = true;
 };
 struct Arguments {
   long long total;

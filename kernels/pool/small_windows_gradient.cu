@@ -17,8 +17,6 @@
 #ifndef DNNARRAY_CONFIG
 struct Config {
   using Element = float;
-  using Saved = unsigned char;
-  static constexpr int kRule = 0;
   static constexpr bool kLast = false;
   static constexpr int kWindowH = 3;
   static constexpr int kStrideH = 2;
@@ -30,6 +28,8 @@ struct Config {
   static constexpr int kPiece = 2;
   static constexpr int kSteps = 4;
   static constexpr int kThreads = 128;
+  using Saved = unsigned char;
+  static constexpr int kRule = 0;
 };
 struct Arguments {
   long long total;

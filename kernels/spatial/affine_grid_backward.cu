@@ -17,6 +17,7 @@ struct Config {
   using Index = int;
   static constexpr int kRank = 2;
   static constexpr int kPlaces = 4;
+  static constexpr int kRows = 1;
   static constexpr int kVector = 4;
   static constexpr int kThreads = 128;
 };
