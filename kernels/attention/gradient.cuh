@@ -54,9 +54,9 @@ __device__ __forceinline__ void evaluate(float (&s)[kTiles][4], float (&d)[kTile
 
 // The same in two steps where nothing but the band changes scores: the weights, and then ds.
 template <bool kKeyRows, int kTiles>
-__device__ __forceinline__ void weigh(float (&s)[kTiles][4], const Sequence& sequence, const Known& known, int row,
-                                      int column, long long whole_row, long long whole_column, bool partial,
-                                      float unit) {
+__device__ __forceinline__ void scores_to_weights(float (&s)[kTiles][4], const Sequence& sequence, const Known& known,
+                                                  int row, int column, long long whole_row, long long whole_column,
+                                                  bool partial, float unit) {
 #pragma unroll
   for (int n = 0; n < kTiles; ++n)
 #pragma unroll

@@ -173,7 +173,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     unsigned of_s[kColumns / 16][4], of_d[kColumns / 16][4];
     wgmma_wait_group<1>();
     hold(s);
-    weigh<kKeyRows>(s, sequence, of_panel, own_row, own_column, row0 + own_row, c0 + own_column, partial, unit);
+    scores_to_weights<kKeyRows>(s, sequence, of_panel, own_row, own_column, row0 + own_row, c0 + own_column, partial,
+                                unit);
     if constexpr (kKeyRows) {
       pack(s, of_s);
       wgmma_fence();

@@ -28,7 +28,7 @@ struct DepthwiseBands {
   static constexpr int kRows = 2, kLate = (kSide - 1) /
                                           kRows;  // rows of a step, and steps until the first of outputs are complete
   static constexpr int kMostStages = 16, kLeaving = C::kLeaving;  // pairs of rows of inputs and of outputs under way
-  static_assert(kPixel == 64, "the copy engine's swizzle");
+  static_assert(kPixel == 64, "TMA's swizzle");
 
   using Arguments = BandNumbers;
   struct Arrays {

@@ -4,17 +4,17 @@
 // each other or of several images. Products are exact, sums in float.
 //
 // Layout:  channels innermost in memory, w (K, taps). A block stays with kChannels channels and walks down one tile
-//          after the other: `across` strips of each of `groups` images, two rows of inputs a step. The copy engine
-//          brings them, `stages` pairs under way, zeros outside of the image, and stores pairs of rows of outputs. Each
-//          warp owns four channels: it takes two pixels apart into pairs of one channel each, and its bands stay in
-//          registers. An input row is used once, for all kSide outputs that it meets; their sums are alive in registers
-//          and move on in the product itself. A thread of one more warpgroup, which leaves its registers to the others,
-//          asks for copies. Of the 16 strips of a matrix the first 8 are of one row and the others below them of the
-//          next, so that few images are under way at a time. What an output has from every other row of its window is
-//          summed in one half, the rest in the other: a lane has both. Of a strip's 16 pixels, lane j of a quad takes
-//          j, j + 4, j + 8, j + 12, so that together with the next strip, which takes them in another order, it meets
-//          as many banks as a warp's 8 of 16 bytes can: half of them. Between two images whose ends are padding the
-//          same step of zeros is the last of one and the first of the other.
+//          after the other: `across` strips of each of `groups` images, two rows of inputs a step. TMA brings them,
+//          `stages` pairs under way, zeros outside of the image, and stores pairs of rows of outputs. Each warp owns
+//          four channels: it takes two pixels apart into pairs of one channel each, and its bands stay in registers. An
+//          input row is used once, for all kSide outputs that it meets; their sums are alive in registers and move on
+//          in the product itself. A thread of one more warpgroup, which leaves its registers to the others, asks for
+//          copies. Of the 16 strips of a matrix the first 8 are of one row and the others below them of the next, so
+//          that few images are under way at a time. What an output has from every other row of its window is summed in
+//          one half, the rest in the other: a lane has both. Of a strip's 16 pixels, lane j of a quad takes j, j + 4, j
+//          + 8, j + 12, so that together with the next strip, which takes them in another order, it meets as many banks
+//          as a warp's 8 of 16 bytes can: half of them. Between two images whose ends are padding the same step of
+//          zeros is the last of one and the first of the other.
 // Needs:   sm_90; pointers aligned to 16 bytes, channels a multiple of 8; a window of kSide x kSide; strides and
 //          dilations of 1; at most 8 strips.
 // Bound:   memory: x and y once; two blocks share each line of x, which the cache must keep for the second. A step is

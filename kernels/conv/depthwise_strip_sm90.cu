@@ -1,4 +1,4 @@
-// Depthwise convolution by strips as in depthwise_strip.cu, with rows of inputs that the copy engine brings.
+// Depthwise convolution by strips as in depthwise_strip.cu, with rows of inputs that TMA brings.
 //
 // Layout:  one thread asks for a box for each step, zeros outside of the image; no other spends instructions on what
 //          comes, which is what windows of many taps in float32 are bound by. Lines of memory that several blocks take
@@ -59,7 +59,7 @@ using Strips = DepthwiseStrips<Config>;
 
 extern __shared__ uint4 smem_memory[];
 
-// Rows of inputs that the copy engine brings, asked for by the block's first thread.
+// Rows of inputs that TMA brings, asked for by the block's first thread.
 struct Rows : StepTurns<Config::kStages> {
   static constexpr int kLine = 128;  // bytes that the engine's places begin at multiples of
   const TensorMap& map;

@@ -7,14 +7,14 @@
 //
 // Layout:  channels innermost in memory. A block stays with kChannels channels of dy and walks down its share of the
 //          rows of x of all tiles, a tile being `wide` columns of `groups` images (and kPlanes planes of dy); a step
-//          brings kRows rows of x and those rows of dy that their first row of the window meets. The copy engine brings
-//          them, `stages` steps under way, zeros outside of the image. Each warp owns four channels of dy; what it has
-//          of the last rows of dy stays in registers, so that each row of x and of dy comes once. A lane has four
-//          neighbouring strips: two pixels 8 columns apart are taken apart into pairs of one channel each. With two
-//          rows a step, half of the lanes have the second one: fewer places of memory are read at a time, and every
-//          other row of the window meets the first row of a step and the second of the step before, which these lanes
-//          read once more. Rows and images begin 4 pixels (modulo 8) apart, so that a warp meets as many banks as 8 of
-//          16 bytes of each pixel can: half of them.
+//          brings kRows rows of x and those rows of dy that their first row of the window meets. TMA brings them,
+//          `stages` steps under way, zeros outside of the image. Each warp owns four channels of dy; what it has of the
+//          last rows of dy stays in registers, so that each row of x and of dy comes once. A lane has four neighbouring
+//          strips: two pixels 8 columns apart are taken apart into pairs of one channel each. With two rows a step,
+//          half of the lanes have the second one: fewer places of memory are read at a time, and every other row of the
+//          window meets the first row of a step and the second of the step before, which these lanes read once more.
+//          Rows and images begin 4 pixels (modulo 8) apart, so that a warp meets as many banks as 8 of 16 bytes of each
+//          pixel can: half of them.
 // Needs:   sm_90; pointers aligned to 16 bytes, channels of x and of dy multiples of 8; kDepth x kSide x kSide, strides
 //          and dilations of 1; wide / 32, groups and kRows make four.
 // Bound:   memory: x and dy once; the two blocks of a cluster share each line.
@@ -50,8 +50,7 @@ constexpr int kRows = Config::kRows;    // of a step
 // Rows of dy in registers, of one step each: those that begin with a step, and with two rows a step those that begin
 // with the second one of the step before.
 constexpr int kEven = (kSide + kRows - 1) / kRows, kOdd = kRows == 1 || kEven == 2 ? 1 : kEven;
-static_assert(kSide <= kStrip && kPixel == 64 && (kPixelX == 64 || kPixelX == 32),
-              "a strip; the copy engine's swizzles");
+static_assert(kSide <= kStrip && kPixel == 64 && (kPixelX == 64 || kPixelX == 32), "a strip; TMA's swizzles");
 
 extern __shared__ uint4 smem_memory[];
 

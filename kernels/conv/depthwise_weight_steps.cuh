@@ -1,5 +1,5 @@
-// What the weight gradients of depthwise convolution that walk down their images by the copy engine share: the steps of
-// a block's rows of x, places of rows in shared memory, and the thread that asks for them.
+// What the weight gradients of depthwise convolution that walk down their images by TMA share: the steps of a block's
+// rows of x, places of rows in shared memory, and the thread that asks for them.
 #pragma once
 
 #include "conv/depthwise.cuh"

@@ -4,10 +4,10 @@
 //
 // Layout:  channels innermost in memory. A block stays with 32 channels and walks down its share of the rows of x of
 //          all tiles, a tile being `across` strips of kStrip columns of `groups` images; a step brings a row of x and
-//          that row of dy that its first row of the window meets. The copy engine brings them, `stages` steps under
-//          way, zeros outside of the image. A warp owns a strip, a lane a channel of it; the last kSide rows of dy stay
-//          in registers, so that each row of x and of dy is read once, at places that are known when it is compiled.
-//          Rows of dy change places by the loop's unrolling, not by moves.
+//          that row of dy that its first row of the window meets. TMA brings them, `stages` steps under way, zeros
+//          outside of the image. A warp owns a strip, a lane a channel of it; the last kSide rows of dy stay in
+//          registers, so that each row of x and of dy is read once, at places that are known when it is compiled. Rows
+//          of dy change places by the loop's unrolling, not by moves.
 // Needs:   sm_90; pointers aligned to 16 bytes, channels a multiple of 4; kSide x kSide, strides and dilations of 1;
 //          across and groups make eight.
 // Bound:   memory for small windows: x and dy once; float32 arithmetic for large ones. Sums in float32, of kSide rows

@@ -8,7 +8,7 @@
 //          shared memory in the order of the registers. Results leave by way of shared memory in whole lines.
 // Needs:   sm_80; half types; channels of all groups in whole chunks, pointers aligned to 16 bytes; images of less than
 //          2^31 elements.
-// Bound:   memory (x and y once) for thin groups, shared memory (512 bytes for each product's pixels) in between, the
+// Bound:   memory (x and y once) for small groups, shared memory (512 bytes for each product's pixels) in between, the
 //          tensor cores for wide ones. Sums in float32. What is NaN, since an infinity met one of the zeros, is
 //          computed again by the definition.
 

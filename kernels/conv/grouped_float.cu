@@ -7,7 +7,7 @@
 //          beside each other have neighbouring quads, then neighbouring pixels.
 // Needs:   float32; channels of all groups in whole quads, pointers aligned to 16 bytes; images of less than 2^31
 //          elements.
-// Bound:   memory (x and y once) for thin groups, else float32 arithmetic. What is NaN, since an infinity met one of
+// Bound:   memory (x and y once) for small groups, else float32 arithmetic. What is NaN, since an infinity met one of
 //          the zeros, is computed again by the definition.
 
 #include "dnnarray/core/activation.cuh"

@@ -9,7 +9,7 @@
 //          copies. Threads beside each other have neighbouring slabs. What is between different groups is not stored.
 // Needs:   float32; channels of all groups in whole quads, pointers aligned to 16 bytes; images of less than 2^31
 //          elements.
-// Bound:   memory (x and dy once) for thin groups, else float32 arithmetic and shared memory. Sums in a fixed order.
+// Bound:   memory (x and dy once) for small groups, else float32 arithmetic and shared memory. Sums in a fixed order.
 
 #include "conv/grouped_weight.cuh"
 

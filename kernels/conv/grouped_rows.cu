@@ -1,4 +1,4 @@
-// Convolution of thin groups, each row of inputs used for all outputs that it meets: y[n, k, p, q] = f(sum over c of
+// Convolution of small groups, each row of inputs used for all outputs that it meets: y[n, k, p, q] = f(sum over c of
 // the group, r and s of x[n, c, p + r - before, q + s - before] * w[k, c, r, s] + bias[k] + residual[n, k, p, q]).
 //
 // Layout:  x, y and residual with dense channels, the rest by steps; w by steps. A warp has a slab (grouped.cuh) of one
@@ -9,7 +9,7 @@
 //          step later; where they will stand, the residual comes to before.
 // Needs:   sm_80; half types; slabs of eight channels on both sides, pointers aligned to 16 bytes; two axes, a window
 //          of kSide x kSide, stride and dilation 1; images of less than 2^31 elements.
-// Bound:   memory (x, y and residual once) for windows of 3 and 5; the matrix units for those of 7: an eighth of a
+// Bound:   memory (x, y and residual once) for windows of 3 and 5; the tensor cores for those of 7: an eighth of a
 //          product is of use where groups are of one channel. Sums in float32. What is NaN, since an infinity met one
 //          of the zeros, is computed again by the definition.
 

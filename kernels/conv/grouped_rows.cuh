@@ -1,4 +1,4 @@
-// Convolution of thin groups that walks down the rows of images: which rows a block brings to shared memory and where
+// Convolution of small groups that walks down the rows of images: which rows a block brings to shared memory and where
 // they stand.
 #pragma once
 

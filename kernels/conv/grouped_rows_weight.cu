@@ -1,4 +1,4 @@
-// The weight gradient of a convolution of thin groups, each row of inputs used for all taps: dw[k, c, r, s] = the sum
+// The weight gradient of a convolution of small groups, each row of inputs used for all taps: dw[k, c, r, s] = the sum
 // over n, p and q of dy[n, k, p, q] * x[n, c, p + r - before, q + s - before]. First stage: partial sums (part, K,
 // taps, C) in float; another launch adds them up.
 //
@@ -9,7 +9,7 @@
 //          are transposed on their way to the registers. A last odd strip of 8 columns is half a product.
 // Needs:   sm_80; half types; slabs of eight channels on both sides, pointers aligned to 16 bytes; two axes, a window
 //          of kSide x kSide, stride and dilation 1; images of less than 2^31 elements.
-// Bound:   memory (x and dy once) for windows of 3 and 5; the matrix units for those of 7: an eighth of a product is of
+// Bound:   memory (x and dy once) for windows of 3 and 5; the tensor cores for those of 7: an eighth of a product is of
 //          use where groups are of one channel. Sums in float32, in a fixed order.
 
 #include "conv/geometry.cuh"

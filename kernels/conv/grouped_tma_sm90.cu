@@ -1,6 +1,5 @@
-// Convolution of groups of 4, 8, 16 or 32 channels, their windows gathered by the copy engine: y[n, k, p] = f(sum over
-// taps and c of the group of x[n, c, p * stride + tap * dilation - before] * w[k, c, tap] + bias[k] + residual[n, k,
-// p]).
+// Convolution of groups of 4, 8, 16 or 32 channels, their windows gathered by TMA: y[n, k, p] = f(sum over taps and c
+// of the group of x[n, c, p * stride + tap * dilation - before] * w[k, c, tap] + bias[k] + residual[n, k, p]).
 //
 // Layout:  x channels-last in memory behind a tensor map of windows, as in implicit_tma_sm90.cu; y and residual by
 //          steps, their channels dense; w by steps, or each row of it dense. A tile is 64 places x 64 channels
@@ -14,11 +13,11 @@
 //          of each row of the result, `pitch` places with zeros where the image ends, and a column of the window is a
 //          shift of places. kReal < kSize: groups of fewer channels than a product takes in pairs, with zeros between
 //          them. What is NaN then is computed again by the definition. float32: both operands are rounded to TF32, x by
-//          the copy engine.
+//          TMA.
 // Needs:   sm_90a; half types or float32; strides of x multiples of 16 bytes; corners and offsets of the window within
 //          what a map can hold. kAcross columns of a window have a stride of 1, and kReach places from the first to the
 //          last.
-// Bound:   shared memory, of which the matrix units read 128 bytes of a place for each tap, and the wait for each
+// Bound:   shared memory, of which the tensor cores read 128 bytes of a place for each tap, and the wait for each
 //          stage: 0.96 us for a tile of 3 x 3 on an H200 (2026-11-22). Sums in float32.
 
 #include "dnnarray/core/activation.cuh"
@@ -160,7 +159,7 @@ __device__ __forceinline__ void ask_tile(const Arguments& a, const TensorMap& x,
 // --- the weights
 // ------------------------------------------------------------------------------------------------------
 
-// Where a weight of output `row` of the tile's stands. Chunks of 16 bytes are exchanged as the matrix units expect
+// Where a weight of output `row` of the tile's stands. Chunks of 16 bytes are exchanged as the tensor cores expect
 // them.
 __device__ __forceinline__ unsigned place_of(unsigned smem, int tap, int row, int c) {
   const int n = kTurns ? row / kReal * kReal + c : row, k = kTurns ? row % kSize : row % kSize / kReal * kReal + c;

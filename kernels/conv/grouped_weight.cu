@@ -9,8 +9,8 @@
 //          pixels of a tile. What is between different groups is not stored.
 // Needs:   sm_80; half types; channels of all groups in whole chunks, pointers aligned to 16 bytes; images of less than
 //          2^31 elements.
-// Bound:   memory (x and dy once) for thin groups, else shared memory and the tensor cores. Sums in float32, in a fixed
-//          order.
+// Bound:   memory (x and dy once) for small groups, else shared memory and the tensor cores. Sums in float32, in a
+//          fixed order.
 
 #include "conv/grouped_weight.cuh"
 #include "dnnarray/ptx/ldmatrix.cuh"

@@ -11,7 +11,7 @@
 //          registers, four neighbouring lanes 64 bytes of a row.
 // Needs:   sm_90a; C and K of a group multiples of 8 (kTransposed: C of 64), pointers aligned to 16 bytes; taps along
 //          the three axes at most 31 together.
-// Bound:   the matrix units, or the second-level cache where K is small. Sums in float32.
+// Bound:   the tensor cores, or the second-level cache where K is small. Sums in float32.
 
 #include "dnnarray/core/activation.cuh"
 #include "dnnarray/ptx/mbarrier.cuh"
@@ -120,7 +120,7 @@ __device__ __forceinline__ void gather_weight(const Operands& a, const Tile& til
 }
 
 // The same kTransposed: rows of the sum's channels, in panels of 64 of the result's.
-__device__ __forceinline__ void gather_turned(const Operands& a, const Tile& tile, const T* w, unsigned target) {
+__device__ __forceinline__ void gather_transposed(const Operands& a, const Tile& tile, const T* w, unsigned target) {
   const int last = a.target.outs - tile.n - threadIdx.x % kChunks * 8;
 #pragma unroll
   for (int i = 0; i < kTileK / kStep; ++i, w += kStep * a.w_row)
@@ -153,7 +153,7 @@ __device__ __forceinline__ void gather_tile(const Operands& a, const Tile& tile,
     }
     if constexpr (Config::kTransposed) {
       const long long tap = at.d * a.w_d + at.h * a.w_h + at.w * a.w_w;
-      gather_turned(a, tile, w + tap + (at.c - chunk) * 8 * a.w_row, stage + kBytesM + place);
+      gather_transposed(a, tile, w + tap + (at.c - chunk) * 8 * a.w_row, stage + kBytesM + place);
       at.advance_tap(a.windows, kChunks);
     } else {
       gather_weight(a, tile, w, block + chunk < a.windows.total, stage + kBytesM + place);
@@ -180,14 +180,15 @@ __device__ __forceinline__ void multiply_tile(float (&sums)[kMmas][kTileN / 2], 
     mbarrier_wait(barriers.full + ring.stage * 8, ring.parity);
     fence_proxy_async();
     wgmma_fence();
-    constexpr bool kTurned = Config::kTransposed;
-    const unsigned long long b = kTurned ? transposed_panel(stage + kBytesM, kTileK * kRow) : panel(stage + kBytesM);
+    constexpr bool kTransposedWeight = Config::kTransposed;
+    const unsigned long long b =
+        kTransposedWeight ? transposed_panel(stage + kBytesM, kTileK * kRow) : panel(stage + kBytesM);
 #pragma unroll
     for (int i = 0; i < kMmas; ++i) {
       const unsigned long long a = panel(stage + (part * kMmas + i) * 64 * kRow);
 #pragma unroll
       for (int k = 0; k < 4; ++k)
-        Wgmma<T, false, kTurned, kTileN>::run(sums[i], a + 2 * k, b + (kTurned ? 128 : 2) * k);
+        Wgmma<T, false, kTransposedWeight, kTileN>::run(sums[i], a + 2 * k, b + (kTransposedWeight ? 128 : 2) * k);
     }
     wgmma_commit_group();
     wgmma_wait_group<1>();

@@ -1,5 +1,5 @@
-// Tiles of convolutions whose operands the copy engine brings: one thread asks, warpgroups multiply. What the kernels
-// have in common.
+// Tiles of convolutions whose operands TMA brings: one thread asks, warpgroups multiply. What the kernels have in
+// common.
 #pragma once
 
 #include "conv/geometry.cuh"
@@ -37,7 +37,7 @@ struct TmaTile {
   static constexpr int kFewer = 56,
                        kMore = kConsumers == 3 ? 152 : 224;  // registers of asking and of multiplying threads
   static constexpr int kBytesM = kTileM * kRow, kBytesN = kTileN * kRow;
-  static constexpr bool kTurned = Config::kTransposed;
+  static constexpr bool kTransposedWeight = Config::kTransposed;
 
   // Tile i.
   static __device__ __forceinline__ TmaPlace place(long long i, long long tiles_m, long long tiles_n) {
@@ -51,7 +51,7 @@ struct TmaTile {
                                                     const Place& tap, int c, int outs, unsigned target,
                                                     unsigned barrier) {
     const int w = a.walked(tap.w, a.w, 1), h = a.walked(tap.h, a.h, 2), d = a.walked(tap.d, a.d, 4);
-    if constexpr (kTurned) {
+    if constexpr (kTransposedWeight) {
 #pragma unroll
       for (int n = 0; n < kTileN; n += 64) {
         tma_load(target + n * kRow, map, barrier, BoxPlace{tile.n + n, w, h, d, tile.group * a.channels + c});
@@ -119,13 +119,13 @@ struct TmaTile {
   // Adds the products of one stage; `rows` are those of this warpgroup.
   static __device__ __forceinline__ void multiply(float (&sums)[kMmas][kTileN / 2], unsigned rows, unsigned weight) {
     wgmma_fence();
-    const unsigned long long b = kTurned ? transposed_panel(weight, kTileK * kRow) : panel(weight);
+    const unsigned long long b = kTransposedWeight ? transposed_panel(weight, kTileK * kRow) : panel(weight);
 #pragma unroll
     for (int i = 0; i < kMmas; ++i) {
       const unsigned long long a = panel(rows + i * 64 * kRow);
 #pragma unroll
       for (int k = 0; k < 4; ++k)
-        Wgmma<T, false, kTurned, kTileN>::run(sums[i], a + 2 * k, b + (kTurned ? 128 : 2) * k);
+        Wgmma<T, false, kTransposedWeight, kTileN>::run(sums[i], a + 2 * k, b + (kTransposedWeight ? 128 : 2) * k);
     }
     wgmma_commit_group();
   }

@@ -9,14 +9,13 @@
 //          from the forward's weight, whose dense channels are those of the result here. A block takes tiles of kTileM
 //          places x kTileN channels, one after another. One thread of the first warpgroup asks for the input of 64
 //          channels and a tap along the first axis (two buffers) and the weights of the taps there (a ring of kStages).
-//          The others multiply, each some of the tile's rows, and write them from registers, since the copy engine
-//          stores no places outside of an array. It brings them as zeros, so a residual of half types comes by it while
-//          the products run: a carrier for each warpgroup asks for it, at first when nearly half of a tile's operands
-//          have been asked for, or it would stand before those that somebody waits for. float32 as in
-//          implicit_tma_sm90.cu.
+//          The others multiply, each some of the tile's rows, and write them from registers, since TMA stores no places
+//          outside of an array. It brings them as zeros, so a residual of half types comes by it while the products
+//          run: an epilogue thread for each warpgroup asks for it, at first when nearly half of a tile's operands have
+//          been asked for, or it would stand before those that somebody waits for. float32 as in implicit_tma_sm90.cu.
 // Needs:   sm_90a; channels of a group multiples of 64 where there are several groups; strides of x, w and y multiples
 //          of 16 bytes; padding less than the window's reach; fewer than 2^31 places.
-// Bound:   the matrix units. Sums in float32.
+// Bound:   the tensor cores. Sums in float32.
 
 #include "dnnarray/core/activation.cuh"
 #include "conv/panels.cuh"
@@ -123,7 +122,7 @@ __device__ __forceinline__ void ask_tile(const Operands& a, const TensorMap& x, 
   }
 }
 
-// What the matrix units have done with is given back one step later.
+// What the tensor cores have done with is given back one step later.
 struct Release {
   unsigned weight, input;
 

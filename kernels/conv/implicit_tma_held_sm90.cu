@@ -8,14 +8,13 @@
 //          the forward's weight. A block takes the tiles of one column of channels, 64 channels x 128 places each, two
 //          or three warpgroups by turns; channels are the rows of the products (swapped_tile.cuh). Each begins when the
 //          one before it has asked for its products, so that some multiply while others write: from a panel in shared
-//          memory, in the place of the residual or of the input that has been used up, by rows, since the copy engine
-//          stores no places outside of an array. One thread of the first warpgroup asks for the weight, once, and for
-//          the input (a ring of kStages); one more for each of the others brings the residual, not before the weight is
-//          there.
+//          memory, in the place of the residual or of the input that has been used up, by rows, since TMA stores no
+//          places outside of an array. One thread of the first warpgroup asks for the weight, once, and for the input
+//          (a ring of kStages); one more for each of the others brings the residual, not before the weight is there.
 // Needs:   sm_90a; half types; at most 64 channels of the sum, in one plane; channels of a group multiples of 64 where
 //          there are several groups; strides of x, w and y multiples of 16 bytes; padding less than the window's reach;
 //          fewer than 2^31 places.
-// Bound:   the matrix units, and shared memory, which the products ask for 96 of its 128 bytes a cycle. Sums in
+// Bound:   the tensor cores, and shared memory, which the products ask for 96 of its 128 bytes a cycle. Sums in
 //          float32.
 
 #include "dnnarray/core/activation.cuh"
@@ -67,7 +66,7 @@ struct Arguments {
 using namespace dnnarray;
 using C = TmaTile<Config>;
 using Panels = TmaPanels<Config>;
-using Turned = TurnedTile<Config>;
+using Swapped = SwappedTile<Config>;
 using T = Config::Element;
 using R = Config::Result;
 using Operands = OnRaster<T, R>;
@@ -143,25 +142,25 @@ __device__ __forceinline__ void ask(const Operands& a, const TensorMap& x, const
 }
 
 // Issues the products of all taps; they run on.
-__device__ __forceinline__ void multiply(const Operands& a, Turned::Sums& sums, unsigned input, unsigned weight) {
+__device__ __forceinline__ void multiply(const Operands& a, Swapped::Sums& sums, unsigned input, unsigned weight) {
   for (int r = 0; r < a.axes.h.window; ++r)
     for (int s = 0; s < a.axes.w.window; ++s, weight += C::kBytesN)
-      Turned::multiply(sums, input + a.shift(r, s) * C::kRow, weight);
+      Swapped::multiply(sums, input + a.shift(r, s) * C::kRow, weight);
 }
 
 // The result in the place of the residual or, where there is none, of the input, which no warp is multiplying any more,
 // and from there to memory.
-__device__ __forceinline__ void write(const Operands& a, Turned::Sums& sums, const TmaPlace& tile,
-                                      const Turned::Rows& rows, unsigned panel) {
+__device__ __forceinline__ void write(const Operands& a, Swapped::Sums& sums, const TmaPlace& tile,
+                                      const Swapped::Rows& rows, unsigned panel) {
   const int group = 1 + static_cast<int>(threadIdx.x) / C::kGroup;
   if constexpr (kBrought) {
-    Turned::add(sums, panel);
+    Swapped::add(sums, panel);
   } else {
     bar_sync<128>(group);
   }
-  Turned::fill(a.target, sums, panel);
+  Swapped::fill(a.target, sums, panel);
   bar_sync<128>(group);
-  Turned::write(a.target, tile, rows, smem_memory + (panel - shared_address(smem_memory)));
+  Swapped::write(a.target, tile, rows, smem_memory + (panel - shared_address(smem_memory)));
   fence_proxy_async();
 }
 
@@ -169,20 +168,20 @@ __device__ __forceinline__ void write(const Operands& a, Turned::Sums& sums, con
 // them are done, so where results go is found before.
 __device__ __forceinline__ void multiply_tiles(const Operands& a, const Column& column, int part, const Shared& smem,
                                                Panels& own) {
-  Turned::Sums sums;
-  const Turned::Bias bias(a.target, column.place);
+  Swapped::Sums sums;
+  const Swapped::Bias bias(a.target, column.place);
   mbarrier_wait(smem.held, 0);
   for (int i = part; column.has(i); i += kTurns) {
     const int stage = i % kInputs;
     const unsigned input = smem.input + stage * smem.input_bytes, empty = smem.empty + stage * 8;
     const TmaPlace tile = column[i];
-    const Turned::Rows rows(tile, a);
-    Turned::clear(sums);
+    const Swapped::Rows rows(tile, a);
+    Swapped::clear(sums);
     mbarrier_wait(smem.full + stage * 8, i / kInputs & 1);
     if (i > 0 && i < kTurns) mbarrier_wait(smem.turns + (i - 1) * 8, 0);
     multiply(a, sums, input, smem.weight);
     if (i < kTurns - 1) C::release(smem.turns + i * 8);
-    Turned::finish(sums);
+    Swapped::finish(sums);
     if constexpr (kBrought) C::release(empty);
     bias.add(sums);
     write(a, sums, tile, rows, kBrought ? own.brought() : input);

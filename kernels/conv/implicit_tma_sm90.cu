@@ -1,6 +1,6 @@
-// Convolution as one matrix product whose left operand, the windows, the copy engine gathers on the way into shared
-// memory: y[m, k] = f(sum over taps and c of x[window m at tap, c] * w[k, tap, c] + bias[k] + residual[m, k]), m
-// counting the output pixels of all images.
+// Convolution as one matrix product whose left operand, the windows, TMA gathers on the way into shared memory: y[m, k]
+// = f(sum over taps and c of x[window m at tap, c] * w[k, tap, c] + bias[k] + residual[m, k]), m counting the output
+// pixels of all images.
 //
 // Layout:  x channels-last in memory, behind a tensor map of windows (im2col) that has the strides, the padding and the
 //          extents; w (groups K, taps C) behind a tiled one; y and residual by steps along batch and space, their
@@ -8,13 +8,13 @@
 //          kTransposed: the gradient of the input from the forward's weight, whose dense channels are those of the
 //          result here. A block takes tiles of kTileM pixels x kTileN channels, one after another. One thread of the
 //          first warpgroup asks for the boxes of each tap and 64 channels, through a ring of kStages; the other
-//          warpgroups multiply, each some of the tile's rows. A carrier for each of them takes the results away in
-//          panels of 64 channels. A residual comes into the same panels and is added in the middle of the products.
-//          float32: both operands are rounded to TF32 by the copy engine, 32 channels where half types have 64; not
+//          warpgroups multiply, each some of the tile's rows. An epilogue thread for each of them takes the results
+//          away in panels of 64 channels. A residual comes into the same panels and is added in the middle of the
+//          products. float32: both operands are rounded to TF32 by TMA, 32 channels where half types have 64; not
 //          kTransposed.
 // Needs:   sm_90a; strides of x and w multiples of 16 bytes; C of a group a multiple of 64 where there are several
 //          groups; corners and offsets of the window within what a map can hold (conv_tma.py).
-// Bound:   the matrix units, or the second-level cache where K is small. Sums in float32.
+// Bound:   the tensor cores, or the second-level cache where K is small. Sums in float32.
 
 #include "dnnarray/core/activation.cuh"
 #include "conv/panels.cuh"
@@ -61,7 +61,7 @@ struct Arguments {
 using namespace dnnarray;
 using C = TmaTile<Config>;
 using Panels = TmaPanels<Config>;
-using Guests = TmaGuests<Config>;
+using Residual = TmaResidual<Config>;
 using T = Config::Element;
 using R = Config::Result;
 constexpr bool kCarried = Panels::kStaged && Config::kFirst == 0;
@@ -88,13 +88,13 @@ struct Barriers {
 
 __device__ __forceinline__ void ask_tile(const Operands& a, const TensorMap& x, const TensorMap& weight,
                                          const TmaPlace& tile, unsigned smem, const Barriers& barriers,
-                                         Ring<kStages>& ring, const TensorMap& residual, Guests& guests) {
+                                         Ring<kStages>& ring, const TensorMap& residual, Residual& residuals) {
   const ConvAxis &d = a.axes.d, &h = a.axes.h, &w = a.axes.w;
   WindowPlace place = a.where(tile.m);
   place.w = place.w * w.stride - w.before, place.h = place.h * h.stride - h.before,
   place.d = place.d * d.stride - d.before;
   Place tap = {0, 0, 0};
-  guests.begin_tile();
+  residuals.begin_tile();
   do {
     const TapPlace offset = {static_cast<unsigned short>(tap.w * w.dilation),
                              static_cast<unsigned short>(tap.h * h.dilation),
@@ -107,10 +107,10 @@ __device__ __forceinline__ void ask_tile(const Operands& a, const TensorMap& x, 
       tma_load_im2col<Config::kAxes>(stage, x, full, place, offset);
       C::ask_weight(a.weight, weight, tile, tap, c, a.target.outs, stage + C::kBytesM, full);
       ring.next();
-      if constexpr (Guests::kThere) guests.stage_asked(residual, tile, a.target.outs, a);
+      if constexpr (Residual::kThere) residuals.stage_asked(residual, tile, a.target.outs, a);
     }
   } while (!tap.next(d.window, h.window, w.window));
-  guests.end_tile();
+  residuals.end_tile();
 }
 
 __device__ __forceinline__ void multiply_stages(float (&sums)[C::kMmas][kTileN / 2], int count, int part, unsigned smem,
@@ -136,11 +136,11 @@ __device__ __forceinline__ void multiply_tile(const Operands& a, const TmaPlace&
                                               Panels& own) {
   bias.ask(a.target, tile);
   bias.begin(sums);
-  const int first = Guests::before(part, blocks);
+  const int first = Residual::before(part, blocks);
 #pragma unroll 1
-  for (int run = 0; run < (Guests::kThere ? 2 : 1); ++run) {
+  for (int run = 0; run < (Residual::kThere ? 2 : 1); ++run) {
     multiply_stages(sums, run == 0 ? first : blocks - first, part, smem, barriers, ring);
-    if constexpr (Guests::kThere) {
+    if constexpr (Residual::kThere) {
       if (run == 0) {
         own.add(sums, tile, a.target.outs);
 #pragma unroll
@@ -182,9 +182,10 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1)
       prefetch_tensormap(a.x);
       prefetch_tensormap(a.weight);
       Ring<kStages> ring;
-      Guests guests(Panels(panels, panel_barriers, 0), blocks);
+      Residual residuals(Panels(panels, panel_barriers, 0), blocks);
       for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
-        ask_tile(operands, a.x, a.weight, C::place(i, tiles_m, tiles_n), smem, barriers, ring, a.residual_map, guests);
+        ask_tile(operands, a.x, a.weight, C::place(i, tiles_m, tiles_n), smem, barriers, ring, a.residual_map,
+                 residuals);
       }
     } else if (kCarried && threadIdx.x % 32 == 0 && threadIdx.x / 32 <= C::kConsumers) {
       Panels carried(panels, panel_barriers, static_cast<int>(threadIdx.x) / 32 - 1);
@@ -193,7 +194,7 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1)
         return C::place(blockIdx.x + static_cast<long long>(i) * gridDim.x, tiles_m, tiles_n);
       };
       carried.carry<true>(a.residual_map, a.y_map, count, tile, operands.target.outs, operands,
-                          Guests::stages_apart(blocks) > 0);
+                          Residual::stages_apart(blocks) > 0);
     }
     __syncwarp();
   } else {

@@ -10,7 +10,7 @@
 //          of the tile: of its channels, or of its columns where kTileM is 64.
 // Needs:   sm_90a; C and K of a group multiples of 8, pointers aligned to 16 bytes; taps along the three axes at most
 //          31 together.
-// Bound:   the matrix units, or the gathering where the tile is small. Sums in float32.
+// Bound:   the tensor cores, or the gathering where the tile is small. Sums in float32.
 
 #include "dnnarray/ptx/mbarrier.cuh"
 #include "dnnarray/core/overlap.cuh"

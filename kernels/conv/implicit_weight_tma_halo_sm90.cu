@@ -12,7 +12,7 @@
 //          one row of the window: its three taps are panels of 64 columns that begin `across` places apart.
 // Needs:   sm_90a; C of a group a multiple of 64 where there are several groups; strides of x and dy multiples of 16
 //          bytes; padding less than the window's reach, shifts of at most 4 places across; less than 2^31 places.
-// Bound:   the matrix units. Sums in float32.
+// Bound:   the tensor cores. Sums in float32.
 
 #include "conv/wgrad.cuh"
 #include "dnnarray/core/overlap.cuh"

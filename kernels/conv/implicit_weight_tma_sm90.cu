@@ -1,6 +1,5 @@
-// The weight gradient as one matrix product whose operands the copy engine brings, the windows gathered on the way:
-// partial sums of dw[k, tap, c] = sum over m of dy[m, k] * x[window m at tap, c], m counting the output pixels of all
-// images.
+// The weight gradient as one matrix product whose operands TMA brings, the windows gathered on the way: partial sums of
+// dw[k, tap, c] = sum over m of dy[m, k] * x[window m at tap, c], m counting the output pixels of all images.
 //
 // Layout:  x and dy channels-last in memory, behind tensor maps of windows (im2col), of x with the strides and the
 //          padding, of dy of one pixel; partial (splits, groups K, taps C) float32, which split_sums.cu adds up in a
@@ -12,7 +11,7 @@
 //          columns where kTileM is 64.
 // Needs:   sm_90a; strides of x and dy multiples of 16 bytes; C of a group a multiple of 64 where there are several
 //          groups; corners and offsets of the window within what a map can hold (conv_tma.py).
-// Bound:   the matrix units, or the second-level cache where the tile is small. Sums in float32.
+// Bound:   the tensor cores, or the second-level cache where the tile is small. Sums in float32.
 
 #include "conv/wgrad.cuh"
 #include "dnnarray/core/overlap.cuh"

@@ -1,4 +1,4 @@
-// Ends of tiles whose operands the copy engine brings: results leave and residuals come as panels of shared memory.
+// Ends of tiles whose operands TMA brings: results leave and residuals come as panels of shared memory.
 #pragma once
 
 #include "conv/implicit_tma.cuh"
@@ -9,15 +9,15 @@
 namespace dnnarray {
 
 template <typename Config>
-struct TmaGuests;
+struct TmaResidual;
 
 // A warpgroup's share of a tile as panels of 64 rows x 64 channels of half types in shared memory: its residual on the
-// way in, its result on the way out; kSets of them, so that one tile is on its way while the next one ends. A carrier,
-// a thread of the warpgroup that asks, moves them by the copy engine, and those who multiply wait neither for loads nor
-// for stores: `ready` completes once the panels hold the residual, or are free where there is none; `done` once a
-// warpgroup has no more to do with them; `free` once a result has left them and the thread that asks for operands may
-// bring a residual (TmaGuests). `image.where(m)` is the place of row m in the image. Results that lie channels-first
-// the warpgroup writes itself, from panels that are turned round: rows of 64 pixels of a channel.
+// way in, its result on the way out; kSets of them, so that one tile is on its way while the next one ends. An epilogue
+// thread, which belongs to the producer warpgroup, moves them by TMA, and the consumers wait neither for loads nor for
+// stores: `ready` completes once the panels hold the residual, or are free where there is none; `done` once a warpgroup
+// has no more to do with them; `free` once a result has left them and the thread that asks for operands may bring a
+// residual (TmaResidual). `image.where(m)` is the place of row m in the image. Results that lie channels-first the
+// warpgroup writes itself, from panels that are turned round: rows of 64 pixels of a channel.
 template <typename Config>
 struct TmaPanels {
   using C = TmaTile<Config>;
@@ -55,14 +55,15 @@ struct TmaPanels {
     for (int i = 0; i < kBarriers; ++i) mbarrier_init(barriers + i * 8, i % 3 == 1 ? kWarps : 1);
   }
 
-  // --- by the carrier
+  // --- by the epilogue thread
   // -------------------------------------------------------------------------------------------------
 
-  // Brings the residuals, but for `guests`, and, kResult, takes the results away, of `count` tiles: `tile(i)` is one.
+  // Loads the residuals, unless the producer does (`by_producer`, see TmaResidual), and, kResult, stores the results of
+  // `count` tiles: `tile(i)` is one.
   template <bool kResult, typename Tile, typename Image>
   __device__ __forceinline__ void carry(const TensorMap& residual, const TensorMap& y, int count, Tile tile, int outs,
-                                        const Image& image, bool guests = false) {
-    for (int i = 0; kResidual && !guests && i < kSets && i < count; ++i) bring(residual, i, tile(i), outs, image);
+                                        const Image& image, bool by_producer = false) {
+    for (int i = 0; kResidual && !by_producer && i < kSets && i < count; ++i) bring(residual, i, tile(i), outs, image);
     for (int i = 0; i < count; ++i, ring.next()) {
       mbarrier_wait(done(), ring.parity);
       if (kResult) {
@@ -73,7 +74,7 @@ struct TmaPanels {
       }
       if (!kResidual) {
         mbarrier_arrive(ready(ring.stage));
-      } else if (guests) {
+      } else if (by_producer) {
         mbarrier_arrive(free(ring.stage));
       } else if (i + kSets < count) {
         bring(residual, ring.stage, tile(i + kSets), outs, image);
@@ -109,7 +110,7 @@ struct TmaPanels {
     for (int i = 0; i < C::kMmas; ++i)
 #pragma unroll
       for (int p = 0; p < kPanels; ++p) {
-        if (tile.n + p * 64 < target.outs) fill_turned(target, sums[i], i, p);
+        if (tile.n + p * 64 < target.outs) fill_transposed(target, sums[i], i, p);
       }
     bar_sync<128>(group);
     constexpr int kVector = Config::kFirst, kAcross = 64 / kVector, kStep = C::kGroup / kAcross;
@@ -185,7 +186,7 @@ struct TmaPanels {
   }
 
  private:
-  friend struct TmaGuests<Config>;
+  friend struct TmaResidual<Config>;
 
   __device__ __forceinline__ unsigned ready(int set) const { return barriers + set * 24; }
   __device__ __forceinline__ unsigned done() const { return barriers + ring.stage * 24 + 8; }
@@ -267,8 +268,8 @@ struct TmaPanels {
   }
 
   // The same with pixels and channels exchanged.
-  __device__ __forceinline__ void fill_turned(const Target<T, R>& target, const float (&sums)[C::kTileN / 2], int mma,
-                                              int p) const {
+  __device__ __forceinline__ void fill_transposed(const Target<T, R>& target, const float (&sums)[C::kTileN / 2],
+                                                  int mma, int p) const {
     const int lane = threadIdx.x % 32, chunk = threadIdx.x % C::kGroup / 32 * 2 + lane / 8 % 2;
     const unsigned at = slot(0, mma, p) + (lane / 16 * 8 + lane % 8) * C::kRow + (chunk ^ lane % 8) * 16;
 #pragma unroll
@@ -290,12 +291,12 @@ struct TmaPanels {
   }
 };
 
-// A residual between the operands of its tile: the thread that asks for those brings it panel by panel, some stages
+// A residual that is loaded between the operands of its tile: the producer thread brings it panel by panel, some stages
 // apart, so that no stage waits behind many of them, and each warpgroup adds its own at another stage, while the
-// products of the others run on. Tiles of few stages have no room for that (`apart` is 0): carriers bring all panels at
-// once, and they are added behind the products.
+// products of the others run on. Tiles of few stages have no room for that (`apart` is 0): the epilogue threads bring
+// all panels at once, and the warpgroups add them behind the products.
 template <typename Config>
-struct TmaGuests {
+struct TmaResidual {
   using C = TmaTile<Config>;
   using Panels = TmaPanels<Config>;
   static constexpr bool kThere = Panels::kResidual && Panels::kStaged && Config::kFirst == 0;
@@ -306,7 +307,8 @@ struct TmaGuests {
   Panels panels;  // of the first warpgroup
   int apart, next = kAll, due = 0;
 
-  __device__ __forceinline__ TmaGuests(const Panels& first, int blocks) : panels(first), apart(stages_apart(blocks)) {}
+  __device__ __forceinline__ TmaResidual(const Panels& first, int blocks)
+      : panels(first), apart(stages_apart(blocks)) {}
 
   // Stages of a tile that come before a warpgroup adds its residual.
   static __device__ __forceinline__ int before(int part, int blocks) {

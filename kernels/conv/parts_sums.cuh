@@ -1,8 +1,8 @@
-// Sums of products of numbers in parts (parts.cuh) on Hopper's matrix units: first * first, and where there are two
+// Sums of products of numbers in parts (parts.cuh) on Hopper's tensor cores: first * first, and where there are two
 // parts first * second + second * first, which is 2^-kLater of the result. The product of two second parts is below the
 // last place and left out.
 //
-// The matrix units cut off what a sum's last place does not hold, always towards zero. So the large products of a stage
+// The tensor cores cut off what a sum's last place does not hold, always towards zero. So the large products of a stage
 // are summed by themselves and added to the total by rounding additions, while the small ones, whose last places do not
 // matter, run on.
 #pragma once

@@ -10,7 +10,7 @@
 //          is the sum of the exponents of x and w. kPairs: y's channels are dense, an even number of them.
 // Needs:   sm_90a; strides of the parts multiples of 16 bytes; C of a group a multiple of 64 where there are several
 //          groups.
-// Bound:   the matrix units. Sums in float32.
+// Bound:   the tensor cores. Sums in float32.
 
 #include "dnnarray/core/activation.cuh"
 #include "conv/implicit_tma.cuh"

@@ -10,7 +10,7 @@
 //          kScaled: e is the sum of the exponents of dy and x.
 // Needs:   sm_90a; strides of the parts multiples of 16 bytes; channels of a group multiples of 64 where there are
 //          several groups; fewer than 2^31 pixels.
-// Bound:   the matrix units. Sums in float32.
+// Bound:   the tensor cores. Sums in float32.
 
 #include "conv/implicit_tma.cuh"
 #include "dnnarray/core/overlap.cuh"

@@ -11,7 +11,7 @@ namespace dnnarray {
 // with 128 places as columns they ask for 96. Thread t of the warpgroup holds, of channel t / 32 * 16 + t % 32 / 4 (+ 8
 // for odd i / 2), the place i / 4 * 8 + t % 4 * 2 + i % 2 as sum i.
 template <typename Config>
-struct TurnedTile {
+struct SwappedTile {
   using C = TmaTile<Config>;
   using T = typename Config::Element;
   using R = typename Config::Result;
@@ -27,11 +27,11 @@ struct TurnedTile {
   // Issues the products of one tap.
   static __device__ __forceinline__ void multiply(Sums& sums, unsigned places, unsigned weight) {
     wgmma_fence();
-    const unsigned long long a = C::kTurned ? transposed_panel(weight, C::kTileK * C::kRow) : panel(weight),
+    const unsigned long long a = C::kTransposedWeight ? transposed_panel(weight, C::kTileK * C::kRow) : panel(weight),
                              b = panel(places);
 #pragma unroll
     for (int k = 0; k < 4; ++k)
-      Wgmma<T, C::kTurned, false, kPlaces>::run(sums, a + (C::kTurned ? 128 : 2) * k, b + 2 * k);
+      Wgmma<T, C::kTransposedWeight, false, kPlaces>::run(sums, a + (C::kTransposedWeight ? 128 : 2) * k, b + 2 * k);
     wgmma_commit_group();
   }
 

@@ -1,4 +1,4 @@
-// Weight gradients as products of pixels: what the kernels whose operands the copy engine brings have in common.
+// Weight gradients as products of pixels: what the kernels whose operands TMA brings have in common.
 #pragma once
 
 #include "conv/geometry.cuh"

@@ -92,7 +92,7 @@ struct Reading : Walk {
 // Arguments as in small_windows_gradient.cu; `steps` rows of windows are a strip, and positions in the plane are
 // divided by its `width`.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
-    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, const Saved* __restrict__ places,
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, const Saved* __restrict__ indices,
                    T* __restrict__ dx, const __grid_constant__ Arguments a) {
   extern __shared__ __align__(128) char smem[];
   const long long thread = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
@@ -116,7 +116,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
   long long window =
       (share.plane * axis_h.outputs + p) * source.grad_row + static_cast<long long>(q) * share.column + share.channel;
   element -= kMoved * share.column, window -= kMoved * share.column;
-  source.x = x + element, source.grad = grad + window, source.places = places + window;
+  source.x = x + element, source.grad = grad + window, source.indices = indices + window;
   walk.dx = dx + element;
   walk.h = h, walk.p = p, walk.first = first, walk.count = axis_w.extent - q * kStrideW;
   walk.last = min(first + a.steps, (axis_h.extent + axis_h.before + kStrideH - 1) / kStrideH) - 1;

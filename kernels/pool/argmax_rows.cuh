@@ -123,8 +123,8 @@ struct Ordered {                 // the same as integers in the order of the val
 struct Said {  // what a row of windows says, as it was read
   Wordwise<T, kLast ? kValues : 1> sides[kLast ? kWindows : kLeft + kRight + 1];
   Wordwise<T, kPiece> own[kLast ? 1 : kOwn / kPiece];
-  Vec<Saved, kLast ? kValues : 1> side_places[kGiven ? kLast ? kWindows : kLeft + kRight + 1 : 1];
-  Vec<Saved, kPiece> own_places[kGiven && !kLast ? kOwn / kPiece : 1];
+  Vec<Saved, kLast ? kValues : 1> side_indices[kGiven ? kLast ? kWindows : kLeft + kRight + 1 : 1];
+  Vec<Saved, kPiece> own_indices[kGiven && !kLast ? kOwn / kPiece : 1];
 };
 struct Fetched {
   Line x[kStrideH];
@@ -155,7 +155,7 @@ __device__ __forceinline__ U* beside(U* from, int column, int columns) {
 struct Source {
   const T* x;                 // the first own column, in the row that is read next
   const T* grad;              // of the first own window, likewise
-  const Saved* places;        // as grad
+  const Saved* indices;       // as grad
   long long x_row, grad_row;  // elements from one row to the next
   int height, width, outputs_h, outputs_w, q,
       column;                 // q is the first own window, and column the elements from one column to the next
@@ -216,7 +216,7 @@ struct Source {
   // Windows beside the plane are never read and stay zero; rows of them above and below leave what was read last.
   __device__ __forceinline__ void read(Said& said, int p) {
     if (Config::kAhead > 0 && p + Config::kAhead < outputs_h)
-      fetch(grad + Config::kAhead * grad_row, places + Config::kAhead * grad_row);
+      fetch(grad + Config::kAhead * grad_row, indices + Config::kAhead * grad_row);
     if (has_windows(p)) {
 #pragma unroll
       for (int b = 0; b < kWindows; ++b) {
@@ -224,7 +224,7 @@ struct Source {
       }
     }
     grad += grad_row;
-    places += grad_row;
+    indices += grad_row;
   }
   // Window b, or the piece that begins with it.
   __device__ __forceinline__ void fill(Said& said, int b) const {
@@ -232,11 +232,11 @@ struct Source {
     if (!kLast && i >= 0 && i < kOwn) {
       if (i % kPiece != 0) return;
       said.own[i / kPiece] = load_wordwise<T, kPiece>(at(grad, i));
-      if constexpr (kGiven) said.own_places[i / kPiece] = load_wide<Saved, kPiece>(at(places, i));
+      if constexpr (kGiven) said.own_indices[i / kPiece] = load_wide<Saved, kPiece>(at(indices, i));
     } else {
       const int n = kLast || i < 0 ? b : b - kOwn;
       said.sides[n] = load_wordwise<T, kLast ? kValues : 1>(at(grad, i));
-      if constexpr (kGiven) said.side_places[n] = load_wide<Saved, kLast ? kValues : 1>(at(places, i));
+      if constexpr (kGiven) said.side_indices[n] = load_wide<Saved, kLast ? kValues : 1>(at(indices, i));
     }
   }
   __device__ __forceinline__ void read(Fetched& next, int p, int h) {

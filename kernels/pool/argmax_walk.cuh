@@ -71,10 +71,10 @@ struct Gifts {
       }
       if constexpr (kGiven) {
         const bool own = !kLast && i >= 0 && i < kOwn;
-        const auto& named = said.side_places[kLast || i < 0 ? b : own ? 0 : b - kOwn];
+        const auto& named = said.side_indices[kLast || i < 0 ? b : own ? 0 : b - kOwn];
 #pragma unroll
         for (int v = 0; v < kValues; ++v) {
-          numbers[b][v] = position(own ? said.own_places[own ? i / kPiece : 0].at[own ? i % kPiece : 0] : named.at[v]);
+          numbers[b][v] = position(own ? said.own_indices[own ? i / kPiece : 0].at[own ? i % kPiece : 0] : named.at[v]);
         }
       }
     }

@@ -50,18 +50,18 @@ constexpr int kNamed = kOwn * static_cast<int>(sizeof(Saved)) < 16
                            : 16 / static_cast<int>(sizeof(Saved));  // places that are read together
 
 struct Walk : Strip {
-  const char *grad, *places;  // of the row of windows, in shared memory
+  const char *grad, *indices;  // of the row of windows, in shared memory
   float* sums;
   int base = 0;  // sums of row h begin with this number
-  int width, column, grad_row, places_row;
+  int width, column, grad_row, indices_row;
 
   __device__ __forceinline__ Walk(const Strip& strip, const Tiles& tiles, const Tile& t, char* smem, const char* box)
       : Strip(strip) {
     sums = reinterpret_cast<float*>(smem + kHead) + threadIdx.x;
     width = tiles.w.extent, column = place.group * kColumns - kMargin;
     grad_row = tiles.w.outputs * static_cast<int>(sizeof(T)),
-    places_row = tiles.w.outputs * static_cast<int>(sizeof(Saved));
-    places = windows_at<Saved>(box, p, t.top_window, tiles.w.outputs, place);
+    indices_row = tiles.w.outputs * static_cast<int>(sizeof(Saved));
+    indices = windows_at<Saved>(box, p, t.top_window, tiles.w.outputs, place);
     grad = windows_at<T>(box + tiles.room, p, t.top_window, tiles.w.outputs, place);
   }
   __device__ __forceinline__ float& sum(int number) const { return sums[number * Config::kThreads]; }
@@ -81,7 +81,7 @@ struct Walk : Strip {
     int numbers[kOwn];
 #pragma unroll
     for (int b = 0; b < kOwn; b += kNamed) {
-      const auto saved = load_wide<Saved, kNamed>(reinterpret_cast<const Saved*>(places) + b);
+      const auto saved = load_wide<Saved, kNamed>(reinterpret_cast<const Saved*>(indices) + b);
 #pragma unroll
       for (int k = 0; k < kNamed; ++k) numbers[b + k] = number(saved.at[k], b + k, by_width);
     }
@@ -98,7 +98,7 @@ struct Walk : Strip {
   }
   __device__ __forceinline__ void step(const Divider& by_width) {
     if (within(p, outputs)) give(by_width);
-    grad += grad_row, places += places_row;
+    grad += grad_row, indices += indices_row;
 #pragma unroll
     for (int r = 0; r < kStrideH; ++r) {
       if (left <= writing) {
@@ -123,14 +123,14 @@ struct Walk : Strip {
 
 // Arguments as of Tiles; `room` bytes of a stage are for places, and positions in the plane are divided by its `width`.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
-    DNNARRAY_ENTRY(const T* __restrict__ grad, const Saved* __restrict__ places, T* __restrict__ dx,
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const Saved* __restrict__ indices, T* __restrict__ dx,
                    const __grid_constant__ Arguments a) {
   extern __shared__ __align__(128) char smem[];
   const Tiles tiles(a);
   const Divider by_width = a.width;
   const Place place(tiles.w.extent);
   const auto ask = [&](const Tile& t, unsigned to, unsigned barrier) {
-    const Run run(places, t.plane * tiles.h.outputs, t.top_window, t.windows, tiles.w.outputs);
+    const Run run(indices, t.plane * tiles.h.outputs, t.top_window, t.windows, tiles.w.outputs);
     const Run windows(grad, t.plane * tiles.h.outputs, t.top_window, t.windows, tiles.w.outputs);
     mbarrier_arrive_expect_tx(barrier, run.bytes + windows.bytes);
     run.ask(to, barrier);

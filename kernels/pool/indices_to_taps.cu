@@ -33,7 +33,7 @@ constexpr unsigned char kNowhere = 0xff;
 // `total` counts threads; `inner` are the vectors of channels, `groups` and `strips` the outputs along W and H; places
 // are divided by the `extent` along W.
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const Saved* __restrict__ places, unsigned char* __restrict__ taps,
+    DNNARRAY_ENTRY(const Saved* __restrict__ indices, unsigned char* __restrict__ taps,
                    const __grid_constant__ Arguments a) {
   const long long thread = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
   if (thread >= a.total) return;
@@ -42,11 +42,11 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   const int h = a.strips(along.quotient).rest * axis_h.stride - axis_h.before,
             w = along.rest * axis_w.stride - axis_w.before;
   const Divider by_width = a.extent;
-  const Vec<Saved, kWide> reg_places = load_wide<Saved, kWide>(places + thread * kWide);
+  const Vec<Saved, kWide> reg_indices = load_wide<Saved, kWide>(indices + thread * kWide);
   Vec<unsigned char, kWide> codes;
 #pragma unroll
   for (int j = 0; j < kWide; ++j) {
-    const long long place = static_cast<long long>(reg_places.at[j]);
+    const long long place = static_cast<long long>(reg_indices.at[j]);
     const bool inside = place >= 0 && place >> 31 == 0;
     const Split at = by_width(inside ? place : 0);
     const int r = static_cast<int>(at.quotient) - h, s = at.rest - w;

@@ -75,7 +75,7 @@ class ArgmaxGradientArguments(StripArguments):
 
     grad: In
     x: In
-    places: Saved
+    indices: Saved
     dx: Out
     steps: Int
     width: Division
@@ -217,7 +217,7 @@ def _plan(problem: PoolProblem, device: Device, aligned: bool, g: Geometry) -> P
     strips = -(-rows // steps)
     total = g.outer * strips * groups * inner
     arguments = ArgmaxGradientArguments(
-        grad=Array(0), x=Array(1), places=Array(2), dx=dx_of(problem), total=total,
+        grad=Array(0), x=Array(1), indices=Array(2), dx=dx_of(problem), total=total,
         among=partition(inner, groups, strips, total), h=h.side, w=w.side, steps=steps,
         width=division(w.extent, h.extent * w.extent),
     )  # fmt: skip

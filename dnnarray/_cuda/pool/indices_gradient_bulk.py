@@ -45,7 +45,7 @@ class IndicesGradientBulkArguments(GradientArguments):
     """What ``kernels/pool/indices_gradient_bulk.cu`` is called with."""
 
     grad: In
-    places: Saved
+    indices: Saved
     dx: Out
     width: Division
 
@@ -60,7 +60,7 @@ def _plan(problem: PoolProblem, device: Device, g: Geometry) -> Plan:
     kernel = Kernel("pool/indices_gradient_bulk.cu", "_".join(words), config, ("pool/window",))
     arguments = IndicesGradientBulkArguments(
         grad=Array(0),
-        places=Array(2),
+        indices=Array(2),
         dx=Array(3),
         **arguments_of(g, cut),
         width=division(w.extent, h.extent * w.extent),

@@ -25,7 +25,7 @@ class IndicesToTapsConfig(Config):
 class IndicesToTapsArguments(Arguments, restrict=True):
     """What ``kernels/pool/indices_to_taps.cu`` is called with."""
 
-    places: Saved
+    indices: Saved
     taps: CodesOut
     total: Extent
     inner: Division

@@ -13,8 +13,8 @@
 
 namespace dnnarray {
 
-// `add` is the product, c += a b or d = a b + c, and `add_half` is one with k = 8. `pack` rounds two numbers, `low` into
-// the lower half; `round` brings operands to the digits that the product takes.
+// `add` is the product, c += a b or d = a b + c, and `add_half` is one with k = 8. `pack` rounds two numbers, `low`
+// into the lower half; `round` brings operands to the digits that the product takes.
 template <typename T>
 struct Mma;
 template <>
