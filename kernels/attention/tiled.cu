@@ -1,4 +1,4 @@
-// Attention forward by the online softmax (Milakov and Gimelshein 2018; Dao 2022) on the ordinary arithmetic units:
+// Attention forward by the online softmax (Milakov and Gimelshein 2018; Dao 2022) on the CUDA cores:
 //   y[i] = sum_j exp(s[i, j] - lse[i]) v[j],  lse[i] = log(exp(sink) + sum_j exp(s[i, j])),
 // where s = scale q.k, capped, with ALiBi, bias and masks. Never more than one tile of scores exists.
 //

@@ -1,5 +1,5 @@
-// Attention backward on the ordinary arithmetic units, one of three gradients a launch: with the weights p and the
-// gradients of the scores ds of slopes.cuh
+// Attention backward on the CUDA cores, one of three gradients a launch: with the weights p and the gradients of the
+// scores ds of slopes.cuh
 //   grad_q[i] = scale sum_j ds[i, j] k[j],  grad_k[j] = scale sum_i ds[i, j] q[i],  grad_v[j] = sum_i p[i, j]
 //   grad_y[i],
 // the sums over i going through all heads that share a key head. Nothing is added from two blocks: the same bits at

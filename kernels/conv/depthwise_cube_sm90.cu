@@ -11,8 +11,7 @@
 //          taken apart into pairs of one channel each. Bands stay in registers.
 // Needs:   sm_90; pointers aligned to 16 bytes, channels a multiple of 8; a window of 3 x 3 x 3; strides and dilations
 //          of 1; at most 8 strips in a tile, or 4 of four planes.
-// Bound:   memory: x and y once, and what comes through the second-level cache more than once: planes of x that two
-//          tiles see.
+// Bound:   memory: x and y once, and what comes through the L2 more than once: planes of x that two tiles see.
 // Zeros of a band times infinity would be NaN where the definition has none: a NaN is computed again from its own
 // window.
 

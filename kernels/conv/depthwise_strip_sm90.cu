@@ -2,7 +2,7 @@
 //
 // Layout:  one thread asks for a box for each step, zeros outside of the image; no other spends instructions on what
 //          comes, which is what windows of many taps in float32 are bound by. Lines of memory that several blocks take
-//          parts of are kept in the second-level cache.
+//          parts of are kept in the L2.
 // Needs:   sm_90; what depthwise_strip.cu needs; boxes of at most 256 elements along each axis.
 // Bound:   as there.
 

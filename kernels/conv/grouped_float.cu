@@ -1,5 +1,5 @@
-// Convolution of groups of few channels on the ordinary units: y[n, k, p] = f(sum over taps and c of the group of x[n,
-// c, p * stride + tap * dilation - before] * w[k, c, tap] + bias[k] + residual[n, k, p]).
+// Convolution of groups of few channels on the CUDA cores: y[n, k, p] = f(sum over taps and c of the group of x[n, c, p
+// * stride + tap * dilation - before] * w[k, c, tap] + bias[k] + residual[n, k, p]).
 //
 // Layout:  x, y and residual with dense channels, the rest by steps; w by steps. A slab (grouped.cuh) is made of quads
 //          of channels; between different groups its weights are zero. A block of kThreads has `across` slabs and stays

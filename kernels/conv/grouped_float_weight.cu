@@ -1,5 +1,5 @@
-// The weight gradient of a convolution of groups of few channels on the ordinary units: dw[k, c, tap] = the sum over n
-// and p of dy[n, k, p] * x[n, c, p * stride + tap * dilation - before]. First stage: partial sums (part, K, taps, C);
+// The weight gradient of a convolution of groups of few channels on the CUDA cores: dw[k, c, tap] = the sum over n and
+// p of dy[n, k, p] * x[n, c, p * stride + tap * dilation - before]. First stage: partial sums (part, K, taps, C);
 // another launch adds them up.
 //
 // Layout:  x and dy with dense channels, the rest by steps. A slab (grouped.cuh) is made of quads of channels. A block

@@ -1,4 +1,4 @@
-// Weight gradients of groups of few channels: what the kernels on the tensor cores and on the ordinary units have in
+// Weight gradients of groups of few channels: what the kernels on the tensor cores and on the CUDA cores have in
 // common. A block has some slabs (grouped.cuh) and stays for many tiles, whose inputs and gradients come to shared
 // memory one tile ahead.
 #pragma once

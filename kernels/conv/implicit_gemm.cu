@@ -8,8 +8,7 @@
 //          multiplies 64 pixels x kWarpN channels.
 // Needs:   sm_80; C of a group a multiple of a chunk, K of 8, pointers aligned to 16 bytes; taps along the axes at most
 //          31 together.
-// Bound:   the tensor cores, or the second-level cache where K is small. Half types are summed in float32, float32 is
-//          rounded to TF32.
+// Bound:   the tensor cores, or the L2 where K is small. Half types are summed in float32, float32 is rounded to TF32.
 
 #include "dnnarray/core/activation.cuh"
 #include "dnnarray/ptx/mbarrier.cuh"

@@ -11,7 +11,7 @@
 //          registers, four neighbouring lanes 64 bytes of a row.
 // Needs:   sm_90a; C and K of a group multiples of 8 (kTransposed: C of 64), pointers aligned to 16 bytes; taps along
 //          the three axes at most 31 together.
-// Bound:   the tensor cores, or the second-level cache where K is small. Sums in float32.
+// Bound:   the tensor cores, or the L2 where K is small. Sums in float32.
 
 #include "dnnarray/core/activation.cuh"
 #include "dnnarray/ptx/mbarrier.cuh"

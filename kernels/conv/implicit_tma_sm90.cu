@@ -14,7 +14,7 @@
 //          kTransposed.
 // Needs:   sm_90a; strides of x and w multiples of 16 bytes; C of a group a multiple of 64 where there are several
 //          groups; corners and offsets of the window within what a map can hold (conv_tma.py).
-// Bound:   the tensor cores, or the second-level cache where K is small. Sums in float32.
+// Bound:   the tensor cores, or the L2 where K is small. Sums in float32.
 
 #include "dnnarray/core/activation.cuh"
 #include "conv/panels.cuh"

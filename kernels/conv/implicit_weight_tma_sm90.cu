@@ -11,7 +11,7 @@
 //          columns where kTileM is 64.
 // Needs:   sm_90a; strides of x and dy multiples of 16 bytes; C of a group a multiple of 64 where there are several
 //          groups; corners and offsets of the window within what a map can hold (conv_tma.py).
-// Bound:   the tensor cores, or the second-level cache where the tile is small. Sums in float32.
+// Bound:   the tensor cores, or the L2 where the tile is small. Sums in float32.
 
 #include "conv/wgrad.cuh"
 #include "dnnarray/core/overlap.cuh"

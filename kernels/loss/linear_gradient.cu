@@ -9,7 +9,7 @@
 //          sum over rows by a matrix product.
 // Needs:   z and dz aligned to kVector elements, pitch a multiple of kVector; what stands behind `count` is written and
 //          never used.
-// Bound:   memory: z read once, mostly from the second-level cache, dz written once.
+// Bound:   memory: z read once, mostly from the L2, dz written once.
 
 #include "dnnarray/core/vec.cuh"
 #include "loss/linear_scores.cuh"

@@ -5,8 +5,7 @@
 //          takes 16-byte vectors. Between blocks of classes a row's peak, sum, score of the label, shifted sum and
 //          share stand in `state`, (5, rows).
 // Needs:   z aligned to kVector elements, pitch a multiple of kVector; what stands behind `count` is read and not used.
-// Bound:   memory: the scores of a block are read once, mostly from the second-level cache, where the matrix product
-//          has left them.
+// Bound:   memory: the scores of a block are read once, mostly from the L2, where the matrix product has left them.
 
 #include "dnnarray/core/vec.cuh"
 #include "loss/linear_scores.cuh"
