@@ -3,9 +3,17 @@
 from dnnarray._call import introspect as _introspect
 from dnnarray._cpu import compiled, engine
 
+_stage = {"compiled": False}
+
+
+def active():
+    """Whether `prefer_compiled` was called."""
+    return _stage["compiled"]
+
 
 def prefer_compiled():
     """From now on, in this process."""
+    _stage["compiled"] = True
     engine.prepare = _by_compiled(engine.prepare)
     _introspect.Question.measured = _as_if_measured(_introspect.Question.measured)
 

@@ -10,9 +10,11 @@ from dnnarray._problems.base import leaves, tree_map
 from dnnarray._select import tuning
 from dnnarray._spec import Spec
 from tests.registry import CASES, FIRST
-from tests.support import FLOAT32, FLOAT64, assert_close, call, call_by, candidates, flat
+from tests.stage import new_candidates, new_cases
+from tests.support import FLOAT32, FLOAT64, assert_close, call, call_by, flat
 
-_FLOAT_CASES = [c for c in FIRST if FLOAT64 in c.dtypes]
+_FIRST = new_cases(FIRST)
+_FLOAT_CASES = [c for c in _FIRST if FLOAT64 in c.dtypes]
 
 
 def _fortran(a):
@@ -104,7 +106,7 @@ def test_every_algorithm_writes_into_any_memory_and_nothing_beside(case, memory)
     for op, arrays, options in _forward_and_gradient(case):
         expected = flat(call(op, arrays, options))
         moved = tuple(tree_map(memory, a) for a in arrays)
-        for algorithm in candidates(op, moved, options):
+        for algorithm in new_candidates(op, moved, options):
             out = tuple(np.asarray(memory(np.full(e.shape, 99).astype(e.dtype))) for e in expected)
             around = [_beside(o) for o in out]
             call_by(algorithm, op, moved, options, out if len(out) > 1 else out[0])
@@ -124,7 +126,7 @@ def _beside(array):
     return beside
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", new_cases(CASES), ids=str)
 def test_infer_tells_shapes_and_dtypes(case):
     arrays = case.draw(case.dtypes[0])
     specs = tuple(tree_map(lambda a: Spec(a.shape, a.dtype), a) for a in arrays)
@@ -133,7 +135,7 @@ def test_infer_tells_shapes_and_dtypes(case):
     assert [(s.shape, s.dtype) for s in inferred] == [(r.shape, r.dtype) for r in results]
 
 
-@pytest.mark.parametrize("case", FIRST, ids=str)
+@pytest.mark.parametrize("case", _FIRST, ids=str)
 def test_out_and_workspace_receive_the_result(case):
     arrays = case.draw(case.dtypes[0])
     scratch = np.empty(dnn.infer(case.op, *arrays, **case.options).workspace, np.uint8)
@@ -155,7 +157,7 @@ def test_a_remembered_call_takes_the_workspace_that_infer_tells_now(monkeypatch)
         np.testing.assert_allclose(dnn.conv(x, weight, workspace=scratch), expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize("case", FIRST, ids=str)
+@pytest.mark.parametrize("case", _FIRST, ids=str)
 def test_out_is_checked(case):
     arrays = case.draw(case.dtypes[0])
     right = [np.empty(r.shape, r.dtype) for r in flat(call(case.op, arrays, case.options))]
@@ -188,7 +190,7 @@ def _strict():
 
 
 @pytest.mark.parametrize("namespace", [_torch, _jax, _strict], ids=lambda f: f.__name__.strip("_"))
-@pytest.mark.parametrize("case", [c for c in FIRST if FLOAT32 in c.dtypes], ids=str)
+@pytest.mark.parametrize("case", [c for c in _FIRST if FLOAT32 in c.dtypes], ids=str)
 def test_arrays_of_any_namespace_come_back_in_it(case, namespace):
     there, back, kind = namespace()
     arrays = case.draw(FLOAT32)
@@ -199,7 +201,7 @@ def test_arrays_of_any_namespace_come_back_in_it(case, namespace):
         np.testing.assert_array_equal(back(r), e)
 
 
-@pytest.mark.parametrize("case", FIRST, ids=str)
+@pytest.mark.parametrize("case", _FIRST, ids=str)
 def test_lists_and_mixed_namespaces_are_refused(case):
     arrays = case.draw(case.dtypes[0])
     with pytest.raises(TypeError, match=case.op):

@@ -26,7 +26,7 @@ def base(own_caches):
 
 
 _NAMES = """
-from dnnarray._cpu.compiled.norm import {module}
+from dnnarray._cpu.compiled{package} import {module}
 print("\\n".join(kernel.name(dtype) for kernel in {module}.{driver}.kernels for dtype in ("float32", "float64")))
 """
 _WARM = """
@@ -108,12 +108,13 @@ def test_two_processes_that_compile_the_same_at_once_do_no_harm(base):
 
 @needs_numba
 def test_the_name_of_a_kernel_says_what_its_code_depends_on():
-    first = _python(_NAMES.format(module="planes", driver="layer_norm"))
+    code = _NAMES.format(package=".norm", module="planes", driver="layer_norm")
+    first = _python(code)
     assert len(set(first)) == len(first)
-    seeds = {tuple(_python(_NAMES.format(module="planes", driver="layer_norm"), PYTHONHASHSEED=seed)) for seed in "123"}
+    seeds = {tuple(_python(code, PYTHONHASHSEED=seed)) for seed in "123"}
     assert seeds == {tuple(first)}
     for variable, value in (("NUMBA_CPU_NAME", "generic"), ("NUMBA_CPU_FEATURES", "+sse2"), ("NUMBA_OPT", "1")):
-        other = _python(_NAMES.format(module="planes", driver="layer_norm"), **{variable: value})
+        other = _python(code, **{variable: value})
         assert not set(first) & set(other)
 
 
@@ -130,7 +131,7 @@ def test_the_name_of_a_kernel_says_what_its_code_depends_on():
 def test_checkouts_share_a_cache_without_taking_each_others_kernels(changed, old, new, tmp_path):
     copy = tmp_path / "checkout" / "dnnarray"
     shutil.copytree(_PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    code = _NAMES.format(module="dropout", driver="dropout")
+    code = _NAMES.format(package="", module="dropout", driver="dropout")
     here = _python(code)
     assert _python(code, copy) == here
     file = copy / changed
@@ -213,7 +214,11 @@ def _warmup_errors(code, **environment):
 @needs_numba
 def test_a_warmup_tells_a_log_how_far_it_is():
     """Each algorithm once, whether it has been compiled or loaded, and every few seconds where nobody asked."""
-    code = "import dnnarray as dnn; from dnnarray import _warmup; print(dnn.warmup('softsign', 'softsign_backward'{}))"
+    code = """
+import dnnarray as dnn
+from dnnarray._call import warmup as _warmup
+print(dnn.warmup('softsign', 'softsign_backward'{}))
+"""
     assert _warmup_errors(code.format(", progress=False")) == (["2"], [])
     for _ in range(2):
         out, err = _warmup_errors(code.format(", progress=True"))

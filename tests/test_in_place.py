@@ -9,6 +9,7 @@ from dnnarray._call.introspect import question
 from dnnarray._call.operation import find, lookup
 from dnnarray._problems.base import leaves, tree_map
 from tests.registry import CASES, FIRST
+from tests.stage import new_candidates, new_cases
 from tests.support import BFLOAT16, DTYPES, FLOAT32, FLOAT64, call_by, candidates, flat
 
 _DEFAULTS = {"gelu": {"approximate": "none"}}
@@ -66,7 +67,7 @@ def _check_over(op, arrays, options, memory):
         if i >= len(arrays) or arrays[i] is None or problem.outputs[j] is None:
             continue
         moved = tuple(tree_map(memory, a) for a in arrays)
-        for algorithm in candidates(op, moved, options):
+        for algorithm in new_candidates(op, moved, options):
             expected = flat(_run(algorithm, op, moved, options))
             given = [tree_map(memory, a) for a in arrays]
             out, places = (
@@ -85,14 +86,14 @@ def _check_over(op, arrays, options, memory):
 
 
 @pytest.mark.parametrize("memory", [_plain, _every_other, _transposed], ids=lambda f: f.__name__.strip("_"))
-@pytest.mark.parametrize("case", _IN_PLACE, ids=str)
+@pytest.mark.parametrize("case", new_cases(_IN_PLACE), ids=str)
 def test_a_result_over_an_input_is_what_it_would_be_elsewhere(case, memory):
     for given in _calls(case, FLOAT64 if FLOAT64 in case.dtypes else case.dtypes[0]):
         _check_over(*given, memory)
 
 
 @pytest.mark.parametrize("dtype", [d for d in DTYPES if d != FLOAT64], ids=str)
-@pytest.mark.parametrize("case", [c for c in FIRST if c in _IN_PLACE], ids=str)
+@pytest.mark.parametrize("case", [c for c in new_cases(FIRST) if c in _IN_PLACE], ids=str)
 def test_a_result_over_an_input_in_every_dtype(case, dtype):
     if dtype in case.dtypes:
         for given in _calls(case, dtype):

@@ -10,7 +10,8 @@ from dnnarray._call.operation import find, operations
 from dnnarray._problems.base import leaves, tree_map
 from dnnarray._spec import FLOAT32, FLOAT64
 from tests.registry import CASES
-from tests.support import as_float64, assert_close, call_by, candidates, flat
+from tests.stage import new_candidates, new_cases
+from tests.support import as_float64, assert_close, call_by, flat
 
 _SEVERAL = [op.name for op in operations().values() if "needs" in op.defaults and op.name == op.base]
 _CASES = [c for c in CASES if c.gradient and f"{find(c.op).base}_backward" in _SEVERAL]
@@ -106,7 +107,7 @@ def test_vjp_names_what_it_does_not_know(op, needs):
         dnn.vjp(op, *([_X] if op == "relu" else [_X, _WEIGHT]), needs=needs)
 
 
-@pytest.mark.parametrize("case", _CASES, ids=str)
+@pytest.mark.parametrize("case", new_cases(_CASES), ids=str)
 @pytest.mark.parametrize("dtype", [FLOAT64, FLOAT32], ids=str)
 def test_every_subset_is_what_the_whole_holds(case, dtype):
     if dtype not in case.dtypes:
@@ -116,7 +117,7 @@ def test_every_subset_is_what_the_whole_holds(case, dtype):
     fields = _fields(whole)
     for needs in _subsets(tuple(fields)):
         asked = options | {"needs": needs}
-        for algorithm in candidates(name, arrays, asked):
+        for algorithm in new_candidates(name, arrays, asked):
             found = call_by(algorithm, name, arrays, asked)
             _same(case, found, {n: fields[n] for n in needs}, f"{needs} by {algorithm}")
 

@@ -9,7 +9,8 @@ from dnnarray._call.operation import find
 from dnnarray._problems.base import leaves, tree_map
 from dnnarray._spec import FLOAT32
 from tests.registry import CASES
-from tests.support import call_by, candidates, flat
+from tests.stage import new_candidates, new_cases
+from tests.support import call_by, flat
 
 # The arrays whose shape is all that a gradient ever takes.
 _NEVER_READ = {
@@ -65,7 +66,7 @@ def described(backward, arrays, options):
 
 
 @pytest.mark.parametrize("kept", [False, True], ids=["by_hand", "kept"])
-@pytest.mark.parametrize("case", [c for c in CASES if c.gradient], ids=str)
+@pytest.mark.parametrize("case", [c for c in new_cases(CASES) if c.gradient], ids=str)
 def test_a_spec_stands_for_what_is_not_read(case, kept):
     """The same bits by every algorithm, in memory of another order too."""
     dtype = FLOAT32 if FLOAT32 in case.dtypes else case.dtypes[0]
@@ -73,7 +74,7 @@ def test_a_spec_stands_for_what_is_not_read(case, kept):
     specs = described(backward, arrays, options)
     if not any(isinstance(leaf, dnn.Spec) for leaf in leaves(specs)):
         return
-    for algorithm in candidates(backward.name, arrays, options):
+    for algorithm in new_candidates(backward.name, arrays, options):
         expected = call_by(algorithm, backward.name, arrays, options)
         found = call_by(algorithm, backward.name, specs, options)
         for a, b in zip(flat(found), flat(expected), strict=True):
