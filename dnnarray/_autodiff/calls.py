@@ -13,7 +13,7 @@ from dnnarray._autodiff.traced import Node, Trace, Traced, top_trace
 from dnnarray._errors import OptionError
 from dnnarray._options import CURRENT, DEFAULT, Options
 from dnnarray._problems.base import leaves
-from dnnarray._vjp import plan_of
+from dnnarray._vjp import any_plan_of
 
 if TYPE_CHECKING:
     from dnnarray._call.operation import Operation
@@ -67,7 +67,7 @@ class Recorder:
     __slots__ = ("_places", "_single", "names", "plan", "values")
 
     def __init__(self, op: Operation, names: tuple[str, ...]) -> None:
-        self.plan, self.names = plan_of(op), names
+        self.plan, self.names = any_plan_of(op), names
         self.values = None if op.nested else _values_at(op, names)
         self._single = [name == op.gradients[0] for name in names]  # which of them a single gradient is of
         self._places: list[int | None] = []
