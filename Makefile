@@ -10,7 +10,7 @@ JOBS ?= auto
 # One BLAS thread per test process: the processes share the cores already.
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help test lint types unit numpy compiled fuzz imports kernels docs demo bench gpu asv clean
+.PHONY: help test lint types unit numpy compiled fuzz imports kernels docs demo bench gpu asv asv-html clean
 
 help:
 	@echo "make test    lint, types, tests, doctests on both CPU engines (what CI runs): make lint types numpy compiled"
@@ -23,7 +23,8 @@ help:
 	@echo "make kernels compile every kernel in every configuration for three architectures, without a GPU"
 	@echo "make gpu     on a machine with a GPU: its tests, compute-sanitizer, and the table beside PyTorch"
 	@echo "make bench   the table of the CPU engine beside PyTorch; THREADS=4 gives both so many, BENCH='--only conv' passes options"
-	@echo "make asv     run the benchmarks with asv on the environment of this checkout"
+	@echo "make asv     run the benchmarks with asv on the environment of this checkout and store them under its commit; ASV='--bench host' passes options"
+	@echo "make asv-html  build the dashboard of all stored benchmarks into asv_bench/.asv/html"
 	@echo "make clean   remove the environments and everything built"
 
 # One stamp file per extra: pip runs again only when pyproject.toml changed.
@@ -94,7 +95,10 @@ bench: $(VENV)/.torch $(VENV)/.bench $(VENV)/.demo $(VENV)/.cpu
 	$(MEASURED) $(BIN)/python -m asv_bench.cpu --threads $(THREADS) $(BENCH)
 
 asv: $(VENV)/.bench
-	cd asv_bench && ../$(BIN)/asv machine --yes && $(MEASURED) ../$(BIN)/asv run --show-stderr --python=same
+	cd asv_bench && ../$(BIN)/asv machine --yes && $(MEASURED) ../$(BIN)/asv run --show-stderr --python=same --set-commit-hash=$$(git rev-parse HEAD) $(ASV)
+
+asv-html: $(VENV)/.bench
+	cd asv_bench && ../$(BIN)/asv publish
 
 clean:
 	rm -rf $(VENV) docs/_build docs/reference/generated demo-output build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

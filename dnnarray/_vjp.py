@@ -51,6 +51,15 @@ def vjp(
         where it is left out. The `options` that were in force when `vjp` ran are in force again while the pullback
         runs, in whatever thread that is. A pullback can be pickled, and takes the arrays that it keeps with it.
 
+    Notes
+    -----
+    Second derivatives are the gradients of the functions that compute gradients: ``vjp("conv_backward", grad, x,
+    weight)``. They exist for convolution, linear layers, activations, norms, softmax, pooling, dropout, interpolation,
+    and for all losses but `ctc_loss`. They are composed of the library's functions and of array arithmetic, so that a
+    second derivative of `linear_cross_entropy` holds all logits. Saved statistics that the function may be given
+    (``mean``, ``rstd``, ``lse``, ``indices``) count as functions of the other arrays and have no gradient; a saved
+    result ``y`` has one, in the place of `x`.
+
     Raises
     ------
     UnsupportedError
@@ -76,7 +85,7 @@ def vjp(
            [2., 2.],
            [3., 3.]]))
     """
-    plan = plan_of(find(op))
+    plan = any_plan_of(find(op))
     operation = plan.operation
     forced = {"algorithm": options.pop("algorithm")} if plan.choosable and "algorithm" in options else {}
     binding = binding_of(operation, arrays, options)
@@ -120,7 +129,7 @@ class Plan:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies, those of other processes too, are the one plan of the operation."""
-        return plan_of, (self.operation,)
+        return any_plan_of, (self.operation,)
 
     def run(self, arrays: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
         """The output of a call, and the arrays that it leaves for the gradient."""
@@ -173,13 +182,23 @@ class Plan:
         """Those of these arrays of a call that have a gradient, of an operation with several."""
         found = self.needs.get(names)
         if found is None:
+            from dnnarray._autodiff import stop_gradient
             from dnnarray._call.introspect import question  # which few programs need
 
-            named = dict(zip(self.backward.arrays, (grad, *arrays), strict=True))
+            named = dict(zip(self.backward.arrays, stop_gradient((grad, *arrays)), strict=True))
             taken = {n: v for n, v in options.items() if n in self.backward.defaults}
             fields = question(self.backward.function, (), named | taken).problem.fields
             found = self.needs[names] = tuple([n for n in names if n in fields])
         return found
+
+
+@lru_cache(maxsize=1024)
+def any_plan_of(operation: Operation) -> Plan:
+    """The plan of an operation, which may compute gradients itself."""
+    from dnnarray._autodiff.second import gradient_plan  # which few programs need
+
+    backward = operation.base.endswith("_backward") and lookup(f"{operation.base}_backward") is None
+    return gradient_plan(operation) if backward else plan_of(operation)
 
 
 @lru_cache(maxsize=1024)
@@ -188,15 +207,15 @@ def plan_of(operation: Operation) -> Plan:
     backward = lookup(f"{operation.base}_backward")
     if backward is None:
         raise UnsupportedError(
-            f"{operation.name}: has no gradient; it counts or looks up, serves inference alone, or is itself a "
-            "gradient."
+            f"{operation.name}: has no gradient here; it counts or looks up, serves inference alone, or is itself a "
+            "gradient. dnn.vjp and dnn.value_and_grad differentiate the gradients that are named <operation>_backward."
         )
     saved = backward.arrays[1 + len(operation.arrays) :] if operation.save else ()
     parameters = inspect.signature(backward.function).parameters
     return Plan(
         operation,
         backward,
-        forward=_caller(operation),
+        forward=caller(operation),
         pull=_puller(operation, backward, saved),
         saved=saved,
         choosable="algorithm" in inspect.signature(operation.function).parameters,
@@ -207,7 +226,7 @@ def plan_of(operation: Operation) -> Plan:
     )
 
 
-def _caller(operation: Operation) -> Callable[..., Any]:
+def caller(operation: Operation) -> Callable[..., Any]:
     """``call(arrays, options)``: the function, or what saves something beside, on all arrays in signature order and the
     options by name."""
     saves = operation.save is not None

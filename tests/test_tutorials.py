@@ -2,6 +2,7 @@
 
 import ast
 import runpy
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,19 @@ import pytest
 _ROOT = Path(__file__).parent.parent
 _GALLERY = _ROOT / "docs" / "gallery_src"
 _LONGEST, _RATIO, _COLUMNS = 25, 1.2, 120
+
+
+_NEEDS = {
+    **dict.fromkeys(("short/cnn", "plot_cnn", "plot_ctc"), ("sklearn",)),
+    "plot_pytorch": ("sklearn", "torch"),
+    "plot_jax": ("sklearn", "jax"),
+}
+
+
+@cache
+def _values(script):
+    """What a script leaves in its variables."""
+    return runpy.run_path(str(_GALLERY / f"{script}.py"))
 
 
 def _lines_of_code(path):
@@ -40,12 +54,16 @@ def test_short_scripts_are_short(name):
         ("plot_cnn", "accuracy", 0.96, 1.0),
         ("plot_lstm", "error", 0.0, 0.02),
         ("plot_transformer", "final_loss", 0.0, 2.3),
+        ("plot_ctc", "accuracy", 0.7, 1.0),
+        ("plot_pytorch", "accuracy", 0.9, 1.0),
+        ("plot_pytorch", "taken", 80, 200),
+        ("plot_jax", "accuracy", 0.95, 1.0),
+        ("plot_jax", "difference", 0.0, 1e-5),
     ],
 )
 def test_scripts_reach_what_they_state(script, result, low, high):
-    if "cnn" in script:
-        pytest.importorskip("sklearn")
+    for library in _NEEDS.get(script, ()):
+        pytest.importorskip(library)
     if "plot" in script:
         pytest.importorskip("matplotlib").use("Agg")
-    values = runpy.run_path(str(_GALLERY / f"{script}.py"))
-    assert low <= values[result] <= high
+    assert low <= _values(script)[result] <= high

@@ -97,9 +97,22 @@ def shape_of(array: Any) -> tuple[int, ...]:
 
 def is_floating(leaf: Any) -> bool:
     """Whether something is an array, traced or not, of a dtype that has gradients."""
-    if not (hasattr(leaf, "dtype") and hasattr(leaf, "shape")):
-        return False
     try:
-        return as_dtype(leaf.dtype) in FLOATING
+        dtype = leaf.dtype
+        known = _floating.get(dtype)
+    except (AttributeError, TypeError):  # no array; a dtype that cannot be looked up by
+        return False
+    if known is None:
+        known = _floating[dtype] = _has_gradients(dtype)
+    return known and hasattr(leaf, "shape")
+
+
+# By dtype, of which a namespace has a few.
+_floating: dict[Any, bool] = {}
+
+
+def _has_gradients(dtype: Any) -> bool:
+    try:
+        return as_dtype(dtype) in FLOATING
     except DTypeError:
         return False

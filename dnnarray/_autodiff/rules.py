@@ -168,8 +168,11 @@ def _is_basic(index: Any) -> bool:
 
 def spread(g: Any, x: Any, axis: Any, keepdims: bool) -> Any:
     """The gradient of a reduction with the reduced axes back in their places, broadcast to the shape of x."""
-    kept = tuple(1 if a in sums.axes_of(x, axis) else n for a, n in enumerate(shape_of(x)))
-    return broadcast_to(g if keepdims else reshape(g, shape=kept), shape=shape_of(x))
+    shape = shape_of(x)
+    if not keepdims and shape_of(g):  # one without axes has none to put back
+        axes = sums.axes_of(x, axis)
+        g = reshape(g, shape=tuple([1 if a in axes else n for a, n in enumerate(shape)]))
+    return broadcast_to(g, shape=shape)
 
 
 def _reduce_sum_rule(g: Any, y: Any, x: Any, axis: Any, keepdims: Any) -> Any:

@@ -27,12 +27,12 @@ def differentiate(
     """The value of f, its auxiliary output, and the gradient of each argument at `places`."""
     trace = Trace()
     try:
-        traced = [tree_map(lambda leaf: _input(trace, leaf), a) if i in places else a for i, a in enumerate(arguments)]
-        _check_recorded(places, traced, trace)
+        traced = [_recorded(trace, i, a) if i in places else a for i, a in enumerate(arguments)]
         result = f(*traced, **named)
         value, aux = _two(result) if has_aux else (result, None)
         _check_scalar(value)
-        aux = tree_map(lambda leaf: value_in(trace, leaf), aux)
+        if has_aux:
+            aux = tree_map(lambda leaf: value_in(trace, leaf), aux)
         found = backward([(value.node, value.index, _one(value.value))]) if _belongs(trace, value) else {}
         gradients = tuple(tree_map(lambda leaf: _gradient(trace, leaf, found), traced[i]) for i in places)
         return value_in(trace, value), aux, gradients
@@ -85,10 +85,6 @@ def _pulled_again(
         inner.open = False
 
 
-def _input(trace: Trace, leaf: Any) -> Any:
-    return Traced(leaf, trace, Node(None, ())) if is_floating(leaf) else leaf
-
-
 def _output(leaf: Any, trace: Trace, node: Node, place: int) -> Any:
     return Traced(leaf, trace, node, place) if is_floating(leaf) else leaf
 
@@ -97,14 +93,25 @@ def _belongs(trace: Trace, leaf: Any) -> bool:
     return type(leaf) is Traced and leaf.trace is trace
 
 
-def _check_recorded(places: tuple[int, ...], traced: list[Any], trace: Trace) -> None:
-    for i in places:
-        if not any(_belongs(trace, leaf) for leaf in leaves(traced[i])):
-            raise ArrayTypeError(
-                f"value_and_grad: argument {i} is a {type(traced[i]).__name__} without any floating array; expected "
-                "an array or a structure of "
-                f"arrays. Make a Python number an array first, or choose another argument by argnums."
-            )
+def _recorded(trace: Trace, place: int, argument: Any) -> Any:
+    """An argument with a recorded array in the place of each floating one."""
+    recorded = False
+
+    def enter(leaf: Any) -> Any:
+        nonlocal recorded
+        if not is_floating(leaf):
+            return leaf
+        recorded = True
+        return Traced(leaf, trace, Node(None, ()))
+
+    entered = tree_map(enter, argument)
+    if not recorded:
+        raise ArrayTypeError(
+            f"value_and_grad: argument {place} is a {type(argument).__name__} without any floating array; expected an "
+            "array or a structure of arrays. Make a Python number an array first, or choose another argument by "
+            "argnums."
+        )
+    return entered
 
 
 def _two(result: Any) -> tuple[Any, Any]:

@@ -8,9 +8,9 @@ operation is recorded by the innermost trace among its inputs, on values that th
 
 from __future__ import annotations
 
-import heapq
 import itertools
 from collections.abc import Callable, Iterable, Sequence
+from heapq import heappop, heappush
 from typing import Any, NoReturn
 
 from dnnarray._errors import ArrayTypeError, UnsupportedError
@@ -37,15 +37,17 @@ class Node:
     parents : for each input that is recorded, its node and which output of that node it is
     order : steps made later have a smaller number
     outputs : how many results the step has
+    gradients : those of its results that have been found so far, while `backward` is at work; else None
     """
 
-    __slots__ = ("order", "outputs", "parents", "pull")
+    __slots__ = ("gradients", "order", "outputs", "parents", "pull")
 
     def __init__(
         self, pull: Callable[..., Iterable[Any]] | None, parents: Sequence[tuple[Node, int]], outputs: int = 1
     ) -> None:
         self.pull, self.parents, self.outputs = pull, parents, outputs
         self.order = next(_order)
+        self.gradients: Any = None
 
 
 def backward(roots: Sequence[tuple[Node, int, Any]]) -> dict[Node, Any]:
@@ -54,22 +56,23 @@ def backward(roots: Sequence[tuple[Node, int, Any]]) -> dict[Node, Any]:
     A step is visited once, after all that used it, and then let go of with all that it keeps.
     """
     start = Node(lambda: [gradient for _, _, gradient in roots], [(node, index) for node, index, _ in roots])
-    waiting: dict[Node, list[Any]] = {start: []}
+    start.gradients = []
     queue = [(start.order, start)]
     found: dict[Node, Any] = {}
     while queue:
-        node = heapq.heappop(queue)[1]
-        gradients = waiting.pop(node)
-        if node.pull is None:
+        node = heappop(queue)[1]
+        gradients, node.gradients = node.gradients, None
+        pull = node.pull
+        if pull is None:
             found[node] = gradients[0]
             continue
-        for (parent, index), gradient in zip(node.parents, node.pull(*gradients), strict=True):
+        for (parent, index), gradient in zip(node.parents, pull(*gradients), strict=True):
             if gradient is None:
                 continue
-            slots = waiting.get(parent)
+            slots = parent.gradients
             if slots is None:
-                slots = waiting[parent] = [None] * parent.outputs
-                heapq.heappush(queue, (parent.order, parent))
+                slots = parent.gradients = [None] * parent.outputs
+                heappush(queue, (parent.order, parent))
             known = slots[index]
             slots[index] = gradient if known is None else known + gradient
         node.pull, node.parents = _pulled, ()

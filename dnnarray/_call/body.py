@@ -53,7 +53,14 @@ def public(
     program calls few of them."""
     module = template.__module__
     _calls.append(op.calls)
-    scope = {"_op": op, "_options": CURRENT.get, "_default_options": DEFAULT, "_known": op.calls.get, **names}
+    scope = {
+        "_op": op,
+        "_required": MISSING,
+        "_options": CURRENT.get,
+        "_default_options": DEFAULT,
+        "_known": op.calls.get,
+        **names,
+    }
     code = _source.stand_in(op.name, module, partial(_text, op, signature), _FIRST_CALL)
     function: Any = FunctionType(code, _source.globals_of(module) | scope, op.name)
     function.__globals__["_written"] = partial(write, op, function, signature)
@@ -101,6 +108,7 @@ def _text(op: Operation, signature: inspect.Signature, kinds: tuple[Kind, ...] =
         f"def {op.name}{signature.replace(parameters=header, return_annotation=signature.empty)}:",
         "    if _unknown: _refuse(_op, _unknown)",
         *(f"    {line}" for line in _look_up(op, kinds or tuple(KINDS.values()), frozenset(signature.parameters))),
+        *(f"    {line}" for line in _hand_over(op, frozenset(signature.parameters))),
         f"    return _dispatch(_op, {_tuple(op.arrays)}, {_tuple(op.static)}, {_tuple(op.runtime)}, {plain}, _key)\n",
     ))  # fmt: skip
 
@@ -176,6 +184,22 @@ def _look_up(op: Operation, kinds: tuple[Kind, ...], parameters: frozenset[str])
         f"    _result = {call}({runtime}, {plain}, {', '.join(op.arrays)})",
         "    if _result is not None:",
         "        return _result",
+    ]
+
+
+def _hand_over(op: Operation, parameters: frozenset[str]) -> list[str]:
+    """What `dispatch` does for an array whose type takes calls over, in the place of the first: the arrays that
+    `value_and_grad` records are of such a type, and a call of `dispatch` is a third of what recording may cost."""
+    first = next(n for n in op.arrays if n not in op.nested)
+    plain = ", ".join(n if n in parameters else "None" for n in ("out", "workspace"))
+    complete = "".join(f" and {n} is not _required" for n in (*op.required, *op.static, *op.runtime) if n != first)
+    return [
+        "if _key is None:",
+        f"    _taker = getattr(type({first}), '__dnnarray_function__', None)",
+        f"    if _taker is not None{complete}:",
+        f"        _named = {{{', '.join(f'{n!r}: {n}' for n in (*op.static, *op.runtime))}}}",
+        *(["        if algorithm is not None: _named['algorithm'] = algorithm"] if "algorithm" in parameters else []),
+        f"        return _taker(_op, {_tuple(op.arrays)}, _named, {plain})",
     ]
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
+from dnnarray._autodiff import calls
 from dnnarray._call import dispatch as _dispatch
 from dnnarray._call import operation as _operation
 from dnnarray._call.operation import find
@@ -143,6 +144,23 @@ def test_what_a_step_keeps_is_let_go_of_when_it_has_been_pulled_back():
 
     dnn.grad(f)(np.linspace(-1, 1, 7))
     assert seen == [[False] * 4]
+
+
+def test_recorders_are_kept_by_form_of_call_and_bounded(monkeypatch):
+    monkeypatch.setattr(calls, "_recorders", {})
+    monkeypatch.setattr(calls, "_MOST", 3)
+    x, w, b = np.ones((2, 3)), np.full((4, 3), 2.0), np.zeros(4)
+
+    def f(x, w, b):
+        return dnn.linear(x, w, b).sum()
+
+    for places in ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2), (0,)):
+        for _ in range(2):
+            found = dnn.grad(f, places)(x, w, b)
+            expected = {0: np.full((2, 3), 8.0), 1: np.full((4, 3), 2.0), 2: np.full(4, 2.0)}
+            for place, gradient in zip(places, found, strict=True):
+                np.testing.assert_array_equal(gradient, expected[place])
+            assert 0 < len(calls._recorders) <= 3
 
 
 def test_several_outputs_share_their_gradients():
