@@ -49,9 +49,9 @@ def build(name, size, batch):
     else:
         net = importlib.import_module("torchvision.models").get_model(model, **_options(model, size))
     if model.startswith(_DETECTION):
-        return net, lambda *kind: _detection(size, batch, *kind), lambda losses: sum(losses.values())
+        return net, lambda dtype, device: _detection(size, batch, device, dtype), lambda losses: sum(losses.values())
     shape = (batch, 3, 16, size, size) if model.startswith(_VIDEO) else (batch, 3, size, size)
-    return net, lambda *kind: (torch.randn(shape, dtype=torch.float64).to(*kind),), _loss
+    return net, lambda dtype, device: (torch.randn(shape, dtype=torch.float64).to(device, dtype),), _loss
 
 
 def _options(model, size):
