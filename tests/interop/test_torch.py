@@ -7,16 +7,19 @@ import pytest
 
 import dnnarray as dnn
 from dnnarray._call.operation import find
+from dnnarray._problems.base import leaves, tree_map
 from tests.registry import CASES, FIRST
 from tests.support import FLOAT32, FLOAT64
 
 torch = pytest.importorskip("torch")
 door = pytest.importorskip("dnnarray.interop.torch")
+from dnnarray.interop.torch.operators import present  # noqa: E402 - where PyTorch is there
 
 
 def _tensor(array, graded):
-    if array is None:
-        return None
+    """A tensor, or tensors nested as the arrays are."""
+    if array is None or isinstance(array, (list, tuple)):
+        return tree_map(lambda a: _tensor(a, graded), array)
     tensor = torch.from_numpy(np.array(array))
     return tensor.requires_grad_(graded and tensor.is_floating_point())
 
@@ -46,7 +49,14 @@ def _call(case, dtype, graded=True):
 
 
 _MET = [c for c in FIRST if c.op in door.__all__ and FLOAT64 in c.dtypes]
-_ALL = [c for c in CASES if c.op in door.__all__ and c.gradient and FLOAT64 in c.dtypes]
+_ALL = [
+    c
+    for c in CASES
+    if c.op in door.__all__
+    and c.gradient
+    and FLOAT64 in c.dtypes
+    and not (find(c.op).nested and "return_tape" in c.options)
+]
 
 
 @pytest.mark.parametrize("case", _MET, ids=str)
@@ -59,6 +69,26 @@ def test_operators_pass_the_checks_of_torch_library(case):
     torch.library.opcheck(
         operator, arguments, test_utils=("test_schema", "test_autograd_registration", "test_faketensor")
     )
+
+
+@pytest.mark.parametrize("case", [c for c in _MET if c in _ALL], ids=str)
+def test_gradients_by_finite_differences(case):
+    """`torch.autograd.gradcheck` in float64, in a random direction."""
+    call, tensors, _ = _call(case, FLOAT64)
+    leaf = [t for t in leaves(tensors) if t.requires_grad]
+    result = present(call(*tensors))[0]
+    found = torch.autograd.grad(result.sum(), leaf, allow_unused=True) if result.requires_grad else ()
+    for tensor, gradient in zip(leaf, found or [None] * len(leaf), strict=True):
+        tensor.requires_grad_(gradient is not None)
+    leaf = [t for t in leaf if t.requires_grad]
+    if not leaf:
+        pytest.skip("the case has no array with a gradient")
+
+    def f(*given):
+        found = iter(given)
+        return present(call(*tree_map(lambda t: next(found) if t.requires_grad else t, tensors)))[0]
+
+    assert torch.autograd.gradcheck(f, leaf, fast_mode=True, check_undefined_grad=False)
 
 
 class _recorded(torch.utils._python_dispatch.TorchDispatchMode):  # noqa: N801
@@ -81,14 +111,15 @@ def test_gradients_are_those_of_vjp(case):
     head = output[0] if isinstance(output, tuple) else output
     expected, pullback = dnn.vjp(case.op, *arrays, **case.options)
     np.testing.assert_array_equal(head.detach().numpy(), expected[0] if isinstance(expected, tuple) else expected)
-    if not head.is_floating_point() or not any(t is not None and t.requires_grad for t in tensors):
+    if not head.is_floating_point() or not any(t.requires_grad for t in leaves(tensors)):
         return
     grad = np.random.default_rng(0).standard_normal(tuple(head.shape))
     head.backward(torch.from_numpy(grad))
     gradients = pullback((grad, *(None,) * (len(expected) - 1)) if isinstance(expected, tuple) else grad)
-    for tensor, gradient in zip(tensors, gradients, strict=False):
+    for tensor, gradient in zip(tensors, gradients, strict=False):  # nested as the arguments are
         if gradient is not None:
-            np.testing.assert_allclose(tensor.grad.numpy(), gradient, rtol=1e-12, atol=1e-14)
+            for found, wanted in zip(leaves(tensor), leaves(gradient), strict=True):
+                np.testing.assert_allclose(found.grad.numpy(), wanted, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -73,13 +73,14 @@ def _replaced():
 
 
 @pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("form", [None, torch.channels_last], ids=str)
 @pytest.mark.parametrize("name", NETWORKS)
-def test_gradients_are_as_exact_as_those_of_pytorch(name):
+def test_gradients_are_as_exact_as_those_of_pytorch(name, form):
     ours, theirs = [], []
     for seed in range(2):
         exact = gradients(name, torch.float64, seed=seed)
-        theirs += errors(gradients(name, torch.float32, seed=seed), exact)
-        ours += errors(gradients(name, torch.float32, seed=seed, prepare=_compiled), exact)
+        theirs += errors(gradients(name, torch.float32, form, seed), exact)
+        ours += errors(gradients(name, torch.float32, form, seed, _compiled), exact)
     assert mean(ours) <= 1.5 * mean(theirs)
     report = door.report()
     assert report.replaced.total() > 0 or name in _BROKEN

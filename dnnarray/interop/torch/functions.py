@@ -12,6 +12,7 @@ import torch
 from dnnarray import _source
 from dnnarray._call.operation import Operation, operations
 from dnnarray.interop.torch.operators import Differentiable, signed, text_of
+from dnnarray.interop.torch.recurrent import Recurrent, fields, flat
 
 _LEFT_OUT = ("out", "workspace")
 _NOTE = """{first}
@@ -25,25 +26,28 @@ through autograd.
 def functions() -> dict[str, Callable[..., Any]]:
     """A function for every operation with a gradient, by name."""
     registered = operations()
-    made: dict[str, Differentiable] = {}
+    made: dict[str, Differentiable | Recurrent] = {}
     found = {}
     for name, operation in registered.items():
         backward = registered.get(f"{operation.base}_backward")
         # The gradient of the first result is what autograd gives on, so it does not matter that a backward can take
         # those of others.
-        if backward is None or operation.nested or backward.nested - {"grad"}:
+        of_sequences = operation.nested and "tape" in backward.arrays if backward else False
+        if backward is None or ((operation.nested or backward.nested - {"grad"}) and not of_sequences):
             continue
         if operation.base not in made:
-            made[operation.base] = Differentiable(registered[operation.base], backward)
+            kind = Recurrent if of_sequences else Differentiable
+            made[operation.base] = kind(registered[operation.base], backward)
         found[name] = _function(operation, made[operation.base])
     return found
 
 
-def _function(operation: Operation, operators: Differentiable) -> Callable[..., Any]:
+def _function(operation: Operation, operators: Differentiable | Recurrent) -> Callable[..., Any]:
     """Written as text, so that its parameters are bound by Python itself and the tracer of `torch.compile` reads a
     plain function."""
     signature = inspect.signature(operation.function)
-    kept = [p for n, p in signature.parameters.items() if n not in _LEFT_OUT]
+    left_out = (*_LEFT_OUT, "return_tape") if operation.nested else _LEFT_OUT  # autograd keeps the tape
+    kept = [p for n, p in signature.parameters.items() if n not in left_out]
     defaults = {f"_default_{operation.name}_{p.name}": p.default for p in kept if p.default is not p.empty}
     header = inspect.Signature(
         [
@@ -54,15 +58,18 @@ def _function(operation: Operation, operators: Differentiable) -> Callable[..., 
             for p in kept
         ]
     )
-    arrays, drawn = ", ".join(operation.arrays), "".join(f"_signed({n}), " for n in operation.runtime)
+    arrays = ", ".join(f"_flat({n})" if n in operation.nested else n for n in operation.arrays)
+    graded = ", ".join(f"*_flat({n})" if n in operation.nested else n for n in operation.arrays)
+    drawn = "".join(f"_signed({n}), " for n in operation.runtime)
     forced = ("algorithm",) if "algorithm" in signature.parameters else ()
-    pairs = ", ".join(f"{n!r}, {n}" for n in (*operation.static, *forced))
+    options = [f"{n!r}, {n}" for n in (*operation.static, *forced) if n not in left_out]
+    pairs = ", ".join([*options, *(f"'fields', _fields({n})" for n in operation.nested)])
     numbers = "".join(
         f"    {n} = _as_tensor({n}, {operation.arrays[0]})\n" for n in operation.arrays if n in operation.numbers
     )
     text = (
         f"def {operation.name}{header}:\n{numbers}"
-        f"    _keep = _graded() and _any_graded({arrays})\n"
+        f"    _keep = _graded() and _any_graded({graded})\n"
         f"    _text = _text_of('keep', _keep, {pairs})\n"
         f"    return _result_{operation.name}({arrays}, _call_{operation.name}({arrays}, {drawn}_text), _text)\n"
     )
@@ -75,6 +82,8 @@ def _function(operation: Operation, operators: Differentiable) -> Callable[..., 
         "_as_tensor": as_tensor,
         "_graded": torch.is_grad_enabled,
         "_any_graded": any_graded,
+        "_flat": flat,
+        "_fields": fields,
         f"_result_{operation.name}": operators.result,
         **defaults,
     }

@@ -7,7 +7,8 @@ present, then what its gradient wants to keep."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -18,9 +19,10 @@ from dnnarray._errors import ShapeError
 from dnnarray._problems.base import leaves, tree_map
 from dnnarray._spec import Spec, as_dtype, name_of
 from dnnarray.interop import options as texts
+from dnnarray.interop.torch import autocast
 
 _NAMESPACE = "dnnarray"
-_LIBRARY = torch.library.Library(_NAMESPACE, "DEF")
+LIBRARY = torch.library.Library(_NAMESPACE, "DEF")
 
 
 @torch.compiler.assume_constant_result
@@ -74,6 +76,13 @@ def present(result: Any) -> list[Any]:
     return leaves(result if isinstance(result, tuple) else (result,))
 
 
+def _entry(argument: Any, axis: Any, number: int) -> Any:
+    """One entry of the batch of `torch.vmap`; a list has an axis for each of its tensors."""
+    if isinstance(argument, (list, tuple)):
+        return [_entry(a, x, number) for a, x in zip(argument, axis or [None] * len(argument), strict=True)]
+    return argument if axis is None else argument.select(axis, number)
+
+
 class Operator:
     """An operation, or another function of its arrays, as an operator of PyTorch.
 
@@ -83,10 +92,15 @@ class Operator:
     operation : says what the arguments are
     run : ``run(arrays, options, text)`` gives the list of results, `text` is that of the options that are not run-time
         ones; on arrays that are `Shape` it is what the fake rule calls
+    lists : the types in PyTorch's schema of the arguments that are lists of tensors, by their names
     """
 
     def __init__(
-        self, name: str, operation: Operation, run: Callable[[tuple[Any, ...], dict[str, Any], str], list[Any]]
+        self,
+        name: str,
+        operation: Operation,
+        run: Callable[[tuple[Any, ...], dict[str, Any], str], list[Any]],
+        lists: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.name, self.arrays, self.runtime, self._run = (
             f"{_NAMESPACE}::{name}",
@@ -94,14 +108,16 @@ class Operator:
             operation.runtime,
             run,
         )
-        tensors = [f"Tensor{'' if n in operation.required else '?'} {n}" for n in self.arrays]
-        _LIBRARY.define(
+        kinds = {n: "Tensor" if n in operation.required else "Tensor?" for n in self.arrays} | dict(lists)
+        tensors = [f"{kinds[n]} {n}" for n in self.arrays]
+        LIBRARY.define(
             f"{name}({', '.join([*tensors, *(f'SymInt? {n}' for n in self.runtime), 'str options'])}) -> Tensor[]"
         )
-        _LIBRARY.impl(name, self._on_tensors, "CompositeExplicitAutograd")
-        torch.library.register_fake(self.name, self._on_shapes, lib=_LIBRARY)
-        torch.library.register_vmap(self.name, self._on_batches, lib=_LIBRARY)
+        LIBRARY.impl(name, self._on_tensors, "CompositeExplicitAutograd")
+        torch.library.register_fake(self.name, self._on_shapes, lib=LIBRARY)
+        torch.library.register_vmap(self.name, self._on_batches, lib=LIBRARY)
         self.call = getattr(getattr(torch.ops, _NAMESPACE), name).default
+        autocast.register(LIBRARY, name, self.call)
 
     def _split(self, arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any], str]:
         count = len(self.arrays)
@@ -112,16 +128,12 @@ class Operator:
         with torch.no_grad():
             return self._run(*self._split(arguments))
 
-    def _on_batches(
-        self, info: Any, axes: tuple[int | None, ...], *arguments: Any
-    ) -> tuple[list[torch.Tensor], list[int]]:
+    def _on_batches(self, info: Any, axes: tuple[Any, ...], *arguments: Any) -> tuple[list[torch.Tensor], list[int]]:
         """The rule of `torch.vmap`: one entry of the batch after the other, since few operations take another leading
         axis."""
 
         def entry(i: int) -> list[torch.Tensor]:
-            return self.call(
-                *(a if axis is None else a.select(axis, i) for a, axis in zip(arguments, axes, strict=True))
-            )
+            return self.call(*(_entry(a, axis, i) for a, axis in zip(arguments, axes, strict=True)))
 
         if not info.batch_size:
             raise ShapeError(f"{self.name}: the batch of torch.vmap is empty; expected one entry or more.")
@@ -130,8 +142,8 @@ class Operator:
 
     def _on_shapes(self, *arguments: Any) -> list[torch.Tensor]:
         arrays, options, text = self._split(arguments)
-        like = next(a for a in arrays if a is not None)
-        shapes = tuple(None if a is None else Shape(spec_of_tensor(a)) for a in arrays)
+        like = leaves(arrays)[0]
+        shapes = tree_map(lambda a: Shape(spec_of_tensor(a)), arrays)
         return [_empty(s.spec, like) for s in self._run(shapes, options, text)]
 
 
@@ -183,7 +195,7 @@ class Differentiable:
         self._fields: dict[Any, tuple[str, ...]] = {}
         self.forward = Operator(operation.name, operation, self._run_forward)
         self._pull = Operator(backward.name, backward, self._run_backward)
-        torch.library.register_autograd(self.forward.name, self._gradients, setup_context=self._keep, lib=_LIBRARY)
+        torch.library.register_autograd(self.forward.name, self._gradients, setup_context=self._keep, lib=LIBRARY)
 
     def _run_forward(self, arrays: tuple[Any, ...], options: dict[str, Any], text: str) -> list[Any]:
         chosen = dict(options)

@@ -126,7 +126,7 @@ class accelerate:  # noqa: N801 - a context manager that is called like a functi
         ones for small arrays.
     families : tuple of str, optional
         The families of operators: ``"activation"``, ``"attention"``, ``"convolution"``, ``"loss"``, ``"norm"``,
-        ``"pool"``, ``"softmax"``, ``"spatial"``. None (the default) for all.
+        ``"pool"``, ``"recurrent"``, ``"softmax"``, ``"spatial"``. None (the default) for all.
 
     Raises
     ------

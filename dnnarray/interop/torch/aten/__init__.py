@@ -2,7 +2,29 @@
 `KERNELS` of all of them.
 """
 
-from dnnarray.interop.torch.aten import activation, attention, convolution, loss, norm, pool, softmax, spatial
+from dnnarray.interop.torch.aten import (
+    activation,
+    attention,
+    convolution,
+    loss,
+    norm,
+    pool,
+    recurrent,
+    softmax,
+    spatial,
+)
 from dnnarray.interop.torch.aten.kernels import KERNELS, Kernel
 
-__all__ = ["KERNELS", "Kernel", "activation", "attention", "convolution", "loss", "norm", "pool", "softmax", "spatial"]
+__all__ = [
+    "KERNELS",
+    "Kernel",
+    "activation",
+    "attention",
+    "convolution",
+    "loss",
+    "norm",
+    "pool",
+    "recurrent",
+    "softmax",
+    "spatial",
+]

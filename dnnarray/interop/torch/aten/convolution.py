@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 
 import dnnarray as dnn
-from dnnarray.interop.torch.aten.kernels import batched, channels_last, chosen, kernel, sizes, unbatched
+from dnnarray.interop.torch.aten.kernels import (
+    batched,
+    channels_last,
+    chosen,
+    kernel,
+    lies_channels_last,
+    sizes,
+    unbatched,
+)
 
 _ARRAYS = ("x", "weight", "bias")
 
@@ -75,14 +84,17 @@ def convolution_backward(
 
 def _in_common_format(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """The image in channels-last memory where it or the weight is, else in the default order: PyTorch's results lie
-    so."""
-    form = channels_last(x) or channels_last(weight) if x.dim() == weight.dim() else None
-    if form is None:
+    so. A weight with a window of one place is channels-last by its strides alone."""
+    same = x.dim() == weight.dim()
+    if not same or not (channels_last(x) or lies_channels_last(weight.shape, weight.stride())):
         return x.contiguous()
-    x = x.contiguous(memory_format=form)
-    if x.shape[1] == 1:  # either order, of which PyTorch keeps the strides of the default one
-        x = x.as_strided(x.shape, (x.stride(0), 1, *x.stride()[2:]))
-    return x
+    x = x.contiguous(memory_format=torch.channels_last if x.dim() == 4 else torch.channels_last_3d)
+    if lies_channels_last(x.shape, x.stride()):
+        return x
+    # Either order, by extents of 1, of which PyTorch keeps the strides of the default one.
+    channels, space = x.shape[1], x.shape[2:]
+    steps = [channels * math.prod(space[i + 1 :]) for i in range(len(space))]
+    return x.as_strided(x.shape, (channels * math.prod(space), 1, *steps))
 
 
 @kernel("im2col")

@@ -57,6 +57,16 @@ def keep_strides(node: Node) -> None:
     node.meta["eager_input_vals"] = pytree.tree_map(value, (node.args, node.kwargs))
 
 
+def retarget(node: Node, target: Any) -> None:
+    """Let a node call another operator with the same arguments."""
+    node.target = target
+    args, kwargs = pytree.tree_map(value, (node.args, dict(node.kwargs)))
+    node.meta["val"] = target(*args, **kwargs)
+    for number, item in items(node).items():
+        item.meta["val"] = node.meta["val"][number]
+    keep_strides(node)
+
+
 def insert_items(before: Node, node: Node) -> list[Node]:
     """All results of a node with several of them."""
     return [insert(before, operator.getitem, (node, i), node) for i in range(len(node.meta["val"]))]

@@ -29,6 +29,28 @@ MIRRORS: dict[str, dict[Any, Any]] = {}
 """By the family of `accelerate`: PyTorch's operators, and that of a compiled graph for each."""
 
 
+def _layer_norm(x: torch.Tensor, *rest: Any) -> Any:
+    return torch.ops.aten.native_layer_norm(x.contiguous(), *rest)
+
+
+def _layer_norm_backward(grad: torch.Tensor, x: torch.Tensor, *rest: Any) -> Any:
+    return torch.ops.aten.native_layer_norm_backward(grad.contiguous(), x.contiguous(), *rest)
+
+
+def _batch_norm_backward(grad: torch.Tensor, x: torch.Tensor, *rest: Any) -> Any:
+    of_x, *others = torch.ops.aten.native_batch_norm_backward(grad, x, *rest)
+    return None if of_x is None else torch.empty_like(x).copy_(of_x), *others
+
+
+# PyTorch's rules for fake tensors keep the order of some argument where PyTorch's kernels, and dnnarray's, give results
+# in the default order or in that of the input.
+_MEANINGS = {
+    torch.ops.aten.native_batch_norm_backward.default: _batch_norm_backward,
+    torch.ops.aten.native_layer_norm.default: _layer_norm,
+    torch.ops.aten.native_layer_norm_backward.default: _layer_norm_backward,
+}
+
+
 def define(name: str, schema: str, plain: Callable[..., Any], run: Callable[..., Any], counted: str) -> Any:
     """Register an operator, and give its overload.
 
@@ -91,7 +113,7 @@ def mirror(operator: Any, run: Callable[..., Any], family: str) -> None:
     base = name.removeprefix("aten::").replace(".", "_")
     # Attention's results lie in different orders for each of PyTorch's kernels.
     laid = _as_meant(run, operator) if family == "attention" else run
-    found = define(base, f"({rest}", operator, laid, name)
+    found = define(base, f"({rest}", _MEANINGS.get(operator, operator), laid, name)
     MIRRORS.setdefault(family, {})[operator] = found
 
 

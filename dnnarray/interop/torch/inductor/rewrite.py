@@ -43,8 +43,7 @@ def rewrite(graph: Graph, families: Collection[str], unknown: Collection[Any]) -
     for node in list(graph.nodes):
         if node.target in singles and _computes(node):
             found[str(node.target).removesuffix(".default")] += 1
-            node.target = singles[node.target]
-            graphs.keep_strides(node)
+            graphs.retarget(node, singles[node.target])
         elif node.target in unknown:
             graphs.decompose(node)
     graph.eliminate_dead_code()
