@@ -103,7 +103,7 @@ def test_images_and_channels_spread_over_threads(x_shape, w_shape, options, layo
 
 
 @pytest.mark.parametrize(
-    ("n", "groups", "c", "k", "parts", "weighs", "cut"),
+    ("n", "groups", "c", "k", "parts", "wgrad", "cut"),
     [
         (8, 1, 64, 64, 2, False, (2, 1, 1, 1)),
         (8, 1, 64, 64, 64, False, (8, 1, 1, 4)),  # no thread gets fewer than 16 channels
@@ -118,9 +118,9 @@ def test_images_and_channels_spread_over_threads(x_shape, w_shape, options, layo
         (1, 1, 3, 64, 4, True, (1, 1, 1, 4)),
     ],
 )
-def test_how_work_is_cut(n, groups, c, k, parts, weighs, cut):
+def test_how_work_is_cut(n, groups, c, k, parts, wgrad, cut):
     g = Geometry(n, groups, c, k, (1, 90, 90), (1, 3, 3), (1, 88, 88), (1, 1, 1), (1, 1, 1), (0, 0, 0))
-    assert conv_shares._cut(conv_engine.WAYS[0], g, parts, weighs) == cut
+    assert conv_shares._cut(conv_engine.WAYS[0], g, parts, wgrad) == cut
 
 
 def test_scratch_of_all_threads_has_a_limit():

@@ -58,7 +58,7 @@ def test_a_library_multiplies_other_types_where_they_lie(device, dtype):
 @pytest.mark.parametrize("op", ["linear", "linear_backward"])
 @pytest.mark.parametrize("aligned", [True, False])
 def test_scratch_memory_is_that_of_the_launches_for_the_addresses(device, op, aligned):
-    """The copy engine's kernel needs none of the memory that cuBLAS and a pass behind it need."""
+    """TMA's kernel needs none of the memory that cuBLAS and a pass behind it need."""
     shapes = (*(((64, 40),) if op.endswith("backward") else ()), (64, 48), (40, 48), (40,), (64, 40))
     arrays = _arrays(device, np.float16, (0 if aligned else 2, *(0,) * (len(shapes) - 1)), shapes)
     call_by("implicit_tma_sm90", op, tuple(arrays), {"activation": "gelu"})

@@ -162,7 +162,7 @@ def test_strips_have_rows(channels):
         assert (parts - 1) * rows < height <= parts * rows
 
 
-# --- bands: what the copy engine brings and stores
+# --- bands: what TMA brings and stores
 # ----------------------------------------------------------------------
 
 

@@ -11,9 +11,9 @@ from dnnarray._call.operation import find
 from dnnarray._spec import BFLOAT16, Spec
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
-from dnnarray._cuda.conv import ALGORITHMS, grouped_tma, weigh
+from dnnarray._cuda.conv import ALGORITHMS, grouped_tma, wgrad
 from tests.test_cuda_tensor_map import _DEVICE, _axis, _drawn, _unravel, _windows
-from tests.test_cuda_weigh import _added_up, _Card
+from tests.test_cuda_wgrad import _added_up, _Card
 
 _CASES = {  # x, weight, options
     "sixteen": ((2, 64, 5, 6), (64, 16, 3, 3), {"groups": 4, "padding": 1}),
@@ -167,7 +167,7 @@ _WEIGHTS = {  # x, weight, options
 @pytest.mark.parametrize("case", _WEIGHTS)
 def test_a_weight_gradient_keeps_what_is_of_one_group(case, monkeypatch):
     x_shape, w_shape, options = _WEIGHTS[case]
-    monkeypatch.setattr(weigh, "tma_split" if case.startswith("halo") else "halo_split", lambda *_: None)
+    monkeypatch.setattr(wgrad, "tma_split" if case.startswith("halo") else "halo_split", lambda *_: None)
     order, rng = (0, *range(2, len(x_shape)), 1), np.random.default_rng(0)
     y_shape = dnn.infer("conv", Spec(x_shape, "float32"), Spec(w_shape, "float32"), **options).output.shape
     arrays = [_drawn(rng, shape, order) for shape in (y_shape, x_shape)]

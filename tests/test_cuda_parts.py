@@ -1,4 +1,4 @@
-"""Float32 convolution in parts without a GPU: its launches in NumPy, with the copy engine of `test_cuda_tensor_map`."""
+"""Float32 convolution in parts without a GPU: its launches in NumPy, with TMA of `test_cuda_tensor_map`."""
 
 import math
 

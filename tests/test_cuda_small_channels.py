@@ -10,7 +10,7 @@ from dnnarray._select import Device, choose
 from dnnarray._spec import FLOAT16, FLOAT32, Spec
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
-from dnnarray._cuda.conv import ALGORITHMS, depthwise_weight, small_channels
+from dnnarray._cuda.conv import ALGORITHMS, small_channels
 
 _PEAK = {"float32": 50e12, "float16_mma": 788e12, "bfloat16_mma": 788e12, "tf32_mma": 393e12}
 _DEVICE = Device("made-up H200", "cuda", 132, _PEAK, 4.2e12, 4e-6, (9, 0), 232_448)
@@ -74,7 +74,7 @@ def test_nothing_stands_behind_a_transposed_convolution():
 @pytest.mark.parametrize("rows", [1, 7, 8, 14, 112, 513])
 @pytest.mark.parametrize("groups", [1, 3, 128, 4000])
 def test_walks_are_divided_into_whole_rounds(rows, groups):
-    parts = depthwise_weight._segments(rows, groups, 88)
+    parts = depthwise_weight_walk._segments(rows, groups, 88)
     assert 1 <= parts <= max(rows // 8, 1)
     assert -(-groups * parts // 88) * -(-rows // parts) <= -(-groups // 88) * rows + rows
 

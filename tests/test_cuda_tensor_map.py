@@ -1,4 +1,4 @@
-"""Tensor maps without a GPU: what the driver is asked for, and a copy engine in NumPy that fetches what the maps of
+"""Tensor maps without a GPU: what the driver is asked for, and a TMA in NumPy that fetches what the maps of
 convolutions describe."""
 
 import ctypes
@@ -143,7 +143,7 @@ def _word(arguments, i):
     return ctypes.c_uint64.from_address(ctypes.c_uint64.from_address(arguments + 8 * i).value).value
 
 
-# --- a copy engine ----------------------------------------------------------------------------------------------------
+# --- a TMA ----------------------------------------------------------------------------------------------------
 
 
 def _element(memory, m, place):

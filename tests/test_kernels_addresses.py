@@ -39,13 +39,13 @@ def _given(plan, specs):
 
 
 def _boxed(plan):
-    """The arrays that the copy engine is told of."""
+    """The arrays that TMA is told of."""
     return [map_.array for block in _blocks(plan) if block for _, map_ in block.maps]
 
 
 @pytest.mark.parametrize("architecture", _DEVICES)
 def test_settings_and_library_calls(architecture):
-    """Vectors of one element, no boxes of the copy engine; what a library multiplies in half types or transforms is
+    """Vectors of one element, no boxes of TMA; what a library multiplies in half types or transforms is
     brought to aligned memory."""
     for problem, method, program, specs in _unaligned(_DEVICES[architecture]):
         note, moved = (problem.op, method.name), moved_by(program.plans, len(specs))

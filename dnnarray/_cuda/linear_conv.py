@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from dnnarray._cuda.common.channels import lies
-from dnnarray._cuda.conv import implicit_tma_sm90, weigh_tma
+from dnnarray._cuda.conv import implicit_tma_sm90, wgrad_tma
 from dnnarray._cuda.conv import parts as conv_parts
 from dnnarray._cuda.conv.shared import Maps, Setting, plan
 from dnnarray._cuda.core.plan import Program
@@ -49,7 +49,7 @@ _WINDOWS = 0.96  # of the rate that is predicted for windows: large matrices sha
 
 
 def _matrix_cost(op: str, problem: ConvProblem, device: Device) -> Cost:
-    found = weigh_tma.cost(op, problem, device)
+    found = wgrad_tma.cost(op, problem, device)
     return replace(found, efficiency=_WINDOWS * found.efficiency)
 
 
@@ -60,8 +60,8 @@ _KINDS = (
     ),
     _Kind(
         "implicit_tma_sm90",
-        "operands brought by the copy engine, products by wgmma",
-        weigh_tma.maps,
+        "operands brought by TMA, products by wgmma",
+        wgrad_tma.maps,
         implicit_tma_sm90.rejects,
         _matrix_cost,
     ),
@@ -115,7 +115,7 @@ def methods(
     orders: Callable[[LinearProblem], _Orders], library: Callable[[LinearProblem, bool, str], Planner]
 ) -> tuple[Method, ...]:
     """One for each kind. `orders` are those that a program expects of its arrays; `library` plans for addresses that
-    the copy engine does not take."""
+    TMA does not take."""
 
     def method(kind: _Kind) -> Method:
         def run(problem: LinearProblem, device: Device, aligned: bool) -> Program:

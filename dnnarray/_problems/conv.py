@@ -44,9 +44,9 @@ class Runs(NamedTuple):
     """Which of the three maps of its geometry an operation runs: the forward, the gradient of the input, that of the
     weight."""
 
-    correlates: bool
-    spreads: bool
-    weighs: bool
+    forward: bool
+    dgrad: bool
+    wgrad: bool
 
 
 _SINGLE = {

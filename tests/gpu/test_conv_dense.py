@@ -8,7 +8,7 @@ import pytest
 import dnnarray as dnn
 from dnnarray._call import dispatch as _dispatch
 from dnnarray._call.operation import find
-from dnnarray._cuda.conv import ALGORITHMS, gemm, tma_tiling, weigh
+from dnnarray._cuda.conv import ALGORITHMS, gemm, tma_tiling, wgrad
 from dnnarray._problems.base import leaves
 from tests.registry import CASES, ORACLES
 from tests.support import BFLOAT16, as_float64, assert_close, call
@@ -142,7 +142,7 @@ _ONE_INPUT = [
     (1, 64, 8, 131, 1, 1, 1),
     (2, 96, 40, 33, 1, 1, 1),
 ]
-_TILES = {f"{t.m}x{t.n}": t for t in weigh._TILES}
+_TILES = {f"{t.m}x{t.n}": t for t in wgrad._TILES}
 
 
 @pytest.mark.parametrize("dtype", [np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
@@ -151,7 +151,7 @@ _TILES = {f"{t.m}x{t.n}": t for t in weigh._TILES}
 def test_weight_gradient_by_the_copy_engine(
     way, batch, channels, outs, extent, padding, dilation, groups, dtype, monkeypatch
 ):
-    _weighed_by(way, monkeypatch)
+    _wgrad_by(way, monkeypatch)
     options = {"padding": padding, "dilation": dilation, "groups": groups, "flip": extent % 2 == 0}
     _check_weight_gradient((batch, channels, extent, extent), (outs, channels // groups, 3, 3), options, dtype)
 
@@ -159,7 +159,7 @@ def test_weight_gradient_by_the_copy_engine(
 @pytest.mark.parametrize("way", ["one input for all taps", "256x192", "64x256"])
 @pytest.mark.parametrize("stride", [1, (2, 1, 1)])
 def test_weight_gradient_by_the_copy_engine_in_three_dimensions(way, stride, monkeypatch):
-    _weighed_by(way, monkeypatch)
+    _wgrad_by(way, monkeypatch)
     _check_weight_gradient((2, 72, 9, 14, 13), (72, 72, 3, 3, 3), {"padding": 1, "stride": stride}, BFLOAT16)
 
 
@@ -168,7 +168,7 @@ def test_weight_gradient_by_the_copy_engine_in_three_dimensions(way, stride, mon
 def test_infinities_of_an_image_meet_no_zeros_of_its_raster(way, groups, monkeypatch):
     """The taps that do not see an edge stay finite where infinities lie on it, and those that see one of NaN are
     NaN."""
-    _weighed_by(way, monkeypatch)
+    _wgrad_by(way, monkeypatch)
     rng = np.random.default_rng(0)
     x, grad = (rng.standard_normal((2, 128, 9, 11)).astype(BFLOAT16) for _ in range(2))
     x[0, 3, 4, 10], x[1, 70, 0, 5], x[1, 5, 8, 0], x[0, 127, 8, 10] = np.inf, -np.inf, np.inf, np.nan
@@ -187,7 +187,7 @@ def test_infinities_of_an_image_meet_no_zeros_of_its_raster(way, groups, monkeyp
 @pytest.mark.parametrize("way", _TILES)
 @pytest.mark.parametrize("shape", ["pointwise", "strided", "1d", "wide", "channels-129"])
 def test_weight_gradient_by_windows(way, shape, monkeypatch):
-    _weighed_by(way, monkeypatch)
+    _wgrad_by(way, monkeypatch)
     _check_weight_gradient(*_SHAPES[shape], BFLOAT16)
 
 
@@ -242,10 +242,10 @@ def test_weight_gradient_of_few_channels(shape, dtype):
     assert_close(cupy.asnumpy(actual), expected, grad.size // w_shape[0])
 
 
-def _weighed_by(way, monkeypatch):
+def _wgrad_by(way, monkeypatch):
     if way in _TILES:
-        monkeypatch.setattr(weigh, "_TILES", (_TILES[way],))
-    monkeypatch.setattr(weigh, "weighing", weigh.tma_split if way in _TILES else weigh.halo_split)
+        monkeypatch.setattr(wgrad, "_TILES", (_TILES[way],))
+    monkeypatch.setattr(wgrad, "wgrad_split", wgrad.tma_split if way in _TILES else wgrad.halo_split)
     _dispatch.forget()
 
 

@@ -39,7 +39,7 @@ _PROBLEMS = {  # batch, space, groups, channels of a group on both sides, window
     "small_images": (9, (7, 7), 8, 16, 16, (3, 3), {"padding": 1}),
     "skipping": (2, (16, 16), 4, 4, 4, (2, 2), {"stride": 3}),
 }
-_OF_8_TO_32 = {  # for the copy engine
+_OF_8_TO_32 = {  # for TMA
     "sixteen": _PROBLEMS["sixteen"],
     "thirty_two": _PROBLEMS["thirty_two"],
     "pointwise": _PROBLEMS["pointwise"],
@@ -94,7 +94,7 @@ _KINDS = [(np.float16, True), (BFLOAT16, True), (BFLOAT16, False), (np.float32, 
 @pytest.mark.parametrize(("problem", "algorithm"), [c[1:] for c in _CALLS], ids=[c[0] for c in _CALLS])
 def test_maps(problem, algorithm, dtype, last):
     if dtype == np.float32 and (problem is _PROBLEMS["forty"] or algorithm != "grouped"):
-        pytest.skip("slabs of float32 have 32 channels at the most, and none are for the copy engine")
+        pytest.skip("slabs of float32 have 32 channels at the most, and none are for TMA")
     (x, w, bias, residual), options = _drawn(problem, dtype, algorithm)
     exact = [a.astype(np.float64) for a in (x, w, bias, residual)]
     tx, tw, tb, tr = (_there(a, last) if a.ndim > 2 else cupy.asarray(a) for a in (x, w, bias, residual))

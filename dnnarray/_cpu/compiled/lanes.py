@@ -179,7 +179,7 @@ def raise_top(typing: Any, like: Any, scores: Any, step: Any, count: Any, top: A
 
 
 @intrinsic
-def weigh(typing: Any, like: Any, scores: Any, step: Any, count: Any, ground: Any, total: Any) -> Any:
+def exponentials(typing: Any, like: Any, scores: Any, step: Any, count: Any, ground: Any, total: Any) -> Any:
     """Each of `count` vectors, `step` bytes apart, becomes exp(score - ground); their sum is added to `total`, at the
     end: sums of sums are more exact."""
 
@@ -202,7 +202,7 @@ def weigh(typing: Any, like: Any, scores: Any, step: Any, count: Any, ground: An
 
 
 @intrinsic
-def weigh_slopes(
+def score_gradients(
     typing: Any, like: Any, scores: Any, slopes: Any, step: Any, count: Any, ground: Any, delta: Any, share: Any
 ) -> Any:
     """Each of `count` vectors of scores, `step` bytes apart, becomes the weight p = exp(score - ground) share, and that

@@ -48,7 +48,7 @@ from dnnarray._select import Cost, Device, Method
 
 _PRODUCTS = (IMPLICIT_GEMM, GEMM, DIRECT, WINOGRAD)
 WAYS = tuple(
-    way._replace(spreads=True, spreads_channels=way in _PRODUCTS)
+    way._replace(parallel=True, parallel_channels=way in _PRODUCTS)
     for way in (IMPLICIT_GEMM, GEMM, DIRECT, DEPTHWISE, WINOGRAD, FFT, FFT_TILED)
 )
 
@@ -67,9 +67,9 @@ _BACKWARD = ("conv_backward", "conv_transpose_backward")
 
 
 def _correlations(problem: ConvProblem) -> list[Geometry]:
-    """The geometries that the maps hand to `correlate`."""
+    """The geometries that the maps hand to `forward`."""
     g, runs = problem.geometry, problem.runs
-    return [g] * runs.correlates + ([p.geometry for p in g.phases] if runs.spreads else [])
+    return [g] * runs.forward + ([p.geometry for p in g.phases] if runs.dgrad else [])
 
 
 def _is_finite(array: np.ndarray | None) -> bool:
@@ -89,22 +89,22 @@ def _workspace(way: Way, problem: ConvProblem) -> int:
     g, runs = problem.geometry, problem.runs
     if _is_empty(g):
         return 0
-    needed: list[tuple[Geometry, Shapes, bool]] = [(g, way.buffers, False)] * runs.correlates
-    if runs.spreads and way.input_buffers is not None:
+    needed: list[tuple[Geometry, Shapes, bool]] = [(g, way.buffers, False)] * runs.forward
+    if runs.dgrad and way.input_buffers is not None:
         needed.append((g, way.input_buffers, False))
-    elif runs.spreads:
+    elif runs.dgrad:
         needed += [(phase.geometry, way.buffers, False) for phase in g.phases]
-    if runs.weighs:
+    if runs.wgrad:
         assert way.weight_buffers is not None  # `rejects` has asked for the gradient of the weight
         needed += [(part.geometry, way.weight_buffers, True) for part in weight_parts(g)]
-    return max((scratch_of(way, each, shapes, problem.itemsize, weighs) for each, shapes, weighs in needed), default=0)
+    return max((scratch_of(way, each, shapes, problem.itemsize, wgrad) for each, shapes, wgrad in needed), default=0)
 
 
 def _method(op: str, way: Way) -> Method:
     run = _OPERATIONS[op]
 
     def rejects(problem: ConvProblem, device: Device) -> str | None:
-        if problem.runs.weighs:
+        if problem.runs.wgrad:
             reason = _NO_WEIGHT if way.rejects_weight is None else way.rejects_weight(problem.geometry)
             if reason is not None:
                 return reason
@@ -118,9 +118,9 @@ def _method(op: str, way: Way) -> Method:
         if _is_empty(g):
             return Cost(0, 0)
         costs = [way.cost(c, problem.itemsize) for c in _correlations(problem)]
-        if way.input_gradient is None and problem.runs.spreads and g.stride != (1, 1, 1):
+        if way.input_gradient is None and problem.runs.dgrad and g.stride != (1, 1, 1):
             costs.append(strided_cost(g.sizes[0], problem.itemsize))
-        if problem.runs.weighs:
+        if problem.runs.wgrad:
             assert way.weight_cost is not None
             costs.append(way.weight_cost(g, problem.itemsize))
         return _total(costs)
@@ -177,13 +177,11 @@ class _CompiledWay(NamedTuple):
         """Why a backward by this way would be that by another one, or None."""
         if self.alone and problem.maps > 1:
             return "it does one gradient at a time"
-        correlates, spreads, weighs = problem.runs
-        if correlates or spreads or (weighs and self.of_weight):
+        forward, dgrad, wgrad = problem.runs
+        if forward or dgrad or (wgrad and self.of_weight):
             return None
         return (
-            "the gradient of the weight alone is that of another algorithm"
-            if weighs
-            else "there is nothing to multiply"
+            "the gradient of the weight alone is that of another algorithm" if wgrad else "there is nothing to multiply"
         )
 
     def accepts(self, problem: ConvProblem, device: Device) -> str | None:
@@ -193,22 +191,22 @@ class _CompiledWay(NamedTuple):
             or next((r for r in reasons if r is not None), None)
             or self.target(compiled.arithmetic(problem))
         )
-        return self.rejects_weight(problem.geometry) if problem.runs.weighs and reason is None else reason
+        return self.rejects_weight(problem.geometry) if problem.runs.wgrad and reason is None else reason
 
     def cost_of(self, problem: ConvProblem, device: Device) -> Cost:
         g, runs = problem.geometry, problem.runs
         if _is_empty(g):
             return Cost(0, 0)
         costs = [self.cost(c, problem.itemsize) for c in _correlations(problem)]
-        if self.strided and runs.spreads and g.stride != (1, 1, 1):
+        if self.strided and runs.dgrad and g.stride != (1, 1, 1):
             costs.append(strided_cost(g.sizes[0], problem.itemsize))
-        if runs.weighs:
+        if runs.wgrad:
             costs.append(self.weight_cost(g, problem.itemsize))
         return _total(costs)
 
     def precision_of(self, problem: ConvProblem) -> str:
         found = [self.precision(c) for c in _correlations(problem)]
-        found += [self.weight_precision(problem.geometry)] * problem.runs.weighs
+        found += [self.weight_precision(problem.geometry)] * problem.runs.wgrad
         return max(found, key=PRECISIONS.index, default="highest")
 
     def method(self, op: str) -> Method:

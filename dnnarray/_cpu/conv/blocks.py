@@ -30,19 +30,19 @@ _TAPS, _TERMS = 1 << 10, 1 << 17  # of a sum, one tap after the other
 class Way(NamedTuple):
     """One algorithm over canonical views, for any of the three maps of a geometry.
 
-    `buffers` gives the shapes of scratch it needs, in elements of the arithmetic; `correlate(g, buffers, x, w, y)`
+    `buffers` gives the shapes of scratch it needs, in elements of the arithmetic; `forward(g, buffers, x, w, y)`
     writes y, `weight_gradient(g, buffers, x, grad, w)` writes w. `cost(g, itemsize)` is that of the correlation,
     `weight_cost` that of the other. `input_gradient(g, buffers, grad, w, x)` does all phases of the input's gradient at
-    once, with `input_buffers`; without it they are correlations, by `correlate_back` where there is one. `mixes` says
+    once, with `input_buffers`; without it they are correlations, by `forward_flipped` where there is one. `mixes` says
     that outputs whose windows do not meet still share arithmetic (tiles, spectra), so that one NaN would reach them
-    all; `spreads` that its groups may be spread over the engine's threads, which a compiled way is not: it has its own;
-    `spreads_channels` its images and channels, too."""
+    all; `parallel` that its groups run on the engine's threads, which a compiled way is not: it has its own;
+    `parallel_channels` its images and channels, too."""
 
     name: str
     summary: str
     rejects: Callable[[Geometry], str | None]
     buffers: Callable[[Geometry], Sequence[Shape]]
-    correlate: Callable[..., None]
+    forward: Callable[..., None]
     cost: Callable[[Geometry, int], Cost]
     weight_buffers: Callable[[Geometry], Sequence[Shape]] | None = None
     weight_gradient: Callable[..., None] | None = None
@@ -51,10 +51,10 @@ class Way(NamedTuple):
     precision: str = "highest"
     mixes: bool = False
     input_gradient: Callable[..., None] | None = None
-    correlate_back: Callable[..., None] | None = None
+    forward_flipped: Callable[..., None] | None = None
     input_buffers: Callable[[Geometry], Sequence[Shape]] | None = None
-    spreads: bool = False
-    spreads_channels: bool = False
+    parallel: bool = False
+    parallel_channels: bool = False
 
 
 def even_parts(total: int, most: int) -> int:

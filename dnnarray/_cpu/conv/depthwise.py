@@ -110,7 +110,7 @@ def _taps(
         yield slice(i, i + 1), slice(j, j + 1), view
 
 
-def _correlate(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
+def _forward(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
     image_memory, sum_memory, product_memory = buffers
     order, add_up = (conv_flat.GROUPS_LAST, _by_pixels) if g.pixel_major else (conv_flat.PLANES, _by_planes)
     for part in _parts(g, _plan(g, True)):
@@ -205,7 +205,7 @@ DEPTHWISE = Way(
     summary="each tap scales a shifted view of its channel and is added up, one call for all taps of a block",
     rejects=_rejects,
     buffers=lambda g: _plan(g, True).buffers,
-    correlate=_correlate,
+    forward=_forward,
     cost=_cost,
     weight_buffers=lambda g: _plan(g, False).buffers,
     weight_gradient=_weight_gradient,

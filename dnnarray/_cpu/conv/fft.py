@@ -128,7 +128,7 @@ def _chunks(g: Geometry, plan: _Plan) -> Iterator[tuple[slice, slice]]:
         yield slice(group, min(group + plan.groups, g.groups)), slice(k, min(k + plan.k, g.k))
 
 
-def _correlate(
+def _forward(
     g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray, tiled: bool
 ) -> None:
     plan = _plan(g, tiled)
@@ -231,7 +231,7 @@ def _way(name: str, summary: str, tiled: bool) -> Way:
         summary=summary,
         rejects=_rejects_tiled if tiled else _rejects_whole,
         buffers=lambda g: _plan(g, tiled).buffers,
-        correlate=partial(_correlate, tiled=tiled),
+        forward=partial(_forward, tiled=tiled),
         cost=lambda g, itemsize: _cost(g, itemsize, tiled),
         weight_buffers=None if tiled else lambda g: _plan(g, False).buffers,
         weight_gradient=None if tiled else _weight_gradient,

@@ -98,7 +98,7 @@ def _weight_matrices(g: Geometry, w: np.ndarray, plan: _Plan) -> list[np.ndarray
     return result
 
 
-def _correlate(
+def _forward(
     g: Geometry,
     buffers: Sequence[np.ndarray],
     x: np.ndarray,
@@ -195,7 +195,7 @@ def _weight_buffers(g: Geometry, one_tap: bool) -> Sequence[Shape]:
     return padded, columns, result, (weight // g.taps if one_tap else weight,), (weight,)
 
 
-def _cost(g: Geometry, itemsize: int, one_tap: bool, weighs: bool = False) -> Cost:
+def _cost(g: Geometry, itemsize: int, one_tap: bool, wgrad: bool = False) -> Cost:
     plan = _plan(g, one_tap)
     x, w, y = g.sizes
     count = _block_count(g, plan)
@@ -205,7 +205,7 @@ def _cost(g: Geometry, itemsize: int, one_tap: bool, weighs: bool = False) -> Co
     efficiency = _efficiency(min(g.k, g.c if one_tap else g.c * g.taps))
     if _pointwise(g):
         # Many short sums for the weight; channels of one group between those of others are gathered.
-        moved = (4 if weighs else 0) * (x + y) + ((x + y) * scatter(g) if g.groups > 1 else 0)
+        moved = (4 if wgrad else 0) * (x + y) + ((x + y) * scatter(g) if g.groups > 1 else 0)
         return Cost(2 * g.macs / efficiency + 10 * moved * itemsize / 4, (x + w + y) * itemsize, 1.0, START + g.n)
     # Taking single taps out of the weight misses the cache at every element.
     moved = (2 * gathered + 5 * y * (g.taps - 1) + 60 * w if one_tap else _gathering(g) * gathered + w) + 2 * x + 2 * y
@@ -241,12 +241,12 @@ def _way(name: str, summary: str, one_tap: bool) -> Way:
         summary=summary,
         rejects=never,
         buffers=lambda g: _plan(g, one_tap).buffers,
-        correlate=partial(_correlate, one_tap=one_tap),
-        correlate_back=partial(_correlate, one_tap=one_tap, back=True),
+        forward=partial(_forward, one_tap=one_tap),
+        forward_flipped=partial(_forward, one_tap=one_tap, back=True),
         cost=lambda g, itemsize: _cost(g, itemsize, one_tap),
         weight_buffers=lambda g: _weight_buffers(g, one_tap),
         weight_gradient=partial(_weight_gradient, one_tap=one_tap),
-        weight_cost=lambda g, itemsize: _cost(g, itemsize, one_tap, weighs=True),
+        weight_cost=lambda g, itemsize: _cost(g, itemsize, one_tap, wgrad=True),
         rejects_weight=never,
     )
 

@@ -77,7 +77,7 @@ def _image(g: Geometry, x: np.ndarray, block: Block, memory: np.ndarray) -> np.n
     return image.reshape(n, groups, s * c, *rest, copy=False)  # type: ignore[call-overload]
 
 
-def _correlate(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
+def _forward(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
     flat_memory, product_memory, sum_memory = buffers
     weights = _weights(g, w)
     order = (0, 1, 2, 4, 3) if g.pixel_major else None
@@ -154,7 +154,7 @@ IMPLICIT_GEMM = Way(
     summary="a flat zero-padded image, each window row a shifted view of it: accumulated matrix products, no im2col",
     rejects=_rejects,
     buffers=lambda g: _plan(g).buffers,
-    correlate=_correlate,
+    forward=_forward,
     cost=_cost,
     weight_buffers=_weight_buffers,
     weight_gradient=_weight_gradient,

@@ -20,12 +20,12 @@ _ALL = slice(None)
 # --- the three maps ---------------------------------------------------------------------------------------------------
 
 
-def _correlate(way: Way, g: Geometry, scratch: Scratch, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
+def _forward(way: Way, g: Geometry, scratch: Scratch, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
     """y from x; sums over nothing are 0."""
     if not (x.size and w.size):
         y[...] = 0
     elif y.size:
-        spread(way, lambda g, buffers, x, y, w: way.correlate(g, buffers, x, w, y), g, way.buffers, scratch, x, y, w)
+        spread(way, lambda g, buffers, x, y, w: way.forward(g, buffers, x, w, y), g, way.buffers, scratch, x, y, w)
 
 
 def _input_gradient(way: Way, g: Geometry, scratch: Scratch, grad: np.ndarray, w: np.ndarray, x: np.ndarray) -> None:
@@ -34,11 +34,11 @@ def _input_gradient(way: Way, g: Geometry, scratch: Scratch, grad: np.ndarray, w
     if way.input_gradient is not None and way.input_buffers is not None and grad.size and w.size and x.size:
         way.input_gradient(g, carve(scratch, way.input_buffers(g), x.dtype), grad, w, x)
         return
-    w, way = w.transpose(0, 2, 1, 3, 4, 5), way._replace(correlate=way.correlate_back or way.correlate)
+    w, way = w.transpose(0, 2, 1, 3, 4, 5), way._replace(forward=way.forward_flipped or way.forward)
     if not g.phases_cover:
         x[...] = 0
     for phase in g.phases:
-        _correlate(way, phase.geometry, scratch, grad, w[at(phase.taps)], x[at(phase.target)])
+        _forward(way, phase.geometry, scratch, grad, w[at(phase.taps)], x[at(phase.target)])
 
 
 def _weight_gradient(way: Way, g: Geometry, scratch: Scratch, x: np.ndarray, grad: np.ndarray, w: np.ndarray) -> None:
@@ -48,19 +48,19 @@ def _weight_gradient(way: Way, g: Geometry, scratch: Scratch, x: np.ndarray, gra
     elif w.size:
         parts = weight_parts(g)
         if len(parts) == 1:
-            _weigh(way, g, scratch, x, grad, w)
+            _wgrad(way, g, scratch, x, grad, w)
             return
         total, one = np.zeros(w.shape), np.empty_like(w)
         for part in parts:
-            _weigh(way, part.geometry, scratch, x[part.images], grad[(part.images, _ALL, _ALL, *part.outputs)], one)
+            _wgrad(way, part.geometry, scratch, x[part.images], grad[(part.images, _ALL, _ALL, *part.outputs)], one)
             total += one
         w[...] = total
 
 
-def _weigh(way: Way, g: Geometry, scratch: Scratch, x: np.ndarray, grad: np.ndarray, w: np.ndarray) -> None:
+def _wgrad(way: Way, g: Geometry, scratch: Scratch, x: np.ndarray, grad: np.ndarray, w: np.ndarray) -> None:
     assert way.weight_gradient is not None
     assert way.weight_buffers is not None
-    spread(way, way.weight_gradient, g, way.weight_buffers, scratch, x, grad, w, weighs=True)
+    spread(way, way.weight_gradient, g, way.weight_buffers, scratch, x, grad, w, wgrad=True)
 
 
 def _epilogue(problem: ConvProblem, y: np.ndarray, bias: np.ndarray | None, residual: np.ndarray | None) -> None:
@@ -92,7 +92,7 @@ def _before_activation(
     way: Way, problem: ConvProblem, scratch: Scratch, x: Any, weight: Any, bias: Any, residual: Any, y: Any
 ) -> None:
     source, target = _views(problem, x, y)
-    _correlate(way, problem.geometry, scratch, source, _weight(problem, weight), target)
+    _forward(way, problem.geometry, scratch, source, _weight(problem, weight), target)
     _epilogue(problem, y, bias, residual)
 
 
@@ -163,7 +163,7 @@ def conv_transpose_backward(
     dx, dweight, dbias = outputs
     if dx is not None:
         dy, target = _views(problem, grad, dx)
-        _correlate(way, problem.geometry, scratch, dy, _weight(problem, weight), target)
+        _forward(way, problem.geometry, scratch, dy, _weight(problem, weight), target)
     if dweight is not None:
         conv_backward_weight(way, problem, (dweight,), scratch, x, grad)
     if dbias is not None:

@@ -71,26 +71,26 @@ def _even(g: Geometry, cuts: list[_Cut]) -> _Cut:
     return min(cuts, key=lambda cut: (cut.largest(g), -cut.images, cut.parts))
 
 
-def _cut(way: Way, g: Geometry, parts: int, weighs: bool) -> _Cut:
-    if g.groups >= parts or not way.spreads_channels:
+def _cut(way: Way, g: Geometry, parts: int, wgrad: bool) -> _Cut:
+    if g.groups >= parts or not way.parallel_channels:
         return _Cut(groups=min(parts, g.groups))
     outputs = range(1, min(max(g.k // _FEW, 1), parts) + 1)
-    if weighs and g.c >= parts * _FEW and (g.n < parts or parts * g.sizes[1] > g.sizes[0] + g.sizes[2]):
+    if wgrad and g.c >= parts * _FEW and (g.n < parts or parts * g.sizes[1] > g.sizes[0] + g.sizes[2]):
         return _Cut(inputs=parts)  # gradients of the images would be longer to add up than the images are
     return _even(
         g, [_Cut(images=i, outputs=o) for i, o in product(range(1, min(g.n, parts) + 1), outputs) if i * o <= parts]
     )
 
 
-def shares(way: Way, g: Geometry, shapes: Shapes, itemsize: int, weighs: bool = False) -> Shares:
-    """The work spread over the threads of now, where there is enough to do. `weighs`: it is the gradient of the
+def shares(way: Way, g: Geometry, shapes: Shapes, itemsize: int, wgrad: bool = False) -> Shares:
+    """The work spread over the threads of now, where there is enough to do. `wgrad`: it is the gradient of the
     weight."""
-    wanted = threads.worth(g.macs // (_PRODUCT_MACS if way.spreads_channels else _MACS)) if way.spreads else 1
-    if wanted > 1 and way.spreads_channels:
+    wanted = threads.worth(g.macs // (_PRODUCT_MACS if way.parallel_channels else _MACS)) if way.parallel else 1
+    if wanted > 1 and way.parallel_channels:
         limit = current().workspace_limit
         most = _MOST_SCRATCH if limit is None else min(limit, _MOST_SCRATCH)
         wanted = max(min(wanted, most // max(scratch_bytes(shapes(g), itemsize), 1)), 1)
-    cut = _cut(way, g, wanted, weighs) if wanted > 1 else _Cut()
+    cut = _cut(way, g, wanted, wgrad) if wanted > 1 else _Cut()
     if cut.parts == 1:
         return Shares((), None, 0)
     found: list[Share] = []
@@ -100,7 +100,7 @@ def shares(way: Way, g: Geometry, shapes: Shapes, itemsize: int, weighs: bool = 
         part = changed(g, n=_extent(n), groups=_extent(group), c=_extent(c), k=_extent(k))
         found.append(Share(part, (n, group, c), (n, group, k), (group, k, c), start))
         start += scratch_bytes(shapes(part), itemsize)
-    adds = weighs and cut.images > 1
+    adds = wgrad and cut.images > 1
     more = scratch_bytes([(cut.images, g.sizes[1])], itemsize) if adds else 0
     return Shares(tuple(found), start if adds else None, start + more)
 
@@ -140,9 +140,9 @@ def _weight_part(g: Geometry, images: slice, axis: int, rows: slice) -> WeightPa
     return WeightPart(changed(g, n=_extent(images), out=tuple(out), before=tuple(before)), images, tuple(outputs))
 
 
-def scratch_of(way: Way, g: Geometry, shapes: Shapes, itemsize: int, weighs: bool = False) -> int:
+def scratch_of(way: Way, g: Geometry, shapes: Shapes, itemsize: int, wgrad: bool = False) -> int:
     """Bytes for the work spread over the threads of now, or all of it as one."""
-    return max(scratch_bytes(shapes(g), itemsize), shares(way, g, shapes, itemsize, weighs).memory)
+    return max(scratch_bytes(shapes(g), itemsize), shares(way, g, shapes, itemsize, wgrad).memory)
 
 
 def spread(
@@ -154,11 +154,11 @@ def spread(
     x: np.ndarray,
     y: np.ndarray,
     w: np.ndarray,
-    weighs: bool = False,
+    wgrad: bool = False,
 ) -> None:
     """``run(geometry, buffers, x, y, w)`` of each share; as one where the scratch is that of another number of
     threads."""
-    found = shares(way, g, shapes, w.itemsize, weighs)
+    found = shares(way, g, shapes, w.itemsize, wgrad)
     if not found.parts or scratch is None or found.memory > scratch.size:
         run(g, carve(scratch, shapes(g), w.dtype), x, y, w)
         return

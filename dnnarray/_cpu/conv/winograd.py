@@ -81,7 +81,7 @@ def _transformed_weight(g: Geometry, w: np.ndarray, memory: np.ndarray, target: 
     return out.reshape(16, g.groups, g.k, g.c)
 
 
-def _correlate(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
+def _forward(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
     plan = _plan(g)
     padded_memory, tile_memory, source_memory, product_memory, result_memory, weight_memory, transformed_memory = (
         buffers
@@ -142,7 +142,7 @@ WINOGRAD = Way(
     summary="F(2x2, 3x3): 16 products for four outputs instead of 36, transforms as matrix products",
     rejects=rejects,
     buffers=lambda g: _plan(g).buffers,
-    correlate=_correlate,
+    forward=_forward,
     cost=_cost,
     mixes=True,
 )

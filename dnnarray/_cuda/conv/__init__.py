@@ -18,7 +18,7 @@ from dnnarray._cuda.conv import (
     small_channels,
     tf32,
     unfold,
-    weigh_tma,
+    wgrad_tma,
     winograd,
 )
 from dnnarray._cuda.conv.kinds import AMPERE_BOTH, AMPERE_SINGLE, HOPPER_HALF, HOPPER_SINGLE, SINGLE
@@ -50,22 +50,22 @@ def _grouped() -> Method:
 
 
 def _grouped_tma() -> Method:
-    summary = "groups of 8, 16 or 32 channels gathered by the copy engine, a product of each by wgmma"
+    summary = "groups of 8, 16 or 32 channels gathered by TMA, a product of each by wgmma"
     return methods(
         "grouped_tma_sm90", grouped_tma.maps, summary, grouped_tma.rejects, grouped_tma.cost, kind=HOPPER_HALF
     )
 
 
 def _grouped_tf32() -> Method:
-    summary = "groups of 4 to 32 channels gathered and rounded by the copy engine, a TF32 product of each by wgmma"
+    summary = "groups of 4 to 32 channels gathered and rounded by TMA, a TF32 product of each by wgmma"
     rejects, cost = grouped_tma.rejects_single, grouped_tma.cost
     return methods("grouped_tma_tf32", grouped_tma.maps, summary, rejects, cost, "high", kind=HOPPER_SINGLE)
 
 
 def _tma() -> Method:
-    summary = "windows gathered by the copy engine, products by wgmma"
-    rejects, cost, floor = implicit_tma_sm90.rejects, weigh_tma.cost, weigh_tma.floor
-    return methods("implicit_tma_sm90", weigh_tma.maps, summary, rejects, cost, floor=floor, kind=HOPPER_HALF)
+    summary = "windows gathered by TMA, products by wgmma"
+    rejects, cost, floor = implicit_tma_sm90.rejects, wgrad_tma.cost, wgrad_tma.floor
+    return methods("implicit_tma_sm90", wgrad_tma.maps, summary, rejects, cost, floor=floor, kind=HOPPER_HALF)
 
 
 def _tf32() -> Method:

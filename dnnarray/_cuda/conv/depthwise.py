@@ -18,8 +18,8 @@ from dnnarray._cuda.conv.depthwise_plane import can_plane, planes
 from dnnarray._cuda.conv.depthwise_strip import can_strip, stripped
 from dnnarray._cuda.conv.depthwise_tile import can_tile, tiled
 from dnnarray._cuda.conv.depthwise_weight import added_up, by_rows, too_wide, walk_of_rows, weight_bytes, weight_plans
-from dnnarray._cuda.conv.depthwise_weight_patch import weighs_patches
-from dnnarray._cuda.conv.depthwise_weight_tile import weighs_tiles
+from dnnarray._cuda.conv.depthwise_weight_patch import wgrad_takes_patches
+from dnnarray._cuda.conv.depthwise_weight_tile import wgrad_takes_tiles
 from dnnarray._cuda.conv.depthwise_weight_walk import walks
 from dnnarray._cuda.conv.shared import too_large
 from dnnarray._cuda.core.extents import order_of
@@ -34,7 +34,7 @@ from dnnarray._spec import FLOAT32, FLOAT64, Spec
 _THREADS = 128
 
 
-def _correlate(c: Correlation, device: Device, arrays: tuple[Any, ...]) -> Plan:
+def _planned_correlation(c: Correlation, device: Device, arrays: tuple[Any, ...]) -> Plan:
     """One launch from x to y. `arrays` are pointers of x, w, bias, residual and y."""
     if can_band(c, device):
         return banded(c, device, arrays)
@@ -67,7 +67,7 @@ def _forward(
     c = Correlation(
         problem.geometry, x, y, problem.layout, aligned, problem.flip, added=arrays[3] != NOTHING, relu=relu
     )
-    return _correlate(c, device, (*arrays, target))
+    return _planned_correlation(c, device, (*arrays, target))
 
 
 def forward(problem: ConvProblem, device: Device, aligned: bool) -> Program:
@@ -86,7 +86,9 @@ def _input(
     """dx from dy and w: a forward with the weights turned round where the stride is 1, else a gather over the taps that
     meet."""
     source, weight, target = arrays
-    return _correlate(_turned_round(problem, dy, dx, aligned), device, (source, weight, NOTHING, NOTHING, target))
+    return _planned_correlation(
+        _turned_round(problem, dy, dx, aligned), device, (source, weight, NOTHING, NOTHING, target)
+    )
 
 
 def _turned_round(problem: ConvProblem, dy: Spec, dx: Spec, aligned: bool) -> Correlation:
@@ -307,24 +309,24 @@ def _weight_speed(c: Correlation, device: Device) -> _Speed:
     if by_rows(c, device):
         bands = _WEIGHT_BAND if is_flat(c.g) else _WEIGHT_CUBE
         return _WEIGHT_STRIP if c.x.dtype == FLOAT32 else bands
-    if weighs_patches(c):
+    if wgrad_takes_patches(c):
         return _WEIGHT_PATCH
     if walks(c):
         return _WEIGHT_WALK
-    return _WEIGHT_TILE if weighs_tiles(c) else _WEIGHT_DIRECT
+    return _WEIGHT_TILE if wgrad_takes_tiles(c) else _WEIGHT_DIRECT
 
 
 def _cost(problem: ConvProblem, device: Device) -> Cost:
     """By the ways that it takes; the efficiency is of the float32 peak."""
     x, y, g = *_images(problem), problem.geometry
     seconds, runs = 0.0, problem.runs
-    if runs.correlates:
+    if runs.forward:
         c = Correlation(g, x, y, problem.layout, True, problem.flip, added=problem.inputs[-1] is not None)
         seconds += _speed(c, device).seconds(c, device)
-    if runs.spreads:
+    if runs.dgrad:
         c = _turned_round(problem, y, x, True)
         seconds += _speed(c, device).seconds(c, device)
-    if runs.weighs:
+    if runs.wgrad:
         c = _met(problem, x, y, True)
         speed = _weight_speed(c, device)
         seconds += max(

@@ -1,4 +1,4 @@
-"""`depthwise` of half types by bands on the tensor cores, rows brought and stored by the copy engine (sm_90)."""
+"""`depthwise` of half types by bands on the tensor cores, rows brought and stored by TMA (sm_90)."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ _BOXED = {
     (3, 2, True): (2, 4),
     (3, 2, False): (2, 4),
 }
-"""Rows of a step and steps in shared memory where the copy engine brings them (sm_90), by side, bytes and whether there
+"""Rows of a step and steps in shared memory where TMA brings them (sm_90), by side, bytes and whether there
 is one channel for each."""
 _BOXED_CUBES = ((4, 3), (3, 4), (2, 5))
 """Of those of float32 and two planes of outputs: blocks of a multiprocessor and steps in shared memory; those that end
@@ -201,7 +201,7 @@ def _folded(c: Correlation, device: Device, shape: _Shape) -> _Shape | None:
 
 
 def _boxed(c: Correlation, device: Device) -> _Shape | None:
-    """The same where the copy engine brings the rows; None where the block's own threads do it as fast."""
+    """The same where TMA brings the rows; None where the block's own threads do it as fast."""
     g, side, size = c.g, c.g.window[2], c.x.dtype.itemsize
     if device.capability != (9, 0) or g.stride[2] != 1:
         return None

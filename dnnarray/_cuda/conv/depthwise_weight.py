@@ -9,8 +9,8 @@ from dnnarray._cuda.common.channels import whole_lines
 from dnnarray._cuda.common.partial_sums import add_parts
 from dnnarray._cuda.conv.arguments import ConvAxes, ImageStrides
 from dnnarray._cuda.conv.depthwise_common import Correlation, PartialSums, axes
-from dnnarray._cuda.conv.depthwise_weight_patch import weighed_by_patches, weighs_patches
-from dnnarray._cuda.conv.depthwise_weight_rows import weighed_by_rows, weighs_rows
+from dnnarray._cuda.conv.depthwise_weight_patch import wgrad_by_patches, wgrad_takes_patches
+from dnnarray._cuda.conv.depthwise_weight_rows import wgrad_by_rows, wgrad_takes_rows
 from dnnarray._cuda.conv.depthwise_weight_tile import tiled
 from dnnarray._cuda.conv.depthwise_weight_walk import walked
 from dnnarray._cuda.core.arguments import Arguments, In, Int, OutArithmetic
@@ -103,15 +103,15 @@ def walk_of_rows(c: Correlation) -> float:
 
 
 def by_rows(c: Correlation, device: Device) -> bool:
-    """Whether the copy engine brings the rows."""
-    return device.capability == (9, 0) and weighs_rows(c)
+    """Whether TMA brings the rows."""
+    return device.capability == (9, 0) and wgrad_takes_rows(c)
 
 
 def _sums(c: Correlation, pointers: tuple[Any, Any, Any], rows: bool) -> PartialSums:
     if rows:
-        return weighed_by_rows(c, pointers)
-    if weighs_patches(c):
-        return weighed_by_patches(c, pointers)
+        return wgrad_by_rows(c, pointers)
+    if wgrad_takes_patches(c):
+        return wgrad_by_patches(c, pointers)
     return walked(c, pointers) or tiled(c, pointers) or _direct(c, pointers)
 
 
@@ -129,7 +129,7 @@ def weight_bytes(aligned: Correlation, unaligned: Correlation, dw: Spec) -> int:
     if not (aligned.x.size and aligned.y.size):
         return 0
     nowhere = (Array(0), Array(0), Array(0))
-    ways = {(aligned, False), (aligned, weighs_rows(aligned)), (unaligned, False)}
+    ways = {(aligned, False), (aligned, wgrad_takes_rows(aligned)), (unaligned, False)}
     parts = max(_sums(c, nowhere, bands).parts for c, bands in ways)
     return whole_lines(dw.size * parts * aligned.computed)
 

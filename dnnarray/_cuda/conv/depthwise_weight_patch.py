@@ -56,7 +56,7 @@ class DepthwiseWeightPatchArguments(Arguments, restrict=True):
     axes: ConvAxes
 
 
-def weighs_patches(c: Correlation) -> bool:
+def wgrad_takes_patches(c: Correlation) -> bool:
     """Whether patches can do it."""
     g, vector = c.g, 16 // c.x.dtype.itemsize
     ones = set(g.stride) == {1} and (g.dilation[1] == 1 or g.window[1] == 1)
@@ -75,7 +75,7 @@ def weighs_patches(c: Correlation) -> bool:
     return xs[-1] == ys[-1] == 1 and whole and few
 
 
-def weighed_by_patches(c: Correlation, pointers: tuple[Any, Any, Any]) -> PartialSums:
+def wgrad_by_patches(c: Correlation, pointers: tuple[Any, Any, Any]) -> PartialSums:
     """By threads that take patches of outputs. `pointers` are of dy, x and the partial sums."""
     g, vector = c.g, 16 // c.x.dtype.itemsize
     rows, run = (1, _RUN) if g.window[1] == 1 else (_ROWS[g.window[2]], 1)

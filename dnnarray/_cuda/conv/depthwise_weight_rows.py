@@ -1,4 +1,4 @@
-"""`depthwise`: the gradient of the weight by blocks that walk down channels-last images, whose rows the copy engine
+"""`depthwise`: the gradient of the weight by blocks that walk down channels-last images, whose rows TMA
 brings (sm_90)."""
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class _Tile:
     pitch_dy: int
 
 
-def weighs_rows(c: Correlation) -> bool:
-    """Whether rows by the copy engine can do it, on a device that has one."""
+def wgrad_takes_rows(c: Correlation) -> bool:
+    """Whether rows by TMA can do it, on a device that has one."""
     g, side = c.g, c.g.window[2]
     if set(g.stride) != {1} or set(g.dilation) != {1} or not c.whole_vectors or _rows(g)[1] < 1:
         return False
@@ -99,7 +99,7 @@ def _map(memory: Memory, spec: Spec, array: Array, box: tuple[int, ...]) -> Tens
     return TensorMap(array, dtype, (channels, width, height, depth, spec.shape[0]), (w, h, d or n, n), box, row=row)
 
 
-def weighed_by_rows(c: Correlation, pointers: tuple[Any, Any, Any]) -> PartialSums:
+def wgrad_by_rows(c: Correlation, pointers: tuple[Any, Any, Any]) -> PartialSums:
     """`pointers` are of dy, x and the partial sums."""
     g, size = c.g, c.x.dtype.itemsize
     dy, x, partial = pointers

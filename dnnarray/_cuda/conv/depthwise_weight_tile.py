@@ -103,6 +103,6 @@ def tiled(c: Correlation, pointers: tuple[Any, Any, Any]) -> PartialSums | None:
     return PartialSums(plan, splits * copies)
 
 
-def weighs_tiles(c: Correlation) -> bool:
+def wgrad_takes_tiles(c: Correlation) -> bool:
     """Whether tiles in shared memory can do it."""
     return tiled(c, (0, 0, 0)) is not None

@@ -75,10 +75,10 @@ class DirectMaps:
         where one of two `Scale` says that numbers are strange."""
         self._setting, self._repair, self._gates = setting, repair, gates
 
-    def correlate(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
+    def forward(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
         self._run(large, weight, small, epilogue, False)
 
-    def spread(self, small: Operand, weight: Operand, large: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
+    def dgrad(self, small: Operand, weight: Operand, large: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
         self._run(small, weight, large, epilogue, True)
 
     def _run(self, x: Operand, w: Operand, y: Operand, e: Epilogue, gradient: bool) -> None:
@@ -111,7 +111,7 @@ class DirectMaps:
         grid = (min(-(-total // each), _GATED if gated else _BLOCKS), 1, 1)
         setting.steps.launch(kernel, grid, THREADS, arguments, early=gated)
 
-    def weigh(self, small: Operand, large: Operand, weight: Operand) -> None:
+    def wgrad(self, small: Operand, large: Operand, weight: Operand) -> None:
         setting, g = self._setting, self._setting.g
         if math.prod(setting.weight_shape):
             setting.steps.add(direct_weight(g, small, large, weight, self._repair))
@@ -131,27 +131,27 @@ _OUTPUT, _TERM, _WEIGHT_TERM = (
 )  # seconds: of each output beside its terms; of a thread's term after the other
 
 
-def _chain(op: str, g: Geometry, weighs: bool) -> float:
+def _chain(op: str, g: Geometry, wgrad: bool) -> float:
     """Seconds of the terms of one element, which wait for each other."""
-    if weighs:
+    if wgrad:
         return g.n * g.pixels * _WEIGHT_TERM
     return g.taps * (g.k if op in ("conv_backward_input", "conv_transpose") else g.c) * _TERM
 
 
 def floor(op: str, problem: ConvProblem, device: Device) -> float:
     """Seconds of the operations at the best rate, or of the terms of one element."""
-    g, weighs = problem.geometry, problem.runs.weighs
+    g, wgrad = problem.geometry, problem.runs.wgrad
     rate = max(device.peak["float32"], device.peak.get("float64", 0.0)) * max(_EFFICIENCY, _EFFICIENCY_FIRST)
-    return max(problem.flops / rate, _chain(op, g, weighs)) if problem.flops else 0.0
+    return max(problem.flops / rate, _chain(op, g, wgrad)) if problem.flops else 0.0
 
 
 def cost(op: str, problem: ConvProblem, device: Device) -> Cost:
     """The operations, or the terms of one element, which wait for each other."""
-    g, weighs = problem.geometry, problem.runs.weighs
+    g, wgrad = problem.geometry, problem.runs.wgrad
     unit = "float64" if problem.itemsize == 8 else "float32"
-    share = _WEIGHT_EFFICIENCY if weighs else _EFFICIENCY if lying(problem).last else _EFFICIENCY_FIRST
+    share = _WEIGHT_EFFICIENCY if wgrad else _EFFICIENCY if lying(problem).last else _EFFICIENCY_FIRST
     rate = (device.peak.get(unit) or device.peak["float32"]) * share
     outputs = sum(spec.size for spec in problem.outputs if spec is not None)
-    seconds = max(problem.flops / rate + outputs * _OUTPUT, _chain(op, g, weighs))
+    seconds = max(problem.flops / rate + outputs * _OUTPUT, _chain(op, g, wgrad))
     peak = device.peak.get(unit) or device.peak["float32"]
     return Cost(problem.flops, problem.bytes, share_of_peak(problem.flops, seconds, peak), problem.maps, unit)

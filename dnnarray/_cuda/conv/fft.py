@@ -150,24 +150,24 @@ class FourierMaps:
         # One NaN or infinity would reach all that shares a transform with it.
         self._repair = DirectMaps(setting, repair=True)
 
-    def correlate(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
-        self._correlate(self._setting.g, large, weight, small)
+    def forward(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
+        self._forward(self._setting.g, large, weight, small)
         if not epilogue.empty:
             self._steps.add(apply(epilogue, small, small, self._setting.view(True), self._steps.aligned))
-        self._repair.correlate(large, weight, small, epilogue)
+        self._repair.forward(large, weight, small, epilogue)
 
-    def spread(self, small: Operand, weight: Operand, large: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
+    def dgrad(self, small: Operand, weight: Operand, large: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
         """One correlation with the weight the other way round."""
         for phase in self._setting.g.phases:
             w = part_of(weight, phase)
             k, c, *window = w.strides
             turned = Operand(w.array, w.dtype, (c, k, *window))
-            self._correlate(phase.geometry, small, turned, target_of(large, phase), self._setting.g.k * k)
+            self._forward(phase.geometry, small, turned, target_of(large, phase), self._setting.g.k * k)
         if not epilogue.empty:
             self._steps.add(apply(epilogue, large, large, self._setting.view(False), self._steps.aligned))
-        self._repair.spread(small, weight, large, epilogue)
+        self._repair.dgrad(small, weight, large, epilogue)
 
-    def weigh(self, small: Operand, large: Operand, weight: Operand) -> None:
+    def wgrad(self, small: Operand, large: Operand, weight: Operand) -> None:
         g, t = self._setting.g, self._tiling(self._setting.g)
         chunks = _chunks(g, t)
         for first, groups, k0, k in _parts(g, chunks):
@@ -185,14 +185,14 @@ class FourierMaps:
                 s_k, s_c, *window = weight.strides
                 target = weight.part((first * g.k + k0) * s_k)
                 self._write(sums, target, (groups * k, g.c), (s_k, s_c, *window), _single(t), g.window, g.dilation)
-        self._repair.weigh(small, large, weight)
+        self._repair.wgrad(small, large, weight)
 
     # --- parts of them ------------------------------------------------------------------------------------------------
 
     def _tiling(self, g: Geometry) -> Tiling:
         return tiling(g, self._tiled)
 
-    def _correlate(self, g: Geometry, x: Operand, w: Operand, y: Operand, w_group: int | None = None) -> None:
+    def _forward(self, g: Geometry, x: Operand, w: Operand, y: Operand, w_group: int | None = None) -> None:
         """`w_group`: elements of the weight from group to group."""
         t = self._tiling(g)
         chunks, s_k = _chunks(g, t), w.strides[0]

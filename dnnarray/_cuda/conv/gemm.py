@@ -73,7 +73,7 @@ class GemmMaps:
 
     # --- the maps -----------------------------------------------------------------------------------------------------
 
-    def correlate(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
+    def forward(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
         g, steps = self._g, self._steps
         dtype, gathers = large.dtype, not self._plain
         waits = small.dtype in HALF and not (epilogue.empty and dtype in HALF)
@@ -91,7 +91,7 @@ class GemmMaps:
                             apply(epilogue, z, y, self._setting.view(True, n), steps.aligned, first * small.strides[0])
                         )
 
-    def spread(self, small: Operand, weight: Operand, large: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
+    def dgrad(self, small: Operand, weight: Operand, large: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
         g, steps = self._g, self._steps
         dtype, wide = small.dtype, arithmetic_of(small.dtype)
         rounds = large.dtype in HALF and not (epilogue.empty and dtype in HALF)
@@ -110,7 +110,7 @@ class GemmMaps:
                             apply(epilogue, x, x, self._setting.view(False, n), steps.aligned, first * large.strides[0])
                         )
 
-    def weigh(self, small: Operand, large: Operand, weight: Operand) -> None:
+    def wgrad(self, small: Operand, large: Operand, weight: Operand) -> None:
         steps, setting, g = self._steps, self._setting, self._g
         wide = arithmetic_of(small.dtype)
         dtype = wide if wide in (small.dtype, large.dtype) else small.dtype
@@ -358,12 +358,12 @@ def _moved(op: str, problem: ConvProblem, last: bool) -> float:
     """Bytes of the columns, written and read; for the gradient of the input in the type of the sums."""
     g, dtype = problem.geometry, problem.inputs[0].dtype
     columns = 0 if _plain(g) else g.n * g.pixels * g.groups * g.c * g.taps
-    spreads = op in ("conv_backward_input", "conv_transpose")
+    dgrad = op in ("conv_backward_input", "conv_transpose")
     return (
         2
         * columns
         * problem.maps
-        * (arithmetic_of(dtype).itemsize * (_ADDED_UP if last else 2) if spreads else dtype.itemsize)
+        * (arithmetic_of(dtype).itemsize * (_ADDED_UP if last else 2) if dgrad else dtype.itemsize)
     )
 
 
@@ -384,17 +384,17 @@ def cost(op: str, problem: ConvProblem, device: Device, precision: str = "highes
     plain, half, moved = _plain(g), dtype in HALF, _moved(op, problem, last)
     wide = 128 if half else 64  # a product much narrower than a tile leaves most of it empty
     narrow = min(g.k, wide) / wide * min(g.c * g.taps, wide) / wide
-    weighs = problem.runs.weighs
+    wgrad = problem.runs.wgrad
     # images, to the other order
     turned = 2 * g.n * g.groups * (g.k * g.pixels + plain * g.c * math.prod(g.space)) * dtype.itemsize
     calls = 1 if last or op == "conv_backward_weight" else g.groups
-    launches = problem.maps * (_CALL * calls + (not plain) + weighs * (1 if last else 3))
+    launches = problem.maps * (_CALL * calls + (not plain) + wgrad * (1 if last else 3))
     of_copy = _GATHERED[last and g.c * dtype.itemsize % 16 == 0, last]
     products = problem.flops / max(peak * _REACHED * narrow * (1 if last or not half else 0.5), _SLOWEST)
     seconds = max(products, problem.maps * _chain(op, g, last, dtype.itemsize)) + moved / (device.bandwidth * of_copy)
-    seconds += turned * (weighs and not last) / (device.bandwidth * 0.25)
+    seconds += turned * (wgrad and not last) / (device.bandwidth * 0.25)
     straight = not last or (g.groups * g.c * dtype.itemsize % 16 == 0 and g.groups * g.k * dtype.itemsize % 16 == 0)
-    if weighs and _in_parts(g, dtype, last, precision):
+    if wgrad and _in_parts(g, dtype, last, precision):
         seconds += 8 * g.sizes[1] * g.n * g.pixels / _terms_of_part(g) / device.bandwidth
     behind = _behind(problem)
     own = problem.bytes * (1 if straight else _CROOKED) * (_ROUNDED if plain and precision == "high" else 1) + behind

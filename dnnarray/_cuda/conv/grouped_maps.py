@@ -46,19 +46,19 @@ class GroupedMaps:
         self._steps, self._g, self._units = setting.steps, setting.g, setting.units
         self._setting, self._plain, self._gemm = setting, DirectMaps(setting), GemmMaps(setting)
 
-    def correlate(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
+    def forward(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
         if not _takes(large, weight, small):
-            self._plain.correlate(large, weight, small, epilogue)
+            self._plain.forward(large, weight, small, epilogue)
             return
         k, c, *window = weight.strides
         w = Operand(weight.array, weight.dtype, (self._g.k * k, k, c, *window))
         self._steps.add(self._launch(self._g, large, w, small, epilogue))
 
-    def spread(self, small: Operand, weight: Operand, large: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
+    def dgrad(self, small: Operand, weight: Operand, large: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
         """One correlation of stride 1 for each residue of the stride."""
         g = self._g
         if not (_takes(small, weight, large) and (g.phases_cover or epilogue.empty)):
-            self._plain.spread(small, weight, large, epilogue)
+            self._plain.dgrad(small, weight, large, epilogue)
             return
         if not g.phases_cover:
             size = math.prod(self._setting.shape(False))
@@ -69,10 +69,10 @@ class GroupedMaps:
             w = Operand(part.array, part.dtype, (g.k * k, c, k, *window))
             self._steps.add(self._launch(phase.geometry, small, w, target_of(large, phase), epilogue))
 
-    def weigh(self, small: Operand, large: Operand, weight: Operand) -> None:
+    def wgrad(self, small: Operand, large: Operand, weight: Operand) -> None:
         g, shape, single = self._g, self._setting.weight_shape, small.dtype == large.dtype == FLOAT32
         if not single and (small.dtype not in HALF or large.dtype not in HALF):
-            self._gemm.weigh(small, large, weight)
+            self._gemm.wgrad(small, large, weight)
             return
         count, first = _parts(g, single)
         with self._steps.borrowed():
@@ -156,7 +156,7 @@ def _too_wide(op: str, problem: ConvProblem, device: Device, single: bool) -> st
         for widest in map(stacked, {(w.c, w.k): w for w in widest_last}.values()):
             if device.shared_memory < SHARED or not fits(widest, 4):
                 found.append(tile(widest, device.units, 4))
-    if problem.runs.weighs:
+    if problem.runs.wgrad:
         found.append(float_split(g) if single else row_split(g) or weight_split(g))
     all_fit = all(t is not None and t.shared_memory <= device.shared_memory for t in found)
     return None if all_fit else f"a window of {g.window}, which does not fit into shared memory"
@@ -177,11 +177,11 @@ _WAVEFRONTS, _PRODUCTS = (
 _COPIES = 1.5  # times that the copies to another order take of what the bandwidth would allow
 
 
-def _by_tiles(g: Geometry, device: Device, weighs: bool) -> float:
+def _by_tiles(g: Geometry, device: Device, wgrad: bool) -> float:
     """Seconds of one launch of `grouped`: the slowest of memory, shared memory and the matrix units."""
     s = slab(g.c, g.k)
     products = -(-g.groups // s.together) * -(-g.taps * s.inputs // 2) * g.n * g.pixels / 16
-    each = -(-s.outputs // CHUNKS_OUT) * (5.0 if weighs else 4.75) + 0.5 * s.outputs
+    each = -(-s.outputs // CHUNKS_OUT) * (5.0 if wgrad else 4.75) + 0.5 * s.outputs
     moved = 2 * (g.sizes[0] + g.sizes[2])
     on_chip = max(each / _WAVEFRONTS, s.outputs / _PRODUCTS) * products / device.units
     return max(moved / (_SHARE * device.bandwidth), on_chip) + _BEGIN
@@ -209,7 +209,7 @@ def _correlates(g: Geometry, device: Device, single: bool, residual: bool = Fals
     return (_by_tiles(g, device, False) if walk is None else _SLOWER * walk.time / _CLOCK) + device.launch
 
 
-def weigh_seconds(g: Geometry, device: Device, single: bool = False) -> float:
+def wgrad_seconds(g: Geometry, device: Device, single: bool = False) -> float:
     """Seconds of a weight gradient."""
     if single and (split := float_split(g)):
         return _FLOAT_SLOWER * split.time / _CLOCK + _WEIGHT_BEGIN + 2 * device.launch
@@ -230,7 +230,7 @@ def floor(op: str, problem: ConvProblem, device: Device) -> float:
     g, single = problem.geometry, problem.inputs[0].dtype == FLOAT32
     least = _least_single if single else _least
     seconds = sum(least(part, device) for part in correlations(problem))
-    if not problem.runs.weighs:
+    if not problem.runs.wgrad:
         return seconds
     by_rows = (
         float_floor(g) * _FLOAT_SLOWER
@@ -262,12 +262,12 @@ def cost(op: str, problem: ConvProblem, device: Device) -> Cost:
     g, dtype, last = problem.geometry, problem.inputs[0].dtype, lying(problem).last
     single = dtype == FLOAT32
     seconds, found = 0.0, problem.runs
-    if found.correlates:
+    if found.forward:
         seconds += _correlates(g, device, single, _adds(problem))
-    if found.spreads:
+    if found.dgrad:
         seconds += sum(_correlates(p.geometry, device, single) for p in g.phases)
-    if found.weighs:
-        seconds += weigh_seconds(g, device, single)
+    if found.wgrad:
+        seconds += wgrad_seconds(g, device, single)
     if not last:
         seconds += _COPIES * 2 * problem.bytes * problem.maps / device.bandwidth
     of_peak = unit(dtype, "highest")

@@ -103,7 +103,7 @@ def row_tile(g: Geometry, units: int, residual: bool = False) -> RowTile | None:
     return _best_row_tile(g, units, residual) if can_walk(g) else None
 
 
-def rows_floor(g: Geometry, units: int, weighs: bool) -> float:
+def rows_floor(g: Geometry, units: int, wgrad: bool) -> float:
     """Clocks that no division takes less than: the products, or each pixel of an image and of a result once, of four
     schedulers' warps that are all full.
 
@@ -112,7 +112,7 @@ def rows_floor(g: Geometry, units: int, weighs: bool) -> float:
     chunks, side = g.groups * g.c // CHUNK, g.window[1]
     if chunks > _LEAST * min(units, PLANNED):
         return 0.0
-    products, rows, of = (_split_products(side), g.space[1], PLANNED) if weighs else (_products(side), g.out[1], units)
+    products, rows, of = (_split_products(side), g.space[1], PLANNED) if wgrad else (_products(side), g.out[1], units)
     return chunks * g.n * rows * g.out[2] * max(products / (4 * 16), 2 * 16 / _BYTES) / of
 
 

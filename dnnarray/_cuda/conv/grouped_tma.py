@@ -1,4 +1,4 @@
-"""`grouped_tma_sm90`: groups of 8, 16 or 32 channels, windows gathered by the copy engine (TMA, sm_90a), products of
+"""`grouped_tma_sm90`: groups of 8, 16 or 32 channels, windows gathered by TMA (sm_90a), products of
 each group's own by wgmma.
 
 `grouped_tma_tf32`: the same in float32, which is rounded to TF32, also for groups of 4.
@@ -19,7 +19,7 @@ from dnnarray._cuda.common.zero import zero
 from dnnarray._cuda.conv import implicit_tma_sm90
 from dnnarray._cuda.conv.arguments import pixel_strides
 from dnnarray._cuda.conv.direct import DirectMaps
-from dnnarray._cuda.conv.grouped_maps import GroupedMaps, weigh_seconds
+from dnnarray._cuda.conv.grouped_maps import GroupedMaps, wgrad_seconds
 from dnnarray._cuda.conv.grouped_maps import rejects as rejects_grouped
 from dnnarray._cuda.conv.implicit import misfit, part_of, target_of
 from dnnarray._cuda.conv.implicit_tma_sm90 import windows_map
@@ -31,7 +31,7 @@ from dnnarray._cuda.conv.raster import Corners, axes_of, corners, extent, within
 from dnnarray._cuda.conv.shared import NO_EPILOGUE, OF_IMAGES, Setting, correlations, extents, lying, too_large
 from dnnarray._cuda.conv.split_sums import WeightTerms, sum_splits
 from dnnarray._cuda.conv.tiling import BLOCK, ROW, SHARED, START
-from dnnarray._cuda.conv.weigh import HaloSplit, TmaSplit, faster
+from dnnarray._cuda.conv.wgrad import HaloSplit, TmaSplit, faster
 from dnnarray._cuda.core.device import unit
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan
 from dnnarray._cuda.core.planner import Operand
@@ -153,7 +153,7 @@ def choose(g: Geometry, units: int, itemsize: int = 2) -> Choice | None:
 
 
 @remembered
-def weighing(g: Geometry) -> HaloSplit | TmaSplit | None:
+def wgrad_split(g: Geometry) -> HaloSplit | TmaSplit | None:
     """How a weight gradient is divided; None where `grouped` does it."""
     if g.groups * g.c % BLOCK or implicit_tma_sm90.misfit(whole(g)):
         return None
@@ -162,23 +162,23 @@ def weighing(g: Geometry) -> HaloSplit | TmaSplit | None:
 
 class GroupedTmaMaps:
     """The maps of a group's own products: `shared.Maps`. Operands of several types, and weight gradients that
-    `weighing` leaves, go by `GroupedMaps`."""
+    `wgrad_split` leaves, go by `GroupedMaps`."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting, self._steps, self._g, self._units = setting, setting.steps, setting.g, setting.units
         self._grouped = GroupedMaps(setting)
 
-    def correlate(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
+    def forward(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
         if not self._takes(large.dtype):
-            self._grouped.correlate(large, weight, small, epilogue)
+            self._grouped.forward(large, weight, small, epilogue)
             return
         self._steps.add(self._launch(self._g, large, weight, small, epilogue, False))
 
-    def spread(self, small: Operand, weight: Operand, large: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
+    def dgrad(self, small: Operand, weight: Operand, large: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
         """One correlation of stride 1 for each residue of the stride."""
         g = self._g
         if not self._takes(small.dtype) or not (g.phases_cover or epilogue.empty):
-            self._grouped.spread(small, weight, large, epilogue)
+            self._grouped.dgrad(small, weight, large, epilogue)
             return
         if not g.phases_cover:
             size = math.prod(self._setting.shape(False))
@@ -190,10 +190,10 @@ class GroupedTmaMaps:
     def _takes(self, dtype: np.dtype) -> bool:
         return dtype in HALF or self._setting.precision == "high"
 
-    def weigh(self, small: Operand, large: Operand, weight: Operand) -> None:
-        split, shape = weighing(self._g), self._setting.weight_shape
+    def wgrad(self, small: Operand, large: Operand, weight: Operand) -> None:
+        split, shape = wgrad_split(self._g), self._setting.weight_shape
         if split is None or small.dtype not in HALF or large.dtype not in HALF:
-            self._grouped.weigh(small, large, weight)
+            self._grouped.wgrad(small, large, weight)
             return
         with self._steps.borrowed():
             partial = self._steps.take(FLOAT32, split.count * math.prod(shape))
@@ -313,11 +313,11 @@ def _rejects(problem: ConvProblem, op: str, device: Device) -> str | None:
         return reason
     if g.groups == 1 or g.c != g.k or g.c not in SIZES:
         return f"{g.groups} groups of {g.c} and {g.k} channels; it takes several, of 8, 16 or 32 on both sides"
-    if op == "conv_backward_weight" and weighing(g) is None:
+    if op == "conv_backward_weight" and wgrad_split(g) is None:
         return f"{g.groups * g.c} channels, no multiple of {BLOCK}, or windows that a tensor map cannot hold"
     if reason := _misfit(op, problem, device, g, dtype):
         return reason
-    return rejects_grouped(op, problem, device) if problem.runs.weighs and weighing(g) is None else None
+    return rejects_grouped(op, problem, device) if problem.runs.wgrad and wgrad_split(g) is None else None
 
 
 def _misfit(op: str, problem: ConvProblem, device: Device, g: Geometry, dtype: np.dtype) -> str | None:
@@ -336,9 +336,9 @@ _COPIES = 3  # times that the copies to another order take of what the bandwidth
 _SHARE = 0.8  # of the bandwidth
 
 
-def _weigh_seconds(g: Geometry, device: Device) -> float:
-    split = weighing(g)
-    return START + split.seconds + 2 * device.launch if split else weigh_seconds(g, device)
+def _wgrad_seconds(g: Geometry, device: Device) -> float:
+    split = wgrad_split(g)
+    return START + split.seconds + 2 * device.launch if split else wgrad_seconds(g, device)
 
 
 def _correlates(g: Geometry, device: Device, itemsize: int) -> float:
@@ -351,11 +351,11 @@ def cost(op: str, problem: ConvProblem, device: Device) -> Cost:
     g, dtype = problem.geometry, problem.inputs[0].dtype
     moved = dtype.itemsize * (g.sizes[0] + g.sizes[2]) / (_SHARE * device.bandwidth)
     takes = problem.runs
-    found = [_correlates(g, device, dtype.itemsize)] * takes.correlates
-    if takes.spreads:
+    found = [_correlates(g, device, dtype.itemsize)] * takes.forward
+    if takes.dgrad:
         found.append(sum(_correlates(p.geometry, device, dtype.itemsize) for p in g.phases))
-    if takes.weighs:
-        found.append(_weigh_seconds(g, device))
+    if takes.wgrad:
+        found.append(_wgrad_seconds(g, device))
     seconds = sum(max(f, moved) for f in found)
     if not lying(problem).last:
         seconds += _COPIES * 2 * problem.bytes * problem.maps / device.bandwidth

@@ -41,19 +41,19 @@ class ImplicitMaps:
         self._setting, self._steps, self._g, self._units = setting, setting.steps, setting.g, setting.units
         self._gemm = GemmMaps(setting)
 
-    def correlate(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
+    def forward(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
         if not self._takes(large.dtype):
-            self._gemm.correlate(large, weight, small, epilogue)
+            self._gemm.forward(large, weight, small, epilogue)
             return
         with self._steps.borrowed():
             w = self._gemm.packed(weight, large.dtype)
             self._steps.add(self.launch(self._g, large, w, small, epilogue))
 
-    def spread(self, small: Operand, weight: Operand, large: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
+    def dgrad(self, small: Operand, weight: Operand, large: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
         """One correlation of stride 1 for each residue of the stride."""
         g = self._g
         if not self._takes(small.dtype) or not (g.phases_cover or epilogue.empty) or (g.groups > 1 and g.window[0] > 1):
-            self._gemm.spread(small, weight, large, epilogue)
+            self._gemm.dgrad(small, weight, large, epilogue)
             return
         if not g.phases_cover:
             size = math.prod(self._setting.shape(False))
@@ -81,9 +81,9 @@ class ImplicitMaps:
         k, c, *window = weight.strides
         return (c == 1 or self._g.c == 1) and all(s % _CHUNK == 0 for s in (k, *window))
 
-    def weigh(self, small: Operand, large: Operand, weight: Operand) -> None:
+    def wgrad(self, small: Operand, large: Operand, weight: Operand) -> None:
         if small.dtype not in HALF or large.dtype not in HALF:
-            self._gemm.weigh(small, large, weight)
+            self._gemm.wgrad(small, large, weight)
             return
         shape, split = self._setting.weight_shape, self.divided(self._g)
         if split.count == 1 and (whole := self.whole(split, small, large, weight)):

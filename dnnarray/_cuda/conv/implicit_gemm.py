@@ -77,8 +77,8 @@ class ImplicitGemmMaps(ImplicitMaps):
     def _takes(self, dtype: np.dtype) -> bool:
         return dtype in HALF if self._setting.precision == "highest" else dtype == FLOAT32
 
-    def weigh(self, small: Operand, large: Operand, weight: Operand) -> None:
-        self._gemm.weigh(small, large, weight)
+    def wgrad(self, small: Operand, large: Operand, weight: Operand) -> None:
+        self._gemm.wgrad(small, large, weight)
 
     def launch(self, g: Geometry, x: Operand, w: Operand, y: Operand, e: Epilogue, transposed: bool = False) -> Plan:
         chunk = 16 // x.dtype.itemsize

@@ -1,4 +1,4 @@
-"""Convolution whose windows the copy engine gathers (TMA, sm_90a): maps of images and weights, and what the engine does
+"""Convolution whose windows TMA gathers (sm_90a): maps of images and weights, and what the engine does
 not take."""
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ _RECORDS: dict[str, Callable[..., Arguments]] = {
 
 
 class TmaMaps(ImplicitMaps):
-    """The maps with windows from the copy engine."""
+    """The maps with windows from TMA."""
 
     def turns(self, e: Epilogue) -> bool:
         return e.residual is None
@@ -175,7 +175,7 @@ def _result_maps(g: Geometry, y: Operand, e: Epilogue, axes: int, r: Raster | No
     """Panels of the result and of the residual; of a raster, the residual alone. None where there is nothing to be
     moved.
 
-    The result's corners stand at the ends of the array: the copy engine stores nowhere else.
+    The result's corners stand at the ends of the array: TMA stores nowhere else.
     """
     n, _, *space = (s * y.dtype.itemsize for s in y.strides)
     shape, strides = (g.groups * g.k, *g.out[::-1][:axes], g.n), (*space[::-1][:axes], n)
@@ -208,7 +208,7 @@ def weight_map(g: Geometry, w: Operand, transposed: bool, rows: int) -> tuple[Te
 
 
 def misfit(g: Geometry) -> str | None:
-    """Why the copy engine does not take a correlation, or None."""
+    """Why TMA does not take a correlation, or None."""
     axes = axes_of(g)
     if not within(axes, *corners(g, axes)):
         return "windows that begin too far from an image's end"
@@ -232,7 +232,7 @@ def _correlations(op: str, g: Geometry) -> list[Geometry]:
 
 
 def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
-    """What `implicit_gemm_sm90` refuses, and what the copy engine does."""
+    """What `implicit_gemm_sm90` refuses, and what TMA does."""
     if reason := layout.rejects(op, problem, device):
         return reason
     return next(filter(None, map(misfit, _correlations(op, layout.filled(problem.geometry)))), None)

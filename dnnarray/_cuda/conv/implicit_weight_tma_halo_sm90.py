@@ -1,4 +1,4 @@
-"""Weight gradients of windows of 3 x 3 on rasters, whose operands the copy engine brings (TMA) once for all taps,
+"""Weight gradients of windows of 3 x 3 on rasters, whose operands TMA brings once for all taps,
 products by wgmma."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from dnnarray._cuda.conv.arguments import ConvAxes, FloatOut, conv_axes
 from dnnarray._cuda.conv.implicit_tma_sm90 import gradient_map, windows_map
 from dnnarray._cuda.conv.raster import axes_of
 from dnnarray._cuda.conv.tiling import BLOCK
-from dnnarray._cuda.conv.weigh import HaloSplit
+from dnnarray._cuda.conv.wgrad import HaloSplit
 from dnnarray._cuda.core.arguments import Arguments, Box, Int
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan
 from dnnarray._cuda.core.planner import Operand, planned

@@ -1,4 +1,4 @@
-"""Weight gradients whose operands the copy engine brings (TMA), products by wgmma."""
+"""Weight gradients whose operands TMA brings, products by wgmma."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dnnarray._cuda.conv.arguments import ConvAxes, FloatOut, PixelStrides, conv
 from dnnarray._cuda.conv.implicit_tma_sm90 import gradient_map, windows_map
 from dnnarray._cuda.conv.raster import axes_of, corners
 from dnnarray._cuda.conv.tiling import BLOCK
-from dnnarray._cuda.conv.weigh import TmaSplit
+from dnnarray._cuda.conv.wgrad import TmaSplit
 from dnnarray._cuda.core.arguments import Arguments, Box, Extent, Int, Out
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan
 from dnnarray._cuda.core.planner import Operand, planned

@@ -19,14 +19,14 @@ from dnnarray._cuda.conv.kinds import HOPPER_HALF
 from dnnarray._cuda.conv.shared import NO_EPILOGUE, Maps, Setting, dense_strides, first_order, last_order, lying
 from dnnarray._cuda.conv.tiling import (
     BLOCK,
+    DGRADS,
     PLANNED,
-    SPREADING,
     START,
     Timed,
     choose,
     efficiency,
     least,
-    least_weighing,
+    least_wgrad,
     split,
 )
 from dnnarray._cuda.conv.transpose import transpose
@@ -85,9 +85,9 @@ class LayoutMaps:
         # A NaN or an infinity times the zeros between groups would reach all that were put together.
         self._repair = DirectMaps(setting, repair=True) if self._inner.g.groups != setting.g.groups else None
 
-    def correlate(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
+    def forward(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
         if large.dtype not in HALF:
-            self._plain.correlate(large, weight, small, epilogue)
+            self._plain.forward(large, weight, small, epilogue)
             return
         if self._setting.last and small_channels_plans.forward_fits(self._g, large.dtype):
             self._steps.add(small_channels_plans.forward(self._g, large, weight, small, epilogue, self._setting.units))
@@ -95,14 +95,14 @@ class LayoutMaps:
         with self._steps.borrowed():
             x, w, e = self._into(large, False), self._weight(weight), self._epilogue(epilogue, True)
             y = self._room(small, True, e)
-            self._maps.correlate(x, w, y, e)
+            self._maps.forward(x, w, y, e)
             self._out_of(y, small, True)
         if self._repair:
-            self._repair.correlate(large, weight, small, epilogue)
+            self._repair.forward(large, weight, small, epilogue)
 
-    def spread(self, small: Operand, weight: Operand, large: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
+    def dgrad(self, small: Operand, weight: Operand, large: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
         if small.dtype not in HALF:
-            self._plain.spread(small, weight, large, epilogue)
+            self._plain.dgrad(small, weight, large, epilogue)
             return
         if (
             self._setting.last
@@ -114,26 +114,26 @@ class LayoutMaps:
         with self._steps.borrowed():
             y, w, e = self._into(small, True), self._weight(weight), self._epilogue(epilogue, False)
             x = self._room(large, False, e)
-            self._maps.spread(y, w, x, e)
+            self._maps.dgrad(y, w, x, e)
             self._out_of(x, large, False)
         if self._repair:
-            self._repair.spread(small, weight, large, epilogue)
+            self._repair.dgrad(small, weight, large, epilogue)
 
-    def weigh(self, small: Operand, large: Operand, weight: Operand) -> None:
+    def wgrad(self, small: Operand, large: Operand, weight: Operand) -> None:
         if small.dtype not in HALF or large.dtype not in HALF:
-            self._plain.weigh(small, large, weight)
+            self._plain.wgrad(small, large, weight)
             return
         if self._setting.last and small_channels_plans.weight_fits(self._g, small.dtype):
-            small_channels_plans.weigh(self._setting, small, large, weight)
+            small_channels_plans.wgrad(self._setting, small, large, weight)
             return
         with self._steps.borrowed():
             y, x = self._into(small, True), self._into(large, False)
             if self._same_weight:
-                self._maps.weigh(y, x, weight)
+                self._maps.wgrad(y, x, weight)
                 return
             shape = self._inner.weight_shape
             result = self._dense_weight(self._steps.take(weight.dtype, math.prod(shape)))
-            self._maps.weigh(y, x, result)
+            self._maps.wgrad(y, x, result)
             self._steps.add(rearrange(self._diagonal(result), *self._split(weight)))
 
     # --- images -------------------------------------------------------------------------------------------------------
@@ -159,8 +159,8 @@ class LayoutMaps:
             or math.prod(shape[2:]) == 1
         ):
             return False
-        spreads = not small and (max(g.stride) > 1 or not g.phases_cover or (g.groups > 1 and g.window[0] > 1))
-        return not spreads and isinstance(self._maps, ImplicitMaps) and self._maps.turns(e)
+        dgrad = not small and (max(g.stride) > 1 or not g.phases_cover or (g.groups > 1 and g.window[0] > 1))
+        return not dgrad and isinstance(self._maps, ImplicitMaps) and self._maps.turns(e)
 
     def _into(self, source: Operand, small: bool) -> Operand:
         """The image as the kernels read it."""
@@ -313,7 +313,7 @@ _COPIES = 2  # times that the copies to another order take of what the bandwidth
 
 
 def _passed_over(g: Geometry) -> int:
-    """Elements of the image that no window meets: gathering threads leave them out, the copy engine brings the boxes
+    """Elements of the image that no window meets: gathering threads leave them out, TMA brings the boxes
     that they lie in."""
     met = math.prod(min(n, m * r) for n, m, r in zip(g.space, g.out, g.window, strict=True))
     return g.n * g.groups * g.c * (math.prod(g.space) - met)
@@ -324,7 +324,7 @@ def floor(
     problem: ConvProblem,
     device: Device,
     least: Callable[[int], tuple[float, float]] = least,
-    weighing: Callable[[int], float] = least_weighing,
+    wgrad_split: Callable[[int], float] = least_wgrad,
 ) -> float:
     """Seconds of tiles that are full, with the zeros between groups, of the launch and of looking for what the zeros
     have spoilt.
@@ -337,12 +337,12 @@ def floor(
     f, units = filled(g), device.units
     if f.groups * max(f.c, f.k) > BLOCK * units:
         return 0.0
-    spreads = op in SPREADING
-    parts, c, k = ([phase.geometry for phase in g.phases], f.k, f.c) if spreads else ([g], f.c, f.k)
+    dgrad = op in DGRADS
+    parts, c, k = ([phase.geometry for phase in g.phases], f.k, f.c) if dgrad else ([g], f.c, f.k)
     stage, end = least(k)
     products = f.groups / units * sum([p.n * p.pixels * (p.taps * c / BLOCK * stage + end) for p in parts])
-    if problem.runs.weighs:
-        weights = f.groups / PLANNED * g.n * g.pixels * g.taps * f.c * weighing(f.k)
+    if problem.runs.wgrad:
+        weights = f.groups / PLANNED * g.n * g.pixels * g.taps * f.c * wgrad_split(f.k)
         both = op != "conv_backward_weight"
         return device.launch + (weights + products) / 2 * problem.maps if both else device.launch + weights
     return products + len(parts) * (START + device.launch) + (_looked_at(problem) if f.groups != g.groups else 0.0)
@@ -355,21 +355,21 @@ def _looked_at(problem: ConvProblem) -> float:
 
 
 def cost(op: str, problem: ConvProblem, device: Device, tile: Callable[[Geometry, int], Timed] = choose,
-         weighing: Callable[[Geometry], Timed] = split) -> Cost:  # fmt: skip
+         wgrad_split: Callable[[Geometry], Timed] = split) -> Cost:  # fmt: skip
     """The filled geometry's operations, and what its copies move."""
     g, dtype = problem.geometry, problem.inputs[0].dtype
     f, last = filled(g), lying(problem).last
     images = ((g.groups * g.c, f.groups * f.c, math.prod(g.space)), (g.groups * g.k, f.groups * f.k, g.pixels))
     copied = [g.n * pixels * (a + b) * dtype.itemsize for a, b, pixels in images if a != b or not last]
-    grouped, spreads = f.groups != g.groups, op in ("conv_backward_input", "conv_transpose")
+    grouped, dgrad = f.groups != g.groups, op in ("conv_backward_input", "conv_transpose")
     # a launch each, and one that turns its part of the weight
-    phases = len(f.phases) * (1 if f.k % BLOCK == 0 else 2) if spreads else 1
+    phases = len(f.phases) * (1 if f.k % BLOCK == 0 else 2) if dgrad else 1
     launches = problem.maps * (phases + len(copied) + 2 * grouped) + (op == "conv_backward_weight")
     of_peak = unit(dtype, "highest")
     of_all = device.peak.get(of_peak or "") or device.peak["float32"]
     if last and (seconds := small_channels_plans.seconds(op, g, dtype, device.units)):
         return Cost(2 * g.macs, problem.bytes, share_of_peak(2 * g.macs, seconds, of_all), 1, of_peak)
-    share = efficiency(op, f, device.units, of_all, weighing, tile)
+    share = efficiency(op, f, device.units, of_all, wgrad_split, tile)
     own: float = problem.bytes
     if tile is choose and op != "conv_backward_weight":
         own = _GATHERED * (own - (_passed_over(g) * dtype.itemsize if op == "conv" else 0))

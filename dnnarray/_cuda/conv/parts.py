@@ -97,7 +97,7 @@ class PartsWeightConfig(Config):
 
 
 NAMES = {"highest": "parts_sm90", "high": "parts_sm90_tf32", "medium": "parts_sm90_bf16"}  # of the algorithms
-SUMMARY = "operands in parts of half types, brought by the copy engine, products by wgmma"
+SUMMARY = "operands in parts of half types, brought by TMA, products by wgmma"
 
 
 @frozen
@@ -171,18 +171,18 @@ class PartsMaps:
         """An image that is there in parts already."""
         self._images[image.array] = parts
 
-    def correlate(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
+    def forward(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
         x = self._image(large, False)
         with self._steps.borrowed():
             w = self._weight(weight)
             self._steps.add(self._launch(self._g, x, w, small, epilogue, False))
-            self._repair(x, w).correlate(large, weight, small, epilogue)
+            self._repair(x, w).forward(large, weight, small, epilogue)
 
-    def spread(self, small: Operand, weight: Operand, large: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
+    def dgrad(self, small: Operand, weight: Operand, large: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
         """One correlation of stride 1 for each residue of the stride."""
         g = self._g
         if not (g.phases_cover or epilogue.empty):
-            self._gemm.spread(small, weight, large, epilogue)
+            self._gemm.dgrad(small, weight, large, epilogue)
             return
         if not g.phases_cover:
             size = math.prod(self._setting.shape(False))
@@ -193,16 +193,16 @@ class PartsMaps:
             for phase in g.phases:
                 part = InParts(tuple(part_of(p, phase) for p in w.parts), w.scale)
                 self._steps.add(self._launch(phase.geometry, y, part, target_of(large, phase), epilogue, True))
-            self._repair(y, w).spread(small, weight, large, epilogue)
+            self._repair(y, w).dgrad(small, weight, large, epilogue)
 
-    def weigh(self, small: Operand, large: Operand, weight: Operand) -> None:
+    def wgrad(self, small: Operand, large: Operand, weight: Operand) -> None:
         y, x = self._image(small, True), self._image(large, False)
         with self._steps.borrowed():
             split = parts_tiling.split(self._g, self._how.parts)
             partial = self._steps.take(FLOAT32, split.count * math.prod(self._setting.weight_shape))
             images = (small, y.scale), (large, x.scale)
             self._steps.add(
-                self._weigh(split, y, x, partial),
+                self._wgrad(split, y, x, partial),
                 parts_weight_sums(self._g, split.count, partial, *images, weight, self._how.scaled),
             )
 
@@ -268,7 +268,7 @@ class PartsMaps:
             kernel, grid, chosen.threads, (*images, *weights, *pointers, *numbers, f.p, f.q), shared, early=True
         )
 
-    def _weigh(self, split: tiling.Split, y: InParts, x: InParts, partial: Operand) -> Plan:
+    def _wgrad(self, split: tiling.Split, y: InParts, x: InParts, partial: Operand) -> Plan:
         g, how, tile, axes = self._g, self._how, split.tile, axes_of(self._g)
         config = PartsWeightConfig(TYPES[how.dtype], *tile.settings, axes, how.parts, how.scaled)
         kernel = Kernel(
@@ -295,21 +295,21 @@ class PartsMaps:
 class _Nothing:
     """No repair."""
 
-    def correlate(self, *_: object) -> None: ...
+    def forward(self, *_: object) -> None: ...
 
-    def spread(self, *_: object) -> None: ...
+    def dgrad(self, *_: object) -> None: ...
 
 
 # --- judgement --------------------------------------------------------------------------------------------------------
 
 
 def maps(setting: Setting) -> PartsMaps | DirectMaps:
-    """The copy engine needs 16-byte addresses; elsewhere the definition does it."""
+    """TMA needs 16-byte addresses; elsewhere the definition does it."""
     return PartsMaps(setting) if setting.steps.aligned else DirectMaps(setting)
 
 
 def _correlations(op: str, g: Geometry) -> Iterator[Geometry]:
-    """What an operation asks of the copy engine."""
+    """What an operation asks of TMA."""
     if op != "conv_backward_input" and op != "conv_transpose":
         yield g
     if op not in ("conv", "conv_backward_weight"):
@@ -332,7 +332,7 @@ def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
     return too_large(g) or next(filter(None, map(implicit_tma_sm90.misfit, _correlations(op, g))), None)
 
 
-_MAPS = {  # of each operation with a single one: (correlations, spreads, weight gradients)
+_MAPS = {  # of each operation with a single one: (correlations, dgrad, weight gradients)
     "conv": (1, 0, 0),
     "conv_transpose": (0, 1, 0),
     "conv_backward_input": (0, 1, 0),
@@ -349,21 +349,21 @@ _FAST, _SLOW = 0.9, 0.6  # shares of the bandwidth that a pass over a large arra
 def cost(op: str, problem: ConvProblem, device: Device, precision: str = "highest") -> Cost:
     """The products, and in front of them the passes that bring the operands into parts."""
     g, how = problem.geometry, NUMERICS[precision]
-    correlations, spreads, weights = _MAPS.get(op, problem.runs)
+    correlations, dgrad, weights = _MAPS.get(op, problem.runs)
     large, weight, small = g.sizes
-    given = (weight, correlations + spreads > 0), (large, correlations + weights > 0), (small, spreads + weights > 0)
+    given = (weight, correlations + dgrad > 0), (large, correlations + weights > 0), (small, dgrad + weights > 0)
     seconds = sum(_passes(size, how) for size, taken in given if taken) / device.bandwidth
-    seconds += (correlations + spreads + weights) * (_LAUNCHES - 1) * _START
+    seconds += (correlations + dgrad + weights) * (_LAUNCHES - 1) * _START
     if correlations:
         seconds += parts_tiling.choose(g, device.units, how.parts).seconds
-    if spreads:
+    if dgrad:
         seconds += sum(parts_tiling.choose(p.geometry, device.units, how.parts).seconds for p in g.phases)
     if weights:
         split = parts_tiling.split(g, how.parts)
         seconds += split.seconds + split.count * _PART
         if g.taps > 1:  # parts lie as (K, window, C), the weight, as a rule, as (K, C, window)
             seconds += split.count * weight * (_SECTOR - 4) / (_FAST * device.bandwidth)
-    flops = 2 * g.macs * (correlations + spreads + weights)
+    flops = 2 * g.macs * (correlations + dgrad + weights)
     peak = device.peak.get(f"{how.dtype.name}_mma") or device.peak["float32"]
     return Cost(flops, problem.bytes, share_of_peak(flops, seconds, peak), 1, f"{how.dtype.name}_mma")
 

@@ -15,7 +15,7 @@ _FEWEST = 6  # taps of a halo: the input of the next channels must find its buff
 
 
 def axes_of(g: Geometry) -> int:
-    """Of space, for the copy engine."""
+    """Of space, for TMA."""
     return 2 if (g.space[0], g.out[0], g.window[0], g.before[0]) == (1, 1, 1, 0) else 3
 
 

@@ -107,11 +107,11 @@ class Maps(Protocol):
     Operands have five strides; those of a weight are along K, C and the window.
     """
 
-    def correlate(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None: ...
+    def forward(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None: ...
 
-    def spread(self, small: Operand, weight: Operand, large: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None: ...
+    def dgrad(self, small: Operand, weight: Operand, large: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None: ...
 
-    def weigh(self, small: Operand, large: Operand, weight: Operand) -> None: ...
+    def wgrad(self, small: Operand, large: Operand, weight: Operand) -> None: ...
 
 
 IMAGES = {  # indices of the inputs that are images, and of the outputs
@@ -125,9 +125,9 @@ IMAGES = {  # indices of the inputs that are images, and of the outputs
 
 
 def correlations(problem: ConvProblem) -> list[Geometry]:
-    """The correlations that an operation runs, one for each residue of a stride where it spreads."""
+    """The correlations that an operation runs, one for each residue of a stride where it is a dgrad."""
     g, runs = problem.geometry, problem.runs
-    return [g] * runs.correlates + ([p.geometry for p in g.phases] if runs.spreads else [])
+    return [g] * runs.forward + ([p.geometry for p in g.phases] if runs.dgrad else [])
 
 
 class Lying(NamedTuple):
@@ -240,29 +240,29 @@ def _weight_result(setting: Setting, index: int) -> Operand:
 
 
 def forward(setting: Setting, maps: Maps) -> None:
-    maps.correlate(setting.source(0), _given_weight(setting, 1), setting.target(0), _epilogue(setting, 2, 3))
+    maps.forward(setting.source(0), _given_weight(setting, 1), setting.target(0), _epilogue(setting, 2, 3))
 
 
 def transpose(setting: Setting, maps: Maps) -> None:
-    maps.spread(setting.source(0), _given_weight(setting, 1), setting.target(0), _epilogue(setting, 2, None))
+    maps.dgrad(setting.source(0), _given_weight(setting, 1), setting.target(0), _epilogue(setting, 2, None))
 
 
 def input_gradient(setting: Setting, maps: Maps) -> None:
-    maps.spread(setting.source(0), _given_weight(setting, 1), setting.target(0))
+    maps.dgrad(setting.source(0), _given_weight(setting, 1), setting.target(0))
 
 
 def weight_gradient(setting: Setting, maps: Maps) -> None:
-    maps.weigh(setting.source(0), setting.source(1), _weight_result(setting, 0))
+    maps.wgrad(setting.source(0), setting.source(1), _weight_result(setting, 0))
 
 
 def backward(setting: Setting, maps: Maps) -> None:
     """The gradient in front of the activation, then those that are wanted."""
     x, weight = setting.source(1), _given_weight(setting, 2)
-    dz = _before_activation(setting, _epilogue(setting, 3, 4), True, lambda z: maps.correlate(x, weight, z))
-    if setting.problem.runs.spreads:
-        maps.spread(dz, weight, setting.target(0))
-    if setting.problem.runs.weighs:
-        maps.weigh(dz, x, _weight_result(setting, 1))
+    dz = _before_activation(setting, _epilogue(setting, 3, 4), True, lambda z: maps.forward(x, weight, z))
+    if setting.problem.runs.dgrad:
+        maps.dgrad(dz, weight, setting.target(0))
+    if setting.problem.runs.wgrad:
+        maps.wgrad(dz, x, _weight_result(setting, 1))
     _bias_gradient(setting, dz, True)
     if any(setting.problem.outputs[3:]):
         setting.steps.add(rearrange(dz, setting.target(3), setting.shape(True)))
@@ -271,11 +271,11 @@ def backward(setting: Setting, maps: Maps) -> None:
 def transpose_backward(setting: Setting, maps: Maps) -> None:
     """As `backward`, the maps having changed places."""
     x, weight = setting.source(1), _given_weight(setting, 2)
-    dz = _before_activation(setting, _epilogue(setting, 3, None), False, lambda z: maps.spread(x, weight, z))
-    if setting.problem.runs.correlates:
-        maps.correlate(dz, weight, setting.target(0))
-    if setting.problem.runs.weighs:
-        maps.weigh(x, dz, _weight_result(setting, 1))
+    dz = _before_activation(setting, _epilogue(setting, 3, None), False, lambda z: maps.dgrad(x, weight, z))
+    if setting.problem.runs.forward:
+        maps.forward(dz, weight, setting.target(0))
+    if setting.problem.runs.wgrad:
+        maps.wgrad(x, dz, _weight_result(setting, 1))
     _bias_gradient(setting, dz, False)
 
 

@@ -29,21 +29,21 @@ class FewMaps:
     def __init__(self, setting: Setting) -> None:
         self._setting, self._steps, self._how = setting, setting.steps, NUMERICS[setting.precision]
 
-    def correlate(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
+    def forward(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
         self._steps.add(
             small_channels_plans.forward(
                 self._setting.g, large, weight, small, epilogue, self._setting.units, self._how
             )
         )
 
-    def spread(self, small: Operand, weight: Operand, large: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
+    def dgrad(self, small: Operand, weight: Operand, large: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
         assert epilogue.empty
         self._steps.add(
             small_channels_plans.gradient(self._setting.g, small, weight, large, self._setting.units, self._how)
         )
 
-    def weigh(self, small: Operand, large: Operand, weight: Operand) -> None:
-        small_channels_plans.weigh(self._setting, small, large, weight, self._how)
+    def wgrad(self, small: Operand, large: Operand, weight: Operand) -> None:
+        small_channels_plans.wgrad(self._setting, small, large, weight, self._how)
 
 
 def maps(setting: Setting) -> FewMaps | DirectMaps:

@@ -318,7 +318,7 @@ def _weight_parts(g: Geometry, small: Operand, large: Operand, partial: Operand,
     return planned(kernel, grid, numbers.weight_threads, arguments, shared_memory=_weight_memory(g, numbers))
 
 
-def weigh(setting: Setting, small: Operand, large: Operand, weight: Operand, how: Numerics | None = None) -> None:
+def wgrad(setting: Setting, small: Operand, large: Operand, weight: Operand, how: Numerics | None = None) -> None:
     """The launches of the gradient of a weight, which is in the order (K, window, C) at first."""
     g, shape, steps = setting.g, setting.weight_shape, setting.steps
     size, count = math.prod(shape), _splits(g)

@@ -1,4 +1,4 @@
-"""Float32 convolution by TF32 products: windows and weights as they lie, rounded by the copy engine on the way (TMA,
+"""Float32 convolution by TF32 products: windows and weights as they lie, rounded by TMA on the way (
 sm_90a)."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._select import Cost, Device, share_of_peak
 from dnnarray._spec import FLOAT32
 
-NAME, SUMMARY = "implicit_tma_tf32", "windows gathered and rounded by the copy engine, TF32 products by wgmma"
+NAME, SUMMARY = "implicit_tma_tf32", "windows gathered and rounded by TMA, TF32 products by wgmma"
 _CHUNK = 4  # channels of 16 bytes
 _START = 3e-6  # seconds of a launch that turns the weight round
 _READ, _WRITTEN = 1.13, 1.5  # times that images take of what the bandwidth would allow: results leave from registers
@@ -37,7 +37,7 @@ class Tf32Maps(TmaMaps):
 
 
 def maps(setting: Setting) -> Tf32Maps | DirectMaps:
-    """The copy engine needs 16-byte addresses; elsewhere the definition does it."""
+    """TMA needs 16-byte addresses; elsewhere the definition does it."""
     return Tf32Maps(setting) if setting.steps.aligned else DirectMaps(setting)
 
 

@@ -63,7 +63,7 @@ _TIMED = tuple((t, t.products + _WAIT[t.m], _END * t.m / 128) for t in TILES)  #
 WEIGHT_TILES = (Tile(128, 256, 4), Tile(128, 128, 6), Tile(64, 256, 5), Tile(64, 128, 8))
 
 
-SPREADING = (
+DGRADS = (
     "conv_backward_input",
     "conv_transpose",
     "conv_backward",
@@ -103,7 +103,7 @@ def least(k: int) -> tuple[float, float]:
 
 
 @lru_cache(maxsize=256)
-def least_weighing(k: int) -> float:
+def least_wgrad(k: int) -> float:
     """Seconds of a pixel for one channel of a tap, for all `k` of the result, that no tile of a weight gradient takes
     less than."""
     return min(-(-k // t.m) * _gathering(t) / (t.n * BLOCK) for t in WEIGHT_TILES)
@@ -203,8 +203,8 @@ def efficiency(
 ) -> float:
     """The share of the peak rate that the products of an operation reach: a weight gradient takes the seconds of
     `weight`, a correlation those of its `tile`."""
-    spreads = op in SPREADING
+    dgrad = op in DGRADS
     found = [weight(g).seconds] if op.endswith(("backward", "backward_weight")) else []
     if op != "conv_backward_weight":
-        found.append(sum(tile(p.geometry, units).seconds for p in g.phases) if spreads else tile(g, units).seconds)
+        found.append(sum(tile(p.geometry, units).seconds for p in g.phases) if dgrad else tile(g, units).seconds)
     return share_of_peak(2 * g.macs * len(found), sum(found), peak)

@@ -1,4 +1,4 @@
-"""Tiles of the kernels whose operands the copy engine brings, what they run on, and how long they take.
+"""Tiles of the kernels whose operands TMA brings, what they run on, and how long they take.
 
 A stage takes its products at the rate that the matrix units keep up, or the second-level cache. The constants are fits
 to an H200 (docs/development/findings/convolution/tma-stage-cost.md)."""

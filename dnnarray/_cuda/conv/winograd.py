@@ -80,18 +80,18 @@ class WinogradMaps:
         self._setting, self._steps, self._last = setting, setting.steps, setting.last
         self._repair, self._plain = DirectMaps(setting, repair=True), GemmMaps(setting)
 
-    def correlate(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
+    def forward(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
         self._run(_forward(self._setting.g), large, weight, small, epilogue)
-        self._repair.correlate(large, weight, small, epilogue)
+        self._repair.forward(large, weight, small, epilogue)
 
-    def spread(self, small: Operand, weight: Operand, large: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
+    def dgrad(self, small: Operand, weight: Operand, large: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
         k, c, d, *window = weight.strides
         turned = Operand(weight.at(sum(2 * s for s in window)), weight.dtype, (c, k, d, *(-s for s in window)))
         self._run(_gradient(self._setting.g), small, turned, large, epilogue)
-        self._repair.spread(small, weight, large, epilogue)
+        self._repair.dgrad(small, weight, large, epilogue)
 
-    def weigh(self, small: Operand, large: Operand, weight: Operand) -> None:
-        self._plain.weigh(small, large, weight)
+    def wgrad(self, small: Operand, large: Operand, weight: Operand) -> None:
+        self._plain.wgrad(small, large, weight)
 
     def _run(self, p: _Pass, x: Operand, weight: Operand, y: Operand, e: Epilogue) -> None:
         with self._steps.borrowed():

@@ -125,7 +125,7 @@ class Runtime:
 
 @frozen
 class TensorMap:
-    """A launch argument of 128 bytes: what the copy engine (sm_90) is told of an array, to fetch boxes of it as rows of
+    """A launch argument of 128 bytes: what TMA (sm_90) is told of an array, to fetch boxes of it as rows of
     128 bytes, or of `row` bytes, swizzled; as they are where `row` is 0.
 
     Axes run from the fastest to the slowest; `strides` are bytes, from the second axis on. Where `corners` is given,

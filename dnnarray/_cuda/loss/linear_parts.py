@@ -61,7 +61,7 @@ class PartsProducts:
         if not self._whole(classes):
             return self._planned() + self._library.scores(z, rows, classes)
         maps, setting, x = self._maps(rows, classes[1])
-        maps.correlate(x, self._weight(setting, self._w, classes), _rows(z, rows[1], classes[1]))
+        maps.forward(x, self._weight(setting, self._w, classes), _rows(z, rows[1], classes[1]))
         return self._planned()
 
     def gradients(self, g: Gradients, rows: Block, classes: Block, alpha: float) -> list[Step]:
@@ -74,7 +74,7 @@ class PartsProducts:
             if g.x != NOTHING:
                 self._spread(maps, setting, dz, g.x, rows, classes)
             if g.w != NOTHING and rows[0] == 0:
-                maps.weigh(dz, x, self._weight(setting, g.w, classes))
+                maps.wgrad(dz, x, self._weight(setting, g.w, classes))
             elif g.w != NOTHING:
                 self._add(maps, setting, dz, x, g.w, classes)
         return self._planned() + self._library.of_bias(g, rows, classes, alpha)
@@ -87,7 +87,7 @@ class PartsProducts:
             advanced(target, offset, FLOAT32.itemsize),
             before and advanced(before, offset, FLOAT32.itemsize),
         )
-        maps.spread(
+        maps.dgrad(
             dz, self._weight(setting, self._w, classes), _rows(target, count, features), Epilogue(None, before, None)
         )
 
@@ -95,7 +95,7 @@ class PartsProducts:
         """What later rows add to dw."""
         (first, count), features = classes, self._layer.features
         term = self._steps.take(FLOAT32, count * features).array
-        maps.weigh(dz, x, self._weight(setting, term, (0, count)))
+        maps.wgrad(dz, x, self._weight(setting, term, (0, count)))
         self._steps.add(accumulate(term, advanced(dw, first * features, FLOAT32.itemsize), count * features))
 
     @staticmethod

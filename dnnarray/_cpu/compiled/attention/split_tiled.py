@@ -61,11 +61,11 @@ from dnnarray._cpu.compiled.attention.pieces import (
 from dnnarray._cpu.compiled.attention.split_weights import (
     GROUPS,
     divide,
+    exponentials_of_tiles,
     fold,
-    multiply_and_weigh,
+    multiply_and_exponentials,
     raise_tops,
     settle_late,
-    weigh_tiles,
 )
 from dnnarray._cpu.compiled.attention.tiled import Q, Y, attend, log_sum, log_sums_of
 from dnnarray._cpu.compiled.conv.copies import copy, line_of
@@ -123,7 +123,7 @@ def _multiply_keys(sizes, base, held, key, strips, now, turn, folded):
         left, right = held + (key // SIDE + strip) * deep, base + sizes[QUERIES_AT]
         for group in range(0, GROUPS, 2):
             into = _scores_at(sizes, base, turn) + (group * strips + strip) * TILE
-            unit = multiply_and_weigh(
+            unit = multiply_and_exponentials(
                 left, deep, right + group * deep, deep, sizes[BLOCKS], into, TILE, strips * TILE, False,
                 unit, units, now, scores, weights, ground, total,
             )  # fmt: skip
@@ -149,14 +149,14 @@ def _multiply_values(sizes, base, held, key, blocks, unit, now, turn, strips, ad
         left = held + sizes[VALUES_AT] + strip * across + key // DEPTH * BLOCK
         for group in range(0, GROUPS, 2):
             into = base + sizes[MORE_AT] + (group * sizes[STRIPS] + strip) * TILE
-            unit = multiply_and_weigh(
+            unit = multiply_and_exponentials(
                 left, across, right + group * step, step, blocks, into, TILE, sizes[STRIPS] * TILE, add,
                 unit, units, now, scores, weights, ground, total,
             )  # fmt: skip
             if raised < strips:
                 _raise(sizes, base, strips, raised, raised + 1, turn)
                 raised += 1
-    weigh_tiles(unit, units, now, scores, weights, ground, total)
+    exponentials_of_tiles(unit, units, now, scores, weights, ground, total)
     _raise(sizes, base, strips, raised, strips, turn)
 
 

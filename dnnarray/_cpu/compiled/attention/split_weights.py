@@ -95,7 +95,7 @@ class _Weights:
 
 
 @intrinsic
-def multiply_and_weigh(
+def multiply_and_exponentials(
     typing: Any,
     left: Any,
     left_strip: Any,
@@ -147,7 +147,7 @@ def multiply_and_weigh(
 
 
 @intrinsic
-def weigh_tiles(
+def exponentials_of_tiles(
     typing: Any, unit: Any, units: Any, strips: Any, scores: Any, weights: Any, ground: Any, total: Any
 ) -> Any:
     """The weights of the tiles of scores that are left."""

@@ -49,7 +49,7 @@ from dnnarray._cpu.compiled.kernel import (
     kernel,
     wide,
 )
-from dnnarray._cpu.compiled.lanes import multiply, raise_top, settle, weigh
+from dnnarray._cpu.compiled.lanes import exponentials, multiply, raise_top, settle
 from dnnarray._cpu.compiled.memory import address, aligned
 from dnnarray._cpu.compiled.scalar import exp, fma
 from dnnarray._cpu.compiled.tile import BYTES, apart, copy_vector, routine, write
@@ -85,7 +85,7 @@ def _softmax_step(like, scores, keys, columns, top, ground, shrink, total):
         copy_vector(like, top + at, shrink + at)
         raise_top(like, scores + at, columns, keys, top + at)
         settle(like, top + at, ground + at, shrink + at, total + at)
-        weigh(like, scores + at, columns, keys, ground + at, total + at)
+        exponentials(like, scores + at, columns, keys, ground + at, total + at)
 
 
 @device
@@ -244,7 +244,7 @@ def scores_of(query, factor, keys, scaled, scores):
 
 
 @device(sums=True, counted=False)
-def weigh_all(scores, ground):
+def exponentials_of_row(scores, ground):
     """Scores to weights; gives their sum, as `sums.row_sum` does."""
     total = 0.0
     for first in range(0, len(scores), _RUN):
@@ -292,7 +292,7 @@ def _few_queries(
             scores, keys, values, out = own[: high - low], k[b, kv, low:high], v[b, kv, low:high], y[b, h, i]
             scaled, part_sum = row[: sizes[D]], row[sizes[D] :]
             ground = scores_of(q[b, h, i], factor, keys, scaled, scores)
-            total = weigh_all(scores, ground)
+            total = exponentials_of_row(scores, ground)
             sums = doubles[part]
             weighted_sum(values, scores, part_sum, sums)
             divisor = total if total != 0.0 else 1.0

@@ -41,8 +41,8 @@ from dnnarray._cpu.compiled.attention.tiled import (
     attend,
     attention,
     dot,
+    exponentials_of_row,
     scores_of,
-    weigh_all,
     weighted_sum,
 )
 from dnnarray._cpu.compiled.dense import Written, taken
@@ -58,7 +58,7 @@ from dnnarray._cpu.compiled.kernel import (
     driver,
     kernel,
 )
-from dnnarray._cpu.compiled.lanes import weigh_slopes
+from dnnarray._cpu.compiled.lanes import score_gradients
 from dnnarray._cpu.compiled.memory import ALIGNMENT, address, aligned
 from dnnarray._cpu.compiled.tile import BYTES, ROWS, VECTORS, apart, lanes, narrow_tile, read, routine, write
 from dnnarray._cpu.sums import total
@@ -180,13 +180,13 @@ def _settle(sums, whole):
 
 
 @routine
-def _weigh(like, scores, slopes, row, keys, bytes_across, ground):
+def _score_gradients(like, scores, slopes, row, keys, bytes_across, ground):
     """Weights and slopes of a block of keys in place of scores and of what the gradient makes of the values, a vector
     of queries after the other; what is subtracted from the scores is at `ground`, delta and the shares are one and two
     rows behind it."""
     apart()
     for lane in range(0, bytes_across, BYTES):
-        weigh_slopes(
+        score_gradients(
             like, scores + lane, slopes + lane, row, keys, ground + lane, ground + row + lane, ground + 2 * row + lane
         )
 
@@ -331,7 +331,7 @@ def backward(
                             )
                         if j < common_low or j + some > common_high:
                             hide(scores_memory[:some], j, first, last)
-                        _weigh(zero, base, slopes, row, some, columns * item, ground_at)
+                        _score_gradients(zero, base, slopes, row, some, columns * item, ground_at)
                         if sizes[_OF_V]:
                             into = dv_at + j * v_pitch * item
                             _by_chains(
@@ -462,7 +462,7 @@ def few_backward(
                 keys, values, slope = k[b, kv, low:high], v[b, kv, low:high], grad[b, h, i]
                 weights, slopes = own[: high - low], own[count : count + high - low]
                 ground = scores_of(q[b, h, i], factor, keys, scaled, weights)
-                share = memory.dtype.type(_share(weigh_all(weights, ground), ground, lse[b, h, i], exactness))
+                share = memory.dtype.type(_share(exponentials_of_row(weights, ground), ground, lse[b, h, i], exactness))
                 for j in range(len(weights)):
                     weight = weights[j] * share
                     slopes[j] = weight * (dot(slope, values[j]) - delta[b, h, i])

@@ -358,7 +358,7 @@ def _run(
     )
 
 
-def _correlate(g: Geometry, memory: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
+def _forward(g: Geometry, memory: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
     _run(forward_plan(g, y.itemsize), memory, x, [w], y, g.macs)
 
 
@@ -380,7 +380,7 @@ WAY = Way(
     "",
     never,
     buffers,
-    _correlate,
+    _forward,
     channel_lanes_cost,
     input_gradient=_input_gradient,
     input_buffers=_gradient_buffers,

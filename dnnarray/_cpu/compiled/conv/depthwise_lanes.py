@@ -381,7 +381,7 @@ def side_by_side(a: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(a.transpose(0, 2, 3, 4, 5, 1)).transpose(0, 5, 1, 2, 3, 4)
 
 
-def _correlate(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
+def _forward(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
     geo, tasks = rows_plan(g, y.itemsize)
     x, target = (
         side_by_side(x),
@@ -396,5 +396,5 @@ def _correlate(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.
         y[...] = target
 
 
-WAY = Way("depthwise_lanes", "", rejects_lanes, lambda g: (), _correlate, lanes_cost)
+WAY = Way("depthwise_lanes", "", rejects_lanes, lambda g: (), _forward, lanes_cost)
 conv, conv_backward_input, conv_transpose = correlations(WAY, lanes_correlate)

@@ -21,7 +21,7 @@ def by_definition(g: Geometry, memory: np.ndarray, x: np.ndarray, w: np.ndarray,
 
     `memory` is the last buffer of the way, which `with_definition` has made large enough.
     """
-    DIRECT.correlate(g, carve(memory.view(np.uint8), DIRECT.buffers(g), y.dtype), x, w, y)
+    DIRECT.forward(g, carve(memory.view(np.uint8), DIRECT.buffers(g), y.dtype), x, w, y)
 
 
 def weight_by_definition(g: Geometry, memory: np.ndarray, x: np.ndarray, grad: np.ndarray, w: np.ndarray) -> None:
@@ -31,10 +31,10 @@ def weight_by_definition(g: Geometry, memory: np.ndarray, x: np.ndarray, grad: n
     DIRECT.weight_gradient(g, carve(memory.view(np.uint8), DIRECT.weight_buffers(g), w.dtype), x, grad, w)
 
 
-def with_definition(shapes: Sequence[Shape], geometries: Iterable[Geometry], weighs: bool = False) -> tuple[Shape, ...]:
+def with_definition(shapes: Sequence[Shape], geometries: Iterable[Geometry], wgrad: bool = False) -> tuple[Shape, ...]:
     """The scratch of a way, whose last buffer also holds that of the definition for each of these geometries, one at a
     time."""
-    needed = DIRECT.weight_buffers if weighs else DIRECT.buffers
+    needed = DIRECT.weight_buffers if wgrad else DIRECT.buffers
     assert needed is not None
     *others, last = shapes
     return (*others, (max(math.prod(last), *(scratch_elements(needed(g)) for g in geometries)),))

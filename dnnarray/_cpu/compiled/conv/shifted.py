@@ -311,7 +311,7 @@ def pack_weight(
 # --- drivers ----------------------------------------------------------------------------------------------------------
 
 
-def _correlate(
+def _forward(
     g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray, back: bool = False
 ) -> None:
     if fits(g, x, y):
@@ -342,8 +342,8 @@ def _correlate(
     correlate(p.parts, *addresses, work=g.macs // _MACS)
 
 
-def _correlate_back(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
-    _correlate(g, buffers, x, w, y, back=True)
+def _forward_flipped(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
+    _forward(g, buffers, x, w, y, back=True)
 
 
 def _buffers(g: Geometry) -> Sequence[Shape]:
@@ -355,5 +355,5 @@ def _buffers(g: Geometry) -> Sequence[Shape]:
     return [*(max(pair, key=math.prod) for pair in zip(shapes, own, strict=False)), *shapes[len(own) :]]
 
 
-WAY = Way("shifted", "", never, _buffers, _correlate, shifted_cost, correlate_back=_correlate_back)
+WAY = Way("shifted", "", never, _buffers, _forward, shifted_cost, forward_flipped=_forward_flipped)
 conv, conv_backward_input, conv_transpose = correlations(WAY, pack_weight, correlate, depthwise, pointwise)

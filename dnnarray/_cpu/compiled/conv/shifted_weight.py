@@ -133,7 +133,7 @@ def depthwise_weight(
 def weight_buffers(g: Geometry) -> Sequence[Shape]:
     """Scratch of the gradient of a weight."""
     if _is_depthwise(g):
-        return with_definition(buffers(g, gaps=True)[1:2], [g], weighs=True)
+        return with_definition(buffers(g, gaps=True)[1:2], [g], wgrad=True)
     return lanes_buffers(g) if outputs_fill_lanes(g) else dense_buffers(g)
 
 

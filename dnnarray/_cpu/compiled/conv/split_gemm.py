@@ -25,7 +25,7 @@ def _matrices(image: np.ndarray, images: int) -> np.ndarray | None:
     return found if fits(found) else None
 
 
-def _correlate(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
+def _forward(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
     """All images as one where both lie so; what does not lie as matrices at all goes by a copy."""
     images = 1 if _matrices(x, 1) is not None and _matrices(y, 1) is not None else g.n
     rows, out, columns = _matrices(x, images), _matrices(y, images), w.reshape(g.k, g.c)
@@ -45,5 +45,5 @@ def _buffers(g: Geometry) -> Sequence[Shape]:
     return with_definition([(-(-split_plan(g.n * g.pixels, g.k, g.c).memory // ITEM),)], [g])
 
 
-WAY = Way("split_gemm", "", rejects, _buffers, _correlate, split_cost)
+WAY = Way("split_gemm", "", rejects, _buffers, _forward, split_cost)
 conv, conv_backward_input, conv_transpose = correlations(WAY, pack_columns, multiply_images)

@@ -497,7 +497,7 @@ def _run(
     return not told[: p.parts].any()
 
 
-def _correlate(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
+def _forward(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
     if not _run((g,), buffers[0], aligned_array(x), (aligned_array(w),), (y,)):
         by_definition(g, buffers[0], x, w, y)
 
@@ -528,7 +528,7 @@ WAY = Way(
     "",
     rejects_shifts,
     lambda g: _elements((g,)),
-    _correlate,
+    _forward,
     shifts_cost,
     input_gradient=_input_gradient,
     input_buffers=lambda g: _elements(_phases(g)),

@@ -387,7 +387,7 @@ def winograd(
 # --- drivers ----------------------------------------------------------------------------------------------------------
 
 
-def _correlate(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
+def _forward(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
     transformed, memory = buffers
     item = y.itemsize
     p = _plan(g, item)
@@ -420,5 +420,5 @@ def _correlate(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.
         by_definition(g, memory, x, w, y)
 
 
-WAY = Way("winograd_4x4", "", rejects, _buffers, _correlate, cost_4x4)
+WAY = Way("winograd_4x4", "", rejects, _buffers, _forward, cost_4x4)
 conv, conv_backward_input, conv_transpose = correlations(WAY, transform_weights, winograd)

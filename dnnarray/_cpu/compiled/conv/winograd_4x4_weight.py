@@ -149,7 +149,7 @@ def _plan(g: Geometry, item: int) -> _Plan:
 def _buffers(g: Geometry) -> Sequence[Shape]:
     """Scratch for elements of any size."""
     return with_definition(
-        [max(pair) for pair in zip(_plan(g, 4).shapes, _plan(g, 8).shapes, strict=True)], [g], weighs=True
+        [max(pair) for pair in zip(_plan(g, 4).shapes, _plan(g, 8).shapes, strict=True)], [g], wgrad=True
     )
 
 

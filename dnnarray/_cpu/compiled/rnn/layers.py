@@ -345,19 +345,23 @@ def _sum_up(part: int, parts: int, weights: _Weights, scratch: np.ndarray, produ
         for bias in biases:
             bias[...] = sums
     if len(left) <= _LONG_ROWS:
-        _weigh(first, last, weights, scratch, [product[:3] for product in products])
+        _weight_gradients(first, last, weights, scratch, [product[:3] for product in products])
         return
     totals = [np.zeros((last - first, right.shape[1])) for _, right, _, _ in products]
     for start in range(0, len(left), _LONG_ROWS):
         rows = slice(start, start + _LONG_ROWS)
-        _weigh(first, last, weights, scratch, [(left[rows], right[rows], weight) for _, right, weight, _ in products])
+        _weight_gradients(
+            first, last, weights, scratch, [(left[rows], right[rows], weight) for _, right, weight, _ in products]
+        )
         for total, product in zip(totals, products, strict=True):
             total += product[2][first:last]
     for total, product in zip(totals, products, strict=True):
         product[2][first:last] = total
 
 
-def _weigh(first: int, last: int, weights: _Weights, scratch: np.ndarray, products: list[tuple[Any, ...]]) -> None:
+def _weight_gradients(
+    first: int, last: int, weights: _Weights, scratch: np.ndarray, products: list[tuple[Any, ...]]
+) -> None:
     """Some gates of products with the same left side, over all rows."""
     left, size = products[0][0], chunk(scratch.itemsize)
     sides = [

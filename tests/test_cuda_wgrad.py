@@ -1,4 +1,4 @@
-"""Weight gradients from the copy engine, without a GPU: what their maps fetch, multiplied as the kernels do, and how
+"""Weight gradients from TMA, without a GPU: what their maps fetch, multiplied as the kernels do, and how
 their parts are added up."""
 
 from dataclasses import replace
@@ -11,7 +11,7 @@ from dnnarray._call.operation import find
 from dnnarray._spec import Spec
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
-from dnnarray._cuda.conv import ALGORITHMS, weigh
+from dnnarray._cuda.conv import ALGORITHMS, wgrad
 from dnnarray._cuda.conv.tiling import Tile
 from tests.test_cuda_tensor_map import _DEVICE, _axes, _unravel, _windows
 
@@ -123,9 +123,9 @@ def _stored(plan, sums, w_shape):
 @pytest.mark.parametrize("case", _CASES)
 def test_a_weight_gradient_from_the_copy_engine(case, last, monkeypatch):
     x_shape, w_shape, options = _CASES[case]
-    kind = weigh.HaloSplit if case.startswith("halo") else weigh.TmaSplit
-    monkeypatch.setattr(weigh, "_TILES", (Tile(128, 192, 4), Tile(64, 256, 4)))
-    monkeypatch.setattr(weigh, "weighing", weigh.halo_split if kind is weigh.HaloSplit else weigh.tma_split)
+    kind = wgrad.HaloSplit if case.startswith("halo") else wgrad.TmaSplit
+    monkeypatch.setattr(wgrad, "_TILES", (Tile(128, 192, 4), Tile(64, 256, 4)))
+    monkeypatch.setattr(wgrad, "wgrad_split", wgrad.halo_split if kind is wgrad.HaloSplit else wgrad.tma_split)
     order, rng = (0, *range(2, len(x_shape)), 1), np.random.default_rng(0)
     y_shape = dnn.infer("conv", Spec(x_shape, "float32"), Spec(w_shape, "float32"), **options).output.shape
     images = [rng.integers(-2, 3, [shape[i] for i in order]).astype(float) for shape in (y_shape, x_shape)]
@@ -141,7 +141,7 @@ def test_a_weight_gradient_from_the_copy_engine(case, last, monkeypatch):
         problem = replace(problem, outputs=(Spec(w_shape, "bfloat16"),))
     method = next(a for a in ALGORITHMS["conv_backward_weight"] if a.name == "implicit_tma_sm90")
     assert method.rejects(problem, _DEVICE) is None
-    assert isinstance(weigh.weighing(problem.geometry), kind)
+    assert isinstance(wgrad.wgrad_split(problem.geometry), kind)
     first, *second = method.run(problem, _DEVICE, True).plans
     memory = {0: images[0].ravel(), 1: images[1].ravel()}
     sums = _Card(first, memory).sums()

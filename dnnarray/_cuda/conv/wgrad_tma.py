@@ -1,9 +1,9 @@
-"""Weight gradients whose operands the copy engine brings (TMA, sm_90a): the launches, and what the engine does not
+"""Weight gradients whose operands TMA brings (sm_90a): the launches, and what the engine does not
 take."""
 
 from __future__ import annotations
 
-from dnnarray._cuda.conv import layout, tma_tiling, weigh
+from dnnarray._cuda.conv import layout, tma_tiling, wgrad
 from dnnarray._cuda.conv.arguments import pixel_strides
 from dnnarray._cuda.conv.direct import DirectMaps
 from dnnarray._cuda.conv.implicit import ImplicitMaps
@@ -13,7 +13,7 @@ from dnnarray._cuda.conv.implicit_weight_tma_sm90 import window_sums
 from dnnarray._cuda.conv.layout import LayoutMaps
 from dnnarray._cuda.conv.shared import Setting
 from dnnarray._cuda.conv.tiling import Split
-from dnnarray._cuda.conv.weigh import HaloSplit, TmaSplit
+from dnnarray._cuda.conv.wgrad import HaloSplit, TmaSplit
 from dnnarray._cuda.core.plan import Plan
 from dnnarray._cuda.core.planner import Operand
 from dnnarray._problems.conv import ConvProblem
@@ -22,10 +22,10 @@ from dnnarray._select import Cost, Device
 
 
 class WeighingMaps(TmaMaps):
-    """The maps with all operands from the copy engine, where it brings them fast."""
+    """The maps with all operands from TMA, where it brings them fast."""
 
     def divided(self, g: Geometry) -> Split | HaloSplit:
-        return weigh.weighing(g)
+        return wgrad.wgrad_split(g)
 
     def whole(self, split: Split | HaloSplit, small: Operand, large: Operand, weight: Operand) -> Plan | None:
         dense = weight.strides[1] == 1 and not any(s % 2 for s in pixel_strides(weight.strides))
@@ -52,8 +52,8 @@ def maps(setting: Setting) -> ImplicitMaps | LayoutMaps | DirectMaps:
 
 
 def cost(op: str, problem: ConvProblem, device: Device) -> Cost:
-    return layout.cost(op, problem, device, tma_tiling.choose, weigh.weighing)
+    return layout.cost(op, problem, device, tma_tiling.choose, wgrad.wgrad_split)
 
 
 def floor(op: str, problem: ConvProblem, device: Device) -> float:
-    return layout.floor(op, problem, device, tma_tiling.least, weigh.least_weighing)
+    return layout.floor(op, problem, device, tma_tiling.least, wgrad.least_wgrad)

@@ -1,4 +1,4 @@
-"""Weight gradients whose operands the copy engine brings: how the pixels are divided, and by which kernel.
+"""Weight gradients whose operands TMA brings: how the pixels are divided, and by which kernel.
 
 The constants are fits to an H200 (docs/development/findings/convolution/tma-stage-cost.md).
 """
@@ -64,10 +64,10 @@ def _brought(t: Tile) -> float:
 
 
 @lru_cache(maxsize=256)
-def least_weighing(k: int) -> float:
-    """As `tiling.least_weighing`, of all ways of `weighing`."""
+def least_wgrad(k: int) -> float:
+    """As `tiling.least_wgrad`, of all ways of `wgrad_split`."""
     by_places = -(-k // BLOCK) * _STEP / (_SIDE * _SIDE * BLOCK * BLOCK)
-    return min(tiling.least_weighing(k), by_places, *(-(-k // t.m) * _brought(t) / (t.n * BLOCK) for t in _TILES))
+    return min(tiling.least_wgrad(k), by_places, *(-(-k // t.m) * _brought(t) / (t.n * BLOCK) for t in _TILES))
 
 
 def tma_split(g: Geometry, kept: Geometry | None = None, limit: float = math.inf) -> TmaSplit | None:
@@ -101,7 +101,7 @@ def halo_split(g: Geometry, kept: Geometry | None = None) -> HaloSplit | None:
 
 
 def faster(g: Geometry, kept: Geometry | None = None) -> TmaSplit | HaloSplit | None:
-    """The faster of both ways by the copy engine, the first one of equals."""
+    """The faster of both ways by TMA, the first one of equals."""
     by_places = halo_split(g, kept)
     return tma_split(g, kept, _no_more(by_places)) or by_places
 
@@ -112,7 +112,7 @@ def _no_more(found: Split | HaloSplit | None) -> float:
 
 
 @remembered
-def weighing(g: Geometry) -> Split | HaloSplit:
+def wgrad_split(g: Geometry) -> Split | HaloSplit:
     """How a weight gradient is done first; by gathering threads (`Split`) where channels are so few that boxes of 64
     are mostly empty."""
     by_engine = faster(g)
