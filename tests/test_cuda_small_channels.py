@@ -10,7 +10,7 @@ from dnnarray._select import Device, choose
 from dnnarray._spec import FLOAT16, FLOAT32, Spec
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
-from dnnarray._cuda.conv import ALGORITHMS, small_channels
+from dnnarray._cuda.conv import ALGORITHMS, depthwise_weight_walk, small_channels
 
 _PEAK = {"float32": 50e12, "float16_mma": 788e12, "bfloat16_mma": 788e12, "tf32_mma": 393e12}
 _DEVICE = Device("made-up H200", "cuda", 132, _PEAK, 4.2e12, 4e-6, (9, 0), 232_448)
