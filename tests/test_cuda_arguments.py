@@ -261,7 +261,7 @@ def compiled(tmp_path, monkeypatch):
     def compiled(made: Struct, parameters: str, body: str) -> bytes:
         (tmp_path / "kernel.cu").write_text(f'extern "C" __global__ void DNNARRAY_ENTRY({parameters}) {{ {body} }}\n')
         return module.compile_kernel(
-            Kernel("kernel.cu", "made_up", ElementConfig("float"), ("tma",), arguments=made), "sm_90a"
+            Kernel("kernel.cu", "made_up", ElementConfig("float"), ("ptx/tma",), arguments=made), "sm_90a"
         )
 
     return compiled

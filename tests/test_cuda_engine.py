@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray._call.arrays import Direct
 from dnnarray._call.operation import find
+from dnnarray._engine.doors import Direct
 from dnnarray._engine.outputs import Output
 from dnnarray._options import DEFAULT
 from dnnarray._spec import BFLOAT16, Spec, lies
