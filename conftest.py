@@ -17,7 +17,7 @@ _NAMING = ("__init__", "compiler", "crew")
 if not find_spec("numba"):
     collect_ignore += ["tests/guard_pages.py", "tests/kernels_of_tests.py"]
     collect_ignore += [
-        str(path) for path in Path(__file__).parent.glob("dnnarray/_cpu/compiled/*.py") if path.stem not in _NAMING
+        str(path) for path in Path(__file__).parent.glob("dnnarray/_cpu/compiled/**/*.py") if path.stem not in _NAMING
     ]
 # A door to another library needs that library at import.
 _DOORS = ("autograd.py", "jax", "onnx", "torch", "sklearn.py")
@@ -28,7 +28,7 @@ if not find_spec("onnx"):
     collect_ignore.append("tests/interop/onnx_official.py")
 if not find_spec("torch"):
     collect_ignore += [
-        "tests/interop/networks.py",
+        *(f"tests/interop/{name}.py" for name in ("networks", "precision", "zoo")),
         *(f"tests/short_scripts/{name}.py" for name in ("cnn", "lstm", "transformer")),
     ]
 
