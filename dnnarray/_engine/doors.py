@@ -12,7 +12,7 @@ from dnnarray._records import frozen
 
 @frozen
 class Direct:
-    """What lets a call on arrays of another library go by their addresses alone, on a CUDA device.
+    """Functions by which a warm call uses another library's arrays on a CUDA device through their addresses.
 
     Attributes
     ----------
@@ -39,8 +39,8 @@ class Direct:
 
 @frozen
 class Views:
-    """What lets a warm call on arrays of another library, in the memory of the processor, leave out what was checked
-    when its like first came.
+    """Functions by which a warm call uses NumPy views of another library's arrays in host memory; the checks of the
+    first call on such arrays are not repeated.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class Views:
 
 @frozen
 class Door:
-    """How arrays of one namespace come in and go out.
+    """Conversion between the arrays of one library and those of an engine, without a copy.
 
     Attributes
     ----------

@@ -16,8 +16,8 @@ class Kind:
 
     Attributes
     ----------
-    name : stands before the names of `types` in the text
-    types : what an array's type may be; all arrays of a call are of one kind
+    name : prefix of the names that stand for `types` in the generated text
+    types : the array types of this kind; a warm call takes arrays of one kind only
     place : text for what a plan depends on beside the arrays, such as the current device; differs between kinds
     signature : text for all that a plan depends on in the array ``{n}``, entries of a tuple
     scope : what the two texts speak of

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dnnarray._errors import DTypeError, OptionError, ShapeError, fail, fail_choice
-from dnnarray._spec import FLOAT32, FLOATING, HALF, Spec, as_dtype
+from dnnarray._spec import FLOAT32, FLOATING, HALF, Spec
 
 LAYOUTS = ("channels_first", "channels_last")
 _SPACE = {1: "W", 2: "H W", 3: "D H W"}
@@ -229,14 +229,6 @@ def axes(op: str, name: str, value: Any, ndim: int) -> tuple[int, ...]:
     if not result or len(set(result)) != len(result):
         fail(OptionError, op, name, repr(value), "one axis or more, each named once")
     return result
-
-
-def dtype_option(op: str, name: str, value: Any, choices: Iterable[np.dtype]) -> np.dtype:
-    """A dtype out of `choices`."""
-    dtype, allowed = as_dtype(value), tuple(choices)
-    if dtype not in allowed:
-        fail(DTypeError, op, name, dtype.name, "one of " + ", ".join(d.name for d in allowed))
-    return dtype
 
 
 # --- spatial ----------------------------------------------------------------------------------------------------------

@@ -409,7 +409,7 @@ def _check_gradients(op: str, grad: Any, outputs: Sequence[Spec | None], names: 
     """One gradient, of the first result, or a tuple with one for each, None where there is none."""
     if not isinstance(grad, (tuple, list)):
         _check_array(op, "grad", grad)
-        checks.gradient(op, grad, outputs[0])  # type: ignore[arg-type]
+        checks.gradient(op, grad, outputs[0])
         return
     expected = "an array, or a tuple (" + ", ".join(names[: len(outputs)]) + ") of arrays and None, one array at least"
     if len(grad) > len(outputs) or all(g is None for g in grad):
@@ -423,7 +423,7 @@ def _check_gradients(op: str, grad: Any, outputs: Sequence[Spec | None], names: 
     for name, g, output in zip(names, grad, outputs, strict=False):
         if g is not None:
             _check_array(op, f"grad.{name}", g)
-            checks.gradient(op, g, output, f"grad.{name}")  # type: ignore[arg-type]
+            checks.gradient(op, g, output, f"grad.{name}")
 
 
 def _grouped(result: Callable[..., Any], count: int, x: Any, *flat: Any) -> Any:

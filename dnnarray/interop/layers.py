@@ -41,7 +41,7 @@ class Layer:
             raise dnn.OptionError(f"layers: {text!r} is no layer; expected {_KINDS} ({', '.join(_ACTIVATIONS)}).")
         build = getattr(self, f"_{kind}") if kind in _BUILDERS else self._activation
         try:
-            self.output, self._initial, self.run = build(kind, *map(float, numbers))  # type: ignore[misc]
+            self.output, self._initial, self.run = build(kind, *map(float, numbers))
         except (TypeError, ValueError) as error:
             if isinstance(error, dnn.OptionError):
                 raise

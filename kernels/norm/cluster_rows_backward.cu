@@ -2,7 +2,7 @@
 // mean) * rstd; rms norm leaves average(h) out. Beside it each cluster's share of dweight = sum(grad * u) and dbias =
 // sum(grad) over its rows.
 //
-// Layout:  rows of contiguous columns. Clusters of kBlocks blocks stay and take every so manieth group of rows: one row
+// Layout:  rows of contiguous columns. Clusters of kBlocks blocks stay resident and step over groups of rows: one row
 //          that all threads of the cluster share, or, with kLanes, a row for each kLanes threads of a block. Thread t
 //          of a row owns its vectors t, t + kStride, ..., kVectors at the most: of the rows, which are copied to shared
 //          memory kStages groups ahead, to a place where only their own thread looks, and of the running sums of

@@ -115,18 +115,6 @@ __device__ __forceinline__ Moments merge(const Moments& a, const Moments& b) {
   return {count, a.mean + distance * share, a.square + b.square + distance * distance * (a.count * share)};
 }
 
-// Lane 0 of each kLanes neighbouring lanes gets the moments of all of them.
-template <int kLanes = kWarp>
-__device__ __forceinline__ Moments warp_merge(Moments m) {
-#pragma unroll
-  for (int lane = kLanes / 2; lane > 0; lane /= 2) {
-    const Moments other = {__shfl_down_sync(kAllLanes, m.count, lane), __shfl_down_sync(kAllLanes, m.mean, lane),
-                           __shfl_down_sync(kAllLanes, m.square, lane)};
-    m = merge(m, other);
-  }
-  return m;
-}
-
 // Sums of one thread around its own first number: what is far from 0 but close together loses nothing.
 template <typename A>
 struct Shifted {

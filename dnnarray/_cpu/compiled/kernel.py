@@ -58,7 +58,6 @@ OutIntegers3 = Annotated[Any, Place(3, written=True, dtype="int64")]
 Doubles2 = Annotated[Any, Place(2, dtype="float64")]
 OutDoubles1 = Annotated[Any, Place(1, written=True, dtype="float64")]
 OutDoubles2 = Annotated[Any, Place(2, written=True, dtype="float64")]
-Bytes1 = Annotated[Any, Place(1, written=True, dtype="uint8")]
 
 
 class Function:

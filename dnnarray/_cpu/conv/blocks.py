@@ -111,7 +111,7 @@ def matrices(a: np.ndarray, shape: Shape) -> np.ndarray | None:
     if not a.flags.aligned:
         return None
     try:
-        a = a.reshape(shape, copy=False)  # type: ignore[call-overload]
+        a = a.reshape(shape, copy=False)
     except ValueError:
         return None
     rows, columns, item = a.strides[-2], a.strides[-1], a.itemsize

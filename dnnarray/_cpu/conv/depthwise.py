@@ -159,7 +159,7 @@ def _by_pixels(view: np.ndarray, w: np.ndarray, out: np.ndarray) -> None:
 
 def _joined(a: np.ndarray, first: int, second: int) -> np.ndarray:
     """A view with two neighbouring axes as one."""
-    return a.reshape(*a.shape[:first], a.shape[first] * a.shape[second], *a.shape[second + 1 :], copy=False)  # type: ignore[call-overload]
+    return a.reshape(*a.shape[:first], a.shape[first] * a.shape[second], *a.shape[second + 1 :], copy=False)
 
 
 def _weight_gradient(

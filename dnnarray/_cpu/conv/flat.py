@@ -120,4 +120,4 @@ def _flat(a: np.ndarray) -> np.ndarray | None:
     """A view with the last two axes as one, or None."""
     if a.strides[-1] != a.itemsize or a.strides[-2] != a.itemsize * a.shape[-1]:
         return None
-    return a.reshape(*a.shape[:-2], a.shape[-2] * a.shape[-1], copy=False)  # type: ignore[call-overload]
+    return a.reshape(*a.shape[:-2], a.shape[-2] * a.shape[-1], copy=False)

@@ -74,7 +74,7 @@ def _image(g: Geometry, x: np.ndarray, block: Block, memory: np.ndarray) -> np.n
     order = conv_flat.PIXELS if g.pixel_major else conv_flat.PLANES
     image = conv_flat.lay_out(g, x[block.images], block.start, block.extent, memory, order)
     n, groups, s, c, *rest = image.shape
-    return image.reshape(n, groups, s * c, *rest, copy=False)  # type: ignore[call-overload]
+    return image.reshape(n, groups, s * c, *rest, copy=False)
 
 
 def _forward(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
@@ -112,7 +112,7 @@ def _weight_gradient(
         if upstream is None:
             copy = packed(grad_memory, part.shape, (0, 1, 2, 4, 5, 3) if g.pixel_major else None)
             copy[...] = part
-            upstream = copy.reshape(*part.shape[:4], -1, copy=False)  # type: ignore[call-overload]
+            upstream = copy.reshape(*part.shape[:4], -1, copy=False)
         shape = (*upstream.shape[:4], s * g.c)
         for t, r in product(range(g.window[0]), range(g.window[1])):
             columns = _tap(g, flat, (t, r), block).transpose(0, 1, 2, 4, 3)

@@ -19,7 +19,7 @@ def _matrices(image: np.ndarray, images: int) -> np.ndarray | None:
     where it does not lie so."""
     n, _, c, *space = image.shape
     try:
-        found = image[:, 0].transpose(0, 2, 3, 4, 1).reshape((images, n // images * math.prod(space), c), copy=False)  # type: ignore[call-overload]
+        found = image[:, 0].transpose(0, 2, 3, 4, 1).reshape((images, n // images * math.prod(space), c), copy=False)
     except ValueError:
         return None
     return found if fits(found) else None

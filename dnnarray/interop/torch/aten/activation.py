@@ -11,7 +11,6 @@ import dnnarray as dnn
 from dnnarray.interop.torch.aten.kernels import decline, dense, kernel
 
 Call = tuple[Callable[..., Any], dict[str, Any]]  # a function of dnnarray and its options
-_SELU = 1.6732632423543772, 1.0507009873554805
 
 
 def _plain(name: str, function: Callable[..., Any], backward: Callable[..., Any]) -> None:

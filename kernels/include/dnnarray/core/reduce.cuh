@@ -40,17 +40,6 @@ struct Max {
   __device__ __forceinline__ float operator()(float a, float b) const { return max_nan(a, b); }
 };
 
-struct Min {
-  template <typename A>
-  static __device__ __forceinline__ A identity() {
-    return infinity(A(0));
-  }
-  template <typename A>
-  __device__ __forceinline__ A operator()(A a, A b) const {
-    return a < b || a != a ? a : b;
-  }
-};
-
 // Over each group of kLanes neighbouring lanes (a power of two up to 32). All 32 lanes of the warp must come.
 template <int kLanes = kWarp, typename A, typename Op>
 __device__ __forceinline__ A warp_reduce(A value, Op op) {
@@ -67,11 +56,6 @@ __device__ __forceinline__ A warp_sum(A value) {
 template <int kLanes = kWarp, typename A>
 __device__ __forceinline__ A warp_max(A value) {
   return warp_reduce<kLanes>(value, Max());
-}
-
-template <int kLanes = kWarp, typename A>
-__device__ __forceinline__ A warp_min(A value) {
-  return warp_reduce<kLanes>(value, Min());
 }
 
 // Two sums for little more than the price of one: after the first exchange each half of the lanes adds up one of them.
